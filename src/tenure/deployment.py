@@ -231,7 +231,7 @@ def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
     if driver == "simulated":
         path = _option_of(conf, region, "path", conf.simulated.path)
         try:
-            return SimulatedCloud(path, ordinal=conf.regions.index(region) if region else 0)
+            return SimulatedCloud(path)
         except sqlite3.Error as error:
             raise ConfigurationError(f"[simulated] path {path} cannot be used: {error}") from None
     if driver == "openstack":

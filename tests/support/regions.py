@@ -65,10 +65,7 @@ def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
     clock = SimulatedClock(NOW)
     db = Database(url_in(place), clock=clock)
     schemas.lay_out(db)
-    north, south = (
-        SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None, ordinal=ordinal)
-        for ordinal in range(2)
-    )
+    north, south = (SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None) for _ in range(2))
     service = build(
         Parts(
             db=db,

@@ -199,8 +199,8 @@ def open_service(
     if regions:
         home, *others = regions
         clouds = {home: clouds[""]}
-        for ordinal, name in enumerate(others, start=1):
-            clouds[name] = SimulatedCloud(str(data_dir / f"cloud-{name}.db"), ordinal=ordinal)
+        for name in others:
+            clouds[name] = SimulatedCloud(str(data_dir / f"cloud-{name}.db"))
         RegionService(db).name_home(home)
     wrong = RegionService(db).wrong_with(regions)
     if wrong is not None:

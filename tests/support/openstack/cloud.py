@@ -74,6 +74,16 @@ class FakeOpenStack(OpenStack):
         self.unified_limits = FakeLimits(self)
         self.add_routes(self.unified_limits.routes)
         self.tokens: dict[str, Caller] = {}
+        #: Whether what takes a while goes on: servers vanish, images are saved.
+        self.held = False
+        self.slowed_by = lambda: 0 if self.held else None
+        self.is_over = lambda _fault: not self.held
+        self.volume_looks = 2
+        self.group_quota, self.address_quota, self.gigabytes = 10, 50, 1000
+        #: Whether there is room for servers that leave their hosts.
+        self.has_room = True
+        #: The hosts on which no server can be woken.
+        self.closed_hosts: set[str] = set()
         self.seen: list[Seen] = []
         #: What came that no OpenStack would have understood, and what took longer than anybody would have waited.
         self.surprises: list[str] = []
@@ -117,7 +127,7 @@ class FakeOpenStack(OpenStack):
         self.network_url = f"{url}/network"
 
     def add_host(self, name: str, **more: Any) -> Host:
-        number = self.next_number()
+        number = self.next_number("host")
         host = Host(number, name, f"compute-{number}", **more)
         self.hosts[host.service_host] = host
         if name not in {provider.name for provider in self.providers.values()}:
@@ -244,12 +254,8 @@ class FakeOpenStack(OpenStack):
     def let_go(self) -> None:
         with self.objects.lock:
             self.held = False
+            self.settle()
             for server in list(self.servers.values()):
-                if server.task == "deleting":
-                    del self.servers[server.id]
-            for image in self.images.values():
-                image["status"] = "active"
-            for server in self.servers.values():
                 server.task = None
 
     @property
@@ -309,6 +315,9 @@ class FakeOpenStack(OpenStack):
                 return self._answer(seen)
             except Refused as refused:
                 return refused.status, error_body(_ENDPOINTS[seen.service][1], refused), {}
+
+    def admits(self, server: Server, service_host: str) -> bool:
+        return self.has_room and service_host not in self.closed_hosts and super().admits(server, service_host)
 
     def unknown(self, asked: Asked) -> Refused:
         self.surprises.append(f"{asked.method} {asked.service} {asked.path}")

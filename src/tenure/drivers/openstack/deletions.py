@@ -10,21 +10,33 @@ from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
 from tenure.drivers.openstack.compute import Compute, Server
 
-#: How long to wait before looking again whether servers have vanished: after their deletion was ordered, and later.
-_SOON: Final = timedelta(seconds=2)
-_LATER: Final = timedelta(seconds=5)
+#: How long to wait before looking again whether servers have vanished: a share of the time that it takes already.
+_SHARE: Final = 4
+_SOONEST: Final = timedelta(seconds=2)
+_LATEST: Final = timedelta(seconds=30)
 #: After which time a deletion is ordered again: of a host that died, Nova deletes a server when it is told again.
 _STUCK: Final = timedelta(minutes=2)
 
 
 def delete_servers(compute: Compute, servers: Collection[Server], *, now: datetime) -> Progress | None:
-    """Order the deletion of these; says so while they are still vanishing, and None when there are none."""
+    """Order the deletion of these servers; None when they are gone, else that they are vanishing."""
+    ordered = [server for server in servers if not server.vanishing or _is_stuck(server, now)]
+    if ordered:
+        compute.delete_servers(ordered)
+        servers = _still_there(compute, servers)  # a fast cloud has deleted them by now
     if not servers:
         return None
-    ordered = [one for one in servers if not one.vanishing or _is_stuck(one, now)]
-    compute.delete_servers(ordered)
+    took = max(now - (server.updated_at or now) if server.vanishing else timedelta(0) for server in servers)
+    wait = min(max(took / _SHARE, _SOONEST), _LATEST)
     what = "1 server is" if len(servers) == 1 else f"{len(servers)} servers are"
-    return Progress(False, _SOON if ordered else _LATER, Reason(f"{what} still vanishing."))
+    return Progress(False, wait, Reason(f"{what} still vanishing."))
+
+
+def _still_there(compute: Compute, servers: Collection[Server]) -> list[Server]:
+    ids = {server.id for server in servers}
+    found = compute.servers_on(server.service_host for server in servers if server.service_host)
+    on_no_host = (compute.server(server.id) for server in servers if not server.service_host)
+    return [server for server in (*found, *on_no_host) if server is not None and server.id in ids]
 
 
 def _is_stuck(server: Server, now: datetime) -> bool:

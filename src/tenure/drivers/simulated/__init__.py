@@ -4,16 +4,17 @@ from tenure.drivers.simulated.address_world import FloatingIP
 from tenure.drivers.simulated.driver import SimulatedCloud
 from tenure.drivers.simulated.faults import Fault, FaultKind
 from tenure.drivers.simulated.instance_world import Aggregate, Flavor, ServerGroup
-from tenure.drivers.simulated.places import NoValidHost
-from tenure.drivers.simulated.state import IN_MEMORY, Effect, EffectKind
+from tenure.drivers.simulated.openstack.effects import Effect, EffectKind
+from tenure.drivers.simulated.openstack.nova import POOL
+from tenure.drivers.simulated.openstack.objects import IN_MEMORY
 from tenure.drivers.simulated.volume_world import Volume
 from tenure.drivers.simulated.world import (
-    POOL,
     Group,
     Host,
     HostHealth,
     Image,
     ImageStatus,
+    NoValidHost,
     Server,
     World,
 )

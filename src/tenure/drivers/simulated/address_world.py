@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tenure.drivers.contract import CloudRefused
+from tenure.drivers.contract import CloudNotFound, CloudRefused
 from tenure.drivers.simulated.catalogue import PRIVATE_NETWORK, PUBLIC_NETWORK
-from tenure.drivers.simulated.state import StateFile
+from tenure.drivers.simulated.openstack import state as objects
+from tenure.drivers.simulated.openstack.cloud import OpenStack
+from tenure.drivers.simulated.openstack.state import Subnet, new_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,58 +32,54 @@ class AddressWorld:
     public = PUBLIC_NETWORK
     private = PRIVATE_NETWORK
 
-    def __init__(self, state: StateFile) -> None:
-        self._state = state
+    def __init__(self, cloud: OpenStack) -> None:
+        self._cloud = cloud
 
     def floating_ips(self, network_id: str = PUBLIC_NETWORK) -> dict[str, FloatingIP]:
         """What projects have of a network, by address."""
-        with self._state.look() as tx:
-            rows = tx.execute("SELECT * FROM floating_ip WHERE network_id = ? ORDER BY number", (network_id,))
+        with self._cloud.objects.look():
             return {
-                row["address"]: FloatingIP(
-                    row["network_id"],
-                    row["address"],
-                    row["project_id"],
-                    row["description"],
-                    frozenset(json.loads(row["tags"])),
-                    row["port_id"],
+                ip.address: FloatingIP(
+                    ip.network_id, ip.address, ip.project_id, ip.description, frozenset(ip.tags), ip.port_id
                 )
-                for row in rows
+                for ip in self._cloud.floating_ips.values()
+                if ip.network_id == network_id
             }
 
     def take(self, address: str, project_id: str, *, network_id: str = PUBLIC_NETWORK) -> None:
         """Somebody gets himself that address. Raises ``CloudRefused`` where another has it."""
-        with self._state.change() as tx:
-            taken = tx.execute(
-                "INSERT INTO floating_ip (network_id, address, project_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (network_id, address, project_id),
-            ).rowcount
-            if not taken:
+        with self._cloud.objects.change():
+            if self._find(address, network_id) is not None:
                 raise CloudRefused(f"The address {address} is in use.")
+            taken = objects.FloatingIP(network_id, address, project_id)
+            self._cloud.floating_ips[taken.id] = taken
 
     def associate(self, address: str, *, network_id: str = PUBLIC_NETWORK) -> str:
         """Somebody gives his address to a port. Returns the port's id."""
-        port = str(uuid.uuid4())
-        self._change("UPDATE floating_ip SET port_id = ?", network_id, address, port)
+        with self._changed(address, network_id) as floating_ip:
+            floating_ip.port_id = port = new_id()
         return port
 
     def change_tags(
         self, address: str, tags: Iterable[str], *, description: str | None = None, network_id: str = PUBLIC_NETWORK
     ) -> None:
         """Somebody replaces the tags of an address, and its description where one is given."""
-        self._change("UPDATE floating_ip SET tags = ?", network_id, address, json.dumps(sorted(tags)))
-        if description is not None:
-            self._change("UPDATE floating_ip SET description = ?", network_id, address, description)
+        with self._changed(address, network_id) as floating_ip:
+            floating_ip.tags = sorted(tags)
+            if description is not None:
+                floating_ip.description = description
 
     def release(self, address: str, *, network_id: str = PUBLIC_NETWORK) -> None:
         """Somebody deletes a floating IP; nobody has the address then."""
-        self._change("DELETE FROM floating_ip", network_id, address)
+        with self._cloud.objects.change():
+            if (floating_ip := self._find(address, network_id)) is not None:
+                del self._cloud.floating_ips[floating_ip.id]
 
     def add_network(self, name: str, *, external: bool = True) -> str:
         """A network without subnets. Returns its id."""
-        made = str(uuid.uuid4())
-        with self._state.change() as tx:
-            tx.execute("INSERT INTO network VALUES (?, ?, ?)", (made, name, external))
+        made = new_id()
+        with self._cloud.objects.change():
+            self._cloud.networks[made] = external
         return made
 
     def add_subnet(
@@ -94,19 +91,31 @@ class AddressWorld:
         pools: Iterable[tuple[str, str]] = (),
     ) -> str:
         """A subnet whose ``pools`` are the first and last addresses of what it hands out itself. Returns its id."""
-        made = str(uuid.uuid4())
-        with self._state.change() as tx:
-            tx.execute(
-                "INSERT INTO subnet VALUES (?, ?, ?, ?, ?)", (made, network_id, cidr, gateway, json.dumps(list(pools)))
-            )
-        return made
+        made = Subnet(network_id, cidr, list(pools), gateway)
+        with self._cloud.objects.change():
+            self._cloud.subnets[made.id] = made
+        return made.id
 
     def remove_network(self, network_id: str) -> None:
         """A network is gone, with its subnets and addresses."""
-        with self._state.change() as tx:
-            tx.execute("DELETE FROM floating_ip WHERE network_id = ?", (network_id,))
-            tx.execute("DELETE FROM network WHERE id = ?", (network_id,))
+        with self._cloud.objects.change():
+            for subnet in [subnet for subnet in self._cloud.subnets.values() if subnet.network_id == network_id]:
+                del self._cloud.subnets[subnet.id]
+            for floating_ip in [ip for ip in self._cloud.floating_ips.values() if ip.network_id == network_id]:
+                del self._cloud.floating_ips[floating_ip.id]
+            del self._cloud.networks[network_id]
 
-    def _change(self, statement: str, network_id: str, address: str, *values: str) -> None:
-        with self._state.change() as tx:
-            tx.execute(f"{statement} WHERE network_id = ? AND address = ?", (*values, network_id, address))
+    def _find(self, address: str, network_id: str) -> objects.FloatingIP | None:
+        for floating_ip in self._cloud.floating_ips.values():
+            if (floating_ip.network_id, floating_ip.address) == (network_id, address):
+                return floating_ip
+        return None
+
+    @contextmanager
+    def _changed(self, address: str, network_id: str) -> Iterator[objects.FloatingIP]:
+        with self._cloud.objects.change():
+            floating_ip = self._find(address, network_id)
+            if floating_ip is None:
+                raise CloudNotFound(f"There is no floating IP {address}.")
+            yield floating_ip
+            self._cloud.floating_ips.save(floating_ip.id)

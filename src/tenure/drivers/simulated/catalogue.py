@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
-import json
-from typing import Final
+from typing import Any, Final
+
+from tenure.drivers.simulated.openstack.nova import POOL
+from tenure.drivers.simulated.openstack.state import Flavor, State, Subnet, VolumePool, VolumeType
 
 #: The external network of a simulated cloud, and one that leads nowhere.
 PUBLIC_NETWORK: Final = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001"
 PRIVATE_NETWORK: Final = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0002"
-#: The class of which hosts with ``CUSTOM_GPU_A100`` have four.
+#: The class of which hosts with ``CUSTOM_GPU_A100`` have ``GPUS``.
 GPU_CLASS: Final = "CUSTOM_GPU"
-GPUS: Final = json.dumps({GPU_CLASS: {"total": 4}})
+GPUS: Final = 4
+#: A fast pool of volumes and a slow one.
+FAST_POOL: Final = "sim-storage@fast#nvme"
+SLOW_POOL: Final = "sim-storage@slow#disk"
 
 _GPU_SPECS: Final = {f"resources:{GPU_CLASS}": "1", "trait:CUSTOM_GPU_A100": "required"}
-#: Id, name, processors, memory in MiB, disk and ephemeral disk in GiB, swap in MiB, public or not, extra specs.
-_FLAVORS: Final[tuple[tuple[str, str, int, int, int, int, int, int, dict[str, str]], ...]] = (
-    ("1", "m1.tiny", 1, 512, 1, 0, 0, 1, {}),
-    ("2", "m1.small", 1, 2_048, 20, 0, 0, 1, {}),
-    ("3", "m1.medium", 2, 4_096, 40, 0, 0, 1, {}),
-    ("4", "m1.large", 4, 8_192, 80, 20, 1_024, 1, {}),
-    ("5", "g1.a100", 8, 65_536, 100, 0, 0, 1, _GPU_SPECS),
-    ("7", "p1.small", 1, 2_048, 20, 0, 0, 1, {"blazar:preemptible": "true"}),
-    ("6", "x1.private", 2, 4_096, 40, 0, 0, 0, {}),
+_FLAVORS: Final[tuple[dict[str, Any], ...]] = (
+    {"id": "1", "name": "m1.tiny", "vcpus": 1, "ram": 512, "disk": 1},
+    {"id": "2", "name": "m1.small", "vcpus": 1, "ram": 2_048, "disk": 20},
+    {"id": "3", "name": "m1.medium", "vcpus": 2, "ram": 4_096, "disk": 40},
+    {"id": "4", "name": "m1.large", "vcpus": 4, "ram": 8_192, "disk": 80, "ephemeral": 20, "swap": 1_024},
+    {"id": "5", "name": "g1.a100", "vcpus": 8, "ram": 65_536, "disk": 100, "extra_specs": _GPU_SPECS},
+    {"id": "7", "name": "p1.small", "ram": 2_048, "disk": 20, "extra_specs": {"blazar:preemptible": "true"}},
+    {"id": "6", "name": "x1.private", "vcpus": 2, "ram": 4_096, "disk": 40, "is_public": False},
 )
-FLAVORS: Final = tuple(
-    "INSERT INTO flavor (id, name, vcpus, ram, disk, ephemeral, swap, is_public, extra_specs) VALUES"
-    f" ('{ident}', '{name}', {vcpus}, {ram}, {disk}, {ephemeral}, {swap}, {public}, '{json.dumps(specs)}')"
-    for ident, name, vcpus, ram, disk, ephemeral, swap, public, specs in _FLAVORS
+_SUBNETS: Final = (
+    Subnet(
+        PUBLIC_NETWORK,
+        "203.0.113.0/24",
+        [("203.0.113.100", "203.0.113.199")],
+        "203.0.113.1",
+        "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0101",
+    ),
+    Subnet(
+        PUBLIC_NETWORK,
+        "2001:db8::/64",
+        [("2001:db8::1:0", "2001:db8::ffff:ffff")],
+        "2001:db8::1",
+        "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0102",
+    ),
+    Subnet(PRIVATE_NETWORK, "10.0.0.0/24", [], None, "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0103"),
 )
-ADDRESSES: Final = (
-    f"INSERT INTO network VALUES ('{PUBLIC_NETWORK}', 'public', 1), ('{PRIVATE_NETWORK}', 'private', 0)",
-    # id, network, CIDR, gateway, allocation pools
-    f"""INSERT INTO subnet VALUES
-        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0101', '{PUBLIC_NETWORK}', '203.0.113.0/24', '203.0.113.1',
-         '[["203.0.113.100", "203.0.113.199"]]'),
-        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0102', '{PUBLIC_NETWORK}', '2001:db8::/64', '2001:db8::1',
-         '[["2001:db8::1:0", "2001:db8::ffff:ffff"]]'),
-        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0103', '{PRIVATE_NETWORK}', '10.0.0.0/24', NULL, '[]')""",
+#: A type that leads to each pool, the default one first, and one that leads to either.
+_VOLUME_TYPES: Final = (
+    VolumeType("slow", [SLOW_POOL], id="5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0202"),
+    VolumeType("fast", [FAST_POOL], id="5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0201"),
+    VolumeType("any", id="5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0203"),
 )
-#: A fast pool of volumes and a slow one, with a type that leads to each, and one that leads to either.
-POOLS: Final = (
-    "INSERT INTO pool (name, total_gb) VALUES ('sim-storage@fast#nvme', 2000), ('sim-storage@slow#disk', 20000)",
-    """INSERT INTO volume_type VALUES
-        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0201', 'fast', 'sim-storage@fast#nvme', 0),
-        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0202', 'slow', 'sim-storage@slow#disk', 1),
-        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0203', 'any', NULL, 0)""",
-)
+
+
+def stock(state: State) -> None:
+    """Put what every simulated cloud offers into a new one."""
+    with state.objects.change():
+        if state.networks:
+            return
+        state.add_aggregate(POOL)
+        for described in _FLAVORS:
+            flavor = Flavor(**{**described, "extra_specs": dict(described.get("extra_specs", {}))})
+            state.flavors[flavor.id] = flavor
+        state.networks[PUBLIC_NETWORK], state.networks[PRIVATE_NETWORK] = True, False
+        for subnet in _SUBNETS:
+            state.subnets[subnet.id] = subnet
+        for pool in (VolumePool(FAST_POOL, 2_000), VolumePool(SLOW_POOL, 20_000)):
+            state.volume_pools[pool.name] = pool
+        for volume_type in _VOLUME_TYPES:
+            state.volume_types[volume_type.id] = volume_type

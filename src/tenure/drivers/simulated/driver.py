@@ -1,74 +1,41 @@
-"""A cloud without a cloud: hosts, their pool and groups, servers and images, in one file.
+"""A cloud without a cloud: the driver of OpenStack clouds on a small OpenStack in the same process, in one file.
 
 It is what ``tenure-standalone`` reserves from, and what every scenario test runs on.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
+from functools import wraps
 from os import PathLike
-from typing import Protocol
+from typing import Any
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
-from tenure.domain.reason import Reason
-from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import (
-    DONE,
-    BootedServer,
-    CloudNotFound,
-    CloudRefused,
-    Drift,
-    Health,
-    Order,
-    Preempted,
-    Progress,
-    ResourceRef,
-)
-from tenure.drivers.reserved_servers import SERVER
-from tenure.drivers.simulated.addresses import FLOATING_IP, Addresses
-from tenure.drivers.simulated.drift import drift_of_addresses, drift_of_hosts, drift_of_instances, drift_of_volumes
-from tenure.drivers.simulated.effects import Effects, refuse_broken_trust, servers_of
-from tenure.drivers.simulated.faults import Call, Fault, Faults, Scope
-from tenure.drivers.simulated.flavors import facts_of_flavor
-from tenure.drivers.simulated.hosts import HOST, Hosts
-from tenure.drivers.simulated.instances import Instances
-from tenure.drivers.simulated.places import SERVERS
-from tenure.drivers.simulated.preemption import Preemption
-from tenure.drivers.simulated.servers import Servers, booted_since, drift_of_servers, facts_of_server, its_own_servers
-from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
-from tenure.drivers.simulated.volumes import VOLUME, Volumes
-from tenure.drivers.simulated.wanted import FLAVOR, INSTANCE
+from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.requests import Circumstances, Request
+from tenure.drivers.simulated.catalogue import stock
+from tenure.drivers.simulated.faults import VERBS, Fault, Faults, Scope
+from tenure.drivers.simulated.openstack.cloud import OpenStack
+from tenure.drivers.simulated.openstack.objects import IN_MEMORY
+from tenure.drivers.simulated.openstack.service import Caller
+from tenure.drivers.simulated.openstack.state import Server
+from tenure.drivers.simulated.openstack.transport import InProcess
 from tenure.drivers.simulated.world import World
 
-#: What lies on no host, so that no server is in its way.
-_ELSEWHERE = frozenset({FLOATING_IP, VOLUME})
 
+class SimulatedCloud(OpenStackCloud):
+    """A ``CloudDriver`` with a cloud of its own; ``world`` is that cloud, for looking and for meddling.
 
-class _Kind(Protocol):
-    """What the verbs do for the reservations of a type."""
-
-    def prepare(self, call: Call, order: Order) -> Progress: ...
-
-    def start(self, call: Call, order: Order) -> Progress: ...
-
-    def end(self, call: Call, order: Order) -> Progress: ...
-
-
-class SimulatedCloud:
-    """A ``CloudDriver`` for hosts, instances, addresses and volumes.
-
-    ``world`` is the cloud behind it, for looking and for meddling.
-
-    Each effect is a transaction of its own, as each is a request of its own to a real cloud: a call that is
-    killed in the middle leaves some of its effects, and the next call of a verb completes them. Safe for any
-    number of threads; any number of processes may open the same file.
-
-    ``ordinal`` tells several clouds apart that are regions of one service, from 0 on: no two have servers of one id.
+    Each request to it is a transaction: a verb that is killed in the middle leaves some of its effects, and the next
+    call completes them. Safe for any number of threads; any number of processes may open the same file.
     """
 
     def __init__(
@@ -77,38 +44,19 @@ class SimulatedCloud:
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
-        region: str = "",
         longest_call: timedelta = timedelta(seconds=30),
-        ordinal: int = 0,
     ) -> None:
         clock = clock or SystemClock()
-        self.longest_call = longest_call
-        self._state = StateFile(path, clock)
-        self._faults = Faults(self._state, clock, sleep)
-        effects = Effects(self._state)
-        self._effects = effects
-        self._preemption = Preemption(self._state, effects, clock)
-        self._hosts = Hosts(self._state, effects, self._preemption, region)
-        self._instances = Instances(self._state, effects, self._preemption)
-        self._servers = Servers(self._state, effects, self._preemption)
-        self._addresses = Addresses(self._state, region)
-        self._volumes = Volumes(self._state, region)
-        self._kinds: dict[str, _Kind] = {
-            HOST: self._hosts,
-            INSTANCE: self._instances,
-            FLAVOR: self._instances,
-            SERVER: self._servers,
-            FLOATING_IP: self._addresses,
-            VOLUME: self._volumes,
-        }
-        self._inventories: dict[str, Hosts | Addresses | Volumes] = {
-            HOST: self._hosts,
-            FLOATING_IP: self._addresses,
-            VOLUME: self._volumes,
-        }
-        self.world = World(self._state)
-        if ordinal:
-            self.world.number_servers_from(ordinal * SERVERS + 1)
+        cloud = OpenStack(path, now=clock.now)
+        stock(cloud)
+        self._faults = Faults(cloud.objects, clock, sleep)
+        self._cloud = cloud
+        self._callers: dict[str, Caller] = {}
+        transport = _Faulty(cloud, self._callers.get, self._faults)
+        super().__init__(OpenStackOptions(verb_timeout=longest_call - timedelta(seconds=1)), transport, clock=clock)
+        cloud.slowed_by = self._slowed_by
+        cloud.is_over = self._faults.is_over
+        self.world = World(cloud)
 
     @classmethod
     def create(
@@ -118,21 +66,18 @@ class SimulatedCloud:
         hosts: int,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
-        ordinal: int = 0,
     ) -> SimulatedCloud:
         """The cloud of that file, with a fleet of at least so many hosts."""
-        cloud = cls(path, clock=clock, sleep=sleep, ordinal=ordinal)
+        cloud = cls(path, clock=clock, sleep=sleep)
         cloud.world.ensure_hosts(hosts)
         return cloud
 
     def close(self) -> None:
-        self._state.close()
+        super().close()
+        self._cloud.objects.close()
 
     def __enter__(self) -> SimulatedCloud:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Faults
 
@@ -151,155 +96,93 @@ class SimulatedCloud:
         """Wait until so many calls of this process are held by faults; False when that did not come."""
         return self._faults.wait_until_blocked(calls, timeout_seconds)
 
-    # The verbs of a driver
+    def _slowed_by(self) -> int | None:
+        call = self._faults.current
+        return call.slowed_by() if call is not None else None
 
-    def discover(self, resource_type: str) -> list[DiscoveredResource]:
-        """All hosts. Addresses are looked up one by one: a network may have more than anybody can list."""
-        with self._faults.call(Scope("discover")):
-            inventory = self._inventories.get(resource_type)
-            return [] if inventory is None else inventory.discover()
+    def _slow_down(self, order: Order) -> None:
+        """Where the end of the reservation is slow, have a server of its own that its owner has just deleted."""
+        if self._slowed_by() is None:
+            return
+        cloud, reservation_id = self._cloud, order.reservation_id
+        with cloud.objects.change():
+            aggregate = cloud.aggregate(reservation_id)
+            if aggregate is None or not aggregate.hosts:
+                return
+            if any(cloud.reservation_of(server) == reservation_id for server in cloud.servers.values()):
+                return
+            lingering = Server("lingering", aggregate.hosts[0], order.project_id, task="deleting")
+            lingering.hints["reservation"] = reservation_id
+            lingering.flavor = cloud.flavors.get(reservation_id)
+            lingering.created = lingering.updated = cloud.now()
+            cloud.servers[lingering.id] = lingering
+            cloud.finish("delete server", lingering.id)
 
-    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        with self._faults.call(Scope("look_up", hosts=frozenset({reference}))):
-            if resource_type not in self._inventories:
-                raise CloudNotFound(Reason(f"The simulated cloud has no {resource_type}."))
-            return self._inventories[resource_type].look_up(reference)
+    # Callers: whoever calls Tenure is known to the cloud for as long as a verb acts for him
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        with self._faults.call(Scope("fetch", hosts=frozenset({reference}))):
-            if kind == "volume_type":
-                return self._volumes.facts_of_type(reference)
-            if kind not in {"flavor", "server"}:
-                raise CloudNotFound(Reason(f"The simulated cloud has no {kind} {reference}."))
-            with self._state.look() as tx:
-                if kind == "server":
-                    return facts_of_server(tx, reference, actor.project_id)
-                return facts_of_flavor(tx, reference, actor.project_id)
-
-    def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
-        with self._resource_call("ensure_registered", resource_type, resource) as call:
-            self._inventories[resource_type].register(call, resource)
-
-    def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
-        with self._resource_call("ensure_unregistered", resource_type, resource) as call:
-            self._inventories[resource_type].unregister(call, resource)
-
-    def ensure_prepared(self, order: Order) -> Progress:
-        with self._order_call("ensure_prepared", order) as call:
-            return self._kinds[order.resource_type].prepare(call, order)
-
-    def ensure_started(self, order: Order) -> Progress:
-        with self._order_call("ensure_started", order) as call:
-            return self._kinds[order.resource_type].start(call, order)
-
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        with self._order_call("make_way", order) as call:
-            return () if order.resource_type in _ELSEWHERE else self._preemption.make_way(call, order, deadline, ahead)
-
-    def before_end(self, order: Order, action: str) -> Progress:
-        with self._order_call("before_end", order) as call:
-            if action not in {"snapshot", "last_snapshot"} or order.resource_type in _ELSEWHERE:
-                raise CloudRefused(Reason(f"The simulated cloud cannot do {action!r} before the end."))
-            with self._state.look() as tx:
-                is_one = order.resource_type == SERVER
-                servers = its_own_servers(tx, order) if is_one else servers_of(tx, order.reservation_id)
-                refuse_broken_trust(tx, order)
-            if is_one and any(server["host_id"] is None for server in servers):
-                raise CloudRefused(Reason("No image can be made of a server that is shelved; it is kept."))
-            for server in servers:
-                if not server["vanishing"]:
-                    self._effects.ensure_image(call, order, server)
-            if unfinished := call.slowed("Images are being saved."):
-                return unfinished
-            with self._state.change() as tx:
-                tx.execute(
-                    "UPDATE image SET status = 'active' WHERE reservation_id = ? AND status = 'saving'",
-                    (order.reservation_id,),
-                )
-            return DONE
-
-    def ensure_ended(self, order: Order) -> Progress:
-        with self._order_call("ensure_ended", order) as call:
-            return self._kinds[order.resource_type].end(call, order)
-
-    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
-        with self._faults.call(Scope("remaining")):
-            return self._volumes.remaining(orders) if resource_type == VOLUME else {}
-
-    def servers(self, since: datetime) -> Iterable[BootedServer]:
-        with self._faults.call(Scope("servers")), self._state.look() as tx:
-            return booted_since(tx, since)
-
-    def held(self, resource_type: str) -> Iterable[str]:
-        with self._faults.call(Scope("held")):
-            if resource_type not in self._inventories:
-                return []
-            with self._state.look() as tx:
-                found = self._inventories[resource_type].held(tx)
-                if resource_type == HOST:
-                    found |= self._instances.held(tx) | self._servers.held(tx)
-            return sorted(found)
-
-    def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
-        with self._faults.call(Scope("check")):
-            if resource_type == FLOATING_IP:
-                return self._addresses.check(registered)
-            if resource_type == VOLUME:
-                return self._volumes.check(registered)
-            return self._hosts.check() if resource_type == HOST else {}
-
-    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
-        with self._faults.call(Scope("drift")):
-            if resource_type not in self._inventories:
-                return []
-            kinds: dict[str, list[Order]] = {}
-            for order in orders:
-                kinds.setdefault(order.resource_type, []).append(order)
-            with self._state.look() as tx:
-                if resource_type == FLOATING_IP:
-                    return list(drift_of_addresses(tx, kinds.get(FLOATING_IP, ()), pooled))
-                if resource_type == VOLUME:
-                    return list(drift_of_volumes(tx, kinds.get(VOLUME, ())))
-                instances = [*kinds.get(INSTANCE, ()), *kinds.get(FLAVOR, ())]
-                return [
-                    *drift_of_hosts(tx, kinds.get(HOST, ()), pooled),
-                    *drift_of_instances(tx, instances),
-                    *drift_of_servers(tx, kinds.get(SERVER, ())),
-                ]
+        with self._known(actor) as caller:
+            return super().fetch(kind, reference, caller)
 
     def delegate(self, actor: Actor) -> str:
-        """A trust of the caller. No token is asked for: this cloud takes everybody at his word."""
-        with self._faults.call(Scope("delegate")) as call:
-            trust_id = uuid.uuid4().hex
-            with self._state.change() as tx:
-                tx.execute("INSERT INTO trust VALUES (?, ?, ?)", (trust_id, actor.user_id, actor.project_id))
-                self._state.record(tx, "delegate", EffectKind.TRUST_MADE, subject=trust_id)
-            call.effect_happened()
-            return trust_id
-
-    def revoke(self, trust_id: str) -> None:
-        with self._faults.call(Scope("revoke")) as call:
-            with self._state.change() as tx:
-                revoked = tx.execute("DELETE FROM trust WHERE id = ?", (trust_id,)).rowcount
-                if revoked:
-                    self._state.record(tx, "revoke", EffectKind.TRUST_REVOKED, subject=trust_id)
-            if revoked:
-                call.effect_happened()
-
-    # What a call is about
+        with self._known(actor) as caller:
+            return super().delegate(caller)
 
     @contextmanager
-    def _order_call(self, verb: str, order: Order) -> Iterator[Call]:
-        if order.resource_type not in self._kinds:
-            raise CloudRefused(Reason(f"The simulated cloud has no {order.resource_type}."))
+    def _known(self, actor: Actor) -> Iterator[Actor]:
+        """The actor with a token that the cloud takes: Tenure has checked the one that he came with."""
+        token = secrets.token_hex(16)
+        self._callers[token] = Caller(actor.user_id, actor.project_id, actor.roles - {"admin"})
+        try:
+            yield replace(actor, token=token)
+        finally:
+            del self._callers[token]
+
+
+class _Faulty(InProcess):
+    """The way to the cloud, on which faults strike."""
+
+    def __init__(self, cloud: OpenStack, caller_of: Callable[[str], Caller | None], faults: Faults) -> None:
+        super().__init__(cloud, caller_of)
+        self._faults = faults
+
+    def send(self, request: Request, circumstances: Circumstances) -> Any:
+        call = self._faults.current
+        if call is None:
+            return super().send(request, circumstances)
+        call.refuse_if_broken()
+        before = self._cloud.recorded
+        try:
+            return super().send(request, circumstances)
+        finally:
+            call.effects_happened(self._cloud.recorded - before)
+
+
+def _struck(verb: str) -> Callable[..., Any]:
+    """The verb of the driver with the faults that are meant for it."""
+    method = getattr(SimulatedCloud, verb)
+
+    @wraps(method)
+    def call(self: SimulatedCloud, *arguments: Any, **named: Any) -> Any:
+        with self._faults.call(_scope_of(verb, arguments)):
+            if verb == "ensure_ended":
+                self._slow_down(arguments[0])
+            return method(self, *arguments, **named)
+
+    return call
+
+
+def _scope_of(verb: str, arguments: tuple[Any, ...]) -> Scope:
+    """What the call of a verb is about: an order, a resource, or what a reference names."""
+    order = next((argument for argument in arguments if isinstance(argument, Order)), None)
+    if order is not None:
         hosts = frozenset(name for resource in order.resources for name in (resource.external_id, resource.name))
-        with self._faults.call(Scope(verb, order.reservation_id, order.lease_name, hosts)) as call:
-            yield call
+        return Scope(verb, order.reservation_id, order.lease_name, hosts)
+    references = [argument for argument in arguments if isinstance(argument, str)]
+    for resource in arguments:
+        references += [resource.external_id, resource.name] if isinstance(resource, ResourceRef) else []
+    return Scope(verb, hosts=frozenset(references))
 
-    @contextmanager
-    def _resource_call(self, verb: str, resource_type: str, resource: ResourceRef) -> Iterator[Call]:
-        if resource_type not in self._inventories:
-            raise CloudRefused(Reason(f"The simulated cloud has no {resource_type}."))
-        hosts = frozenset({resource.external_id, resource.name})
-        with self._faults.call(Scope(verb, hosts=hosts)) as call:
-            yield call
+
+for _verb in VERBS:
+    setattr(SimulatedCloud, _verb, _struck(_verb))

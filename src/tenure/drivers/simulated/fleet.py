@@ -1,16 +1,13 @@
-"""What the hosts of a simulated cloud are like: always the same ones for the same number."""
+"""The hosts of a simulated cloud: always the same ones for the same number."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from tenure.domain.capacity import Capacity
-from tenure.drivers.simulated.catalogue import GPUS
+from tenure.drivers.simulated.catalogue import GPU_CLASS, GPUS
+from tenure.drivers.simulated.openstack.nova import POOL
+from tenure.drivers.simulated.openstack.state import OWN_PROVIDER, Host, Provider, State, inventory
 
 #: Sizes as they are bought: virtual CPUs, memory, local disk; sockets, cores and threads behind them.
 _SIZES: Final = (
@@ -20,92 +17,113 @@ _SIZES: Final = (
     (128, 1_048_576, 7_680, (2, 32, 2)),
 )
 _ZONES: Final = ("az-1", "az-2", "az-3")
-_TRAITS: Final = frozenset({"HW_CPU_X86_AVX2", "COMPUTE_NODE"})
+_TRAITS: Final = ("COMPUTE_NODE", "HW_CPU_X86_AVX2")
+#: The facts of a host that are its size, by the class of which its provider has as much.
+SIZES: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
 
 
-@dataclass(frozen=True, slots=True)
-class HostModel:
-    """A host as its cloud describes it.
-
-    ``inventory`` is what its provider has beyond what the facts say, by resource class, under Placement's names.
-    """
-
-    name: str
-    facts: Mapping[str, object]
-    traits: frozenset[str]
-    inventory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-
-def host_model(number: int) -> HostModel:
-    """The host of that number, from 1: four sizes and three zones in turn.
-
-    Every fourth has GPUs (``CUSTOM_GPU_A100``, and four of ``CUSTOM_GPU``), every tenth fast local disks
-    (``CUSTOM_NVME``).
-    """
+def host_facts(number: int) -> dict[str, Any]:
+    """The facts of the host of that number, from 1: four sizes and three zones in turn."""
     vcpus, memory_mb, local_gb, (sockets, cores, threads) = _SIZES[(number - 1) // 2 % len(_SIZES)]
-    name = f"sim-host-{number:03d}"
-    cpu_info = {
-        "arch": "x86_64",
-        "model": "EPYC-Milan",
-        "vendor": "AMD",
-        "topology": {"cells": sockets, "sockets": sockets, "cores": cores, "threads": threads},
-        "features": ["avx2", "sse4.2", "svm"],
-    }
-    facts: dict[str, object] = {
+    return {
         "vcpus": vcpus,
-        "cpu_info": json.dumps(cpu_info),
-        "hypervisor_type": "QEMU",
-        "hypervisor_version": 8_002_002,
-        "hypervisor_hostname": name,
-        # Nova names the service and the hypervisor apart, and they differ wherever one has a domain name.
-        "service_name": f"sim-compute-{number:03d}",
         "memory_mb": memory_mb,
         "local_gb": local_gb,
+        "cpu_info": {
+            "arch": "x86_64",
+            "model": "EPYC-Milan",
+            "vendor": "AMD",
+            "topology": {"cells": sockets, "sockets": sockets, "cores": cores, "threads": threads},
+            "features": ["avx2", "sse4.2", "svm"],
+        },
+        "hypervisor_type": "QEMU",
+        "hypervisor_version": 8_002_002,
         "availability_zone": _ZONES[(number - 1) % len(_ZONES)],
     }
-    traits = set(_TRAITS)
-    if number % 4 == 0:
-        traits.add("CUSTOM_GPU_A100")
-    if number % 10 == 0:
-        traits.add("CUSTOM_NVME")
-    return HostModel(name, facts, frozenset(traits), json.loads(GPUS) if "CUSTOM_GPU_A100" in traits else {})
 
 
-#: Of which classes the facts tell the total.
-_TOLD: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
+def host_traits(number: int) -> list[str]:
+    """Its traits: every fourth has GPUs (``CUSTOM_GPU_A100``), every tenth fast local disks (``CUSTOM_NVME``)."""
+    gpu = ["CUSTOM_GPU_A100"] if number % 4 == 0 else []
+    return [*_TRAITS, *gpu, *(["CUSTOM_NVME"] if number % 10 == 0 else [])]
 
 
-#: What a provider has of each class, under Placement's names; what is not said is as Placement has it then.
-Inventory = Mapping[str, Mapping[str, float]]
-_NOTHING_MORE: Final[Inventory] = MappingProxyType({})
+def add_fleet(state: State, count: int) -> None:
+    """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed."""
+    with state.objects.change():
+        for number in range(state.fleet_size + 1, count + 1):
+            # Nova names the service and the hypervisor apart, and they differ wherever one has a domain name.
+            add_host(state, f"sim-host-{number:03d}", f"sim-compute-{number:03d}", host_facts(number))
+        state.fleet_size = max(state.fleet_size, count)
 
 
-def capacity_of(facts: Mapping[str, object], inventory: Inventory = _NOTHING_MORE) -> Capacity:
-    """How much a host offers of each class: what is there, less what is reserved, times the allocation ratio."""
-    offered = {
-        name: math.floor((one["total"] - one.get("reserved", 0)) * one.get("allocation_ratio", 1))
-        for name, one in _complete(facts, inventory).items()
+def add_host(
+    state: State,
+    name: str,
+    service_host: str,
+    facts: Mapping[str, Any],
+    traits: Iterable[str] | None = None,
+    inventories: Mapping[str, Mapping[str, float]] | None = None,
+) -> Host:
+    """A new host, its provider, and its place in the aggregate of its zone, which is made if need be."""
+    number = state.next_number("host")
+    host = Host(number, name, service_host)
+    state.hosts[service_host] = host
+    known = host_traits(number) if traits is None else sorted(traits)
+    provider = Provider(name, traits=list(known))
+    # A host of a name that there is already reports to the provider of that name.
+    if state.provider_named(name) is None:
+        state.providers[provider.uuid] = provider
+    describe(state, host, facts, inventories)
+    return host
+
+
+def describe(
+    state: State, host: Host, facts: Mapping[str, Any], inventories: Mapping[str, Mapping[str, float]] | None = None
+) -> None:
+    """Have the host say this of itself; ``inventories`` is what its provider has besides, by resource class."""
+    for name, value in facts.items():
+        if name == "availability_zone":
+            _place_in_zone(state, host, value)
+        else:
+            setattr(host, name, value)
+    state.hosts.save(host.service_host)
+    provider = state.provider_named(host.name)
+    if provider is None:
+        return
+    if inventories is None:
+        inventories = {GPU_CLASS: {"total": GPUS}} if "CUSTOM_GPU_A100" in provider.traits else {}
+    sizes = {resource_class: {"total": getattr(host, fact)} for resource_class, fact in SIZES.items()}
+    amounts = {name: {**sizes.get(name, {}), **inventories.get(name, {})} for name in {**sizes, **inventories}}
+    provider.inventories = {
+        name: inventory(**{key: value if key == "allocation_ratio" else int(value) for key, value in record.items()})
+        for name, record in amounts.items()
+        if record.get("total")
     }
-    return Capacity({name: max(0, amount) for name, amount in offered.items()})
+    for name in provider.inventories.keys() - SIZES.keys():
+        state.classes[name] = True
+    provider.generation += 1
+    state.providers.save(provider.uuid)
 
 
-def limits_of(facts: Mapping[str, object], inventory: Inventory) -> dict[str, dict[str, int]]:
-    """How much of a class is handed out at a time, where that is not any number up to all that is offered.
+def remove_host(state: State, host: Host) -> None:
+    """The host is gone for good, with its servers, its providers, and its places in aggregates."""
+    del state.hosts[host.service_host]
+    for server in [server for server in state.servers.values() if server.host == host.service_host]:
+        del state.servers[server.id]
+    for aggregate in state.aggregates_of(host.service_host):
+        aggregate.hosts.remove(host.service_host)
+        state.aggregates.save(aggregate.number)
+    for provider in [state.provider_named(host.name), state.provider_named(f"{OWN_PROVIDER}{host.name}")]:
+        if provider is not None:
+            del state.providers[provider.uuid]
 
-    As in Nova, no more than there really is, unless the inventory says so.
-    """
-    offered = capacity_of(facts, inventory)
-    limits: dict[str, dict[str, int]] = {}
-    for name, one in _complete(facts, inventory).items():
-        least, most, step = one.get("min_unit", 1), one.get("max_unit", one["total"]), one.get("step_size", 1)
-        if (least, step) != (1, 1) or most < offered[name]:
-            limits[name] = {"min": int(least), "max": int(most), "step": int(step)}
-    return limits
 
-
-def _complete(facts: Mapping[str, object], inventory: Inventory) -> dict[str, dict[str, float]]:
-    told: dict[str, dict[str, float]] = {
-        name: {"total": amount} for name, fact in _TOLD.items() if isinstance(amount := facts.get(fact), int)
-    }
-    found = {name: {**told.get(name, {}), **inventory.get(name, {})} for name in sorted({*told, *inventory})}
-    return {name: one for name, one in found.items() if one.get("total")}
+def _place_in_zone(state: State, host: Host, zone: str) -> None:
+    for aggregate in state.aggregates_of(host.service_host):
+        if aggregate.zone is not None and aggregate.name != POOL:
+            aggregate.hosts.remove(host.service_host)
+            state.aggregates.save(aggregate.number)
+    home = state.aggregate(zone) or state.add_aggregate(zone, zone)
+    home.hosts.append(host.service_host)
+    state.aggregates.save(home.number)

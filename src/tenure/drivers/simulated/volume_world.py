@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tenure.drivers.contract import CloudNotFound, CloudRefused
-from tenure.drivers.simulated.state import StateFile
-from tenure.drivers.simulated.volumes import volume_id
+from tenure.drivers.simulated.catalogue import FAST_POOL, SLOW_POOL
+from tenure.drivers.simulated.openstack import state as objects
+from tenure.drivers.simulated.openstack.cloud import OpenStack
+from tenure.drivers.simulated.openstack.state import VolumePool, VolumeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,80 +33,86 @@ class VolumeWorld:
     """What there is of volumes."""
 
     #: The pools that every simulated cloud has.
-    fast = "sim-storage@fast#nvme"
-    slow = "sim-storage@slow#disk"
+    fast = FAST_POOL
+    slow = SLOW_POOL
 
-    def __init__(self, state: StateFile) -> None:
-        self._state = state
+    def __init__(self, cloud: OpenStack) -> None:
+        self._cloud = cloud
 
     def all(self) -> dict[str, Volume]:
         """All volumes by id."""
-        with self._state.look() as tx:
-            rows = tx.execute(
-                "SELECT *, (SELECT count(*) FROM volume_snapshot AS s WHERE s.volume = volume.number) AS snapshots"
-                " FROM volume ORDER BY number"
-            ).fetchall()
-        return {
-            volume_id(row["number"]): Volume(
-                volume_id(row["number"]),
-                row["name"],
-                row["project_id"],
-                row["size_gb"],
-                row["volume_type"],
-                row["pool"],
-                row["status"],
-                row["server_id"],
-                json.loads(row["metadata"]),
-                row["snapshots"],
-            )
-            for row in rows
-        }
+        self._cloud.settle()
+        with self._cloud.objects.look():
+            return {
+                volume.id: Volume(
+                    volume.id,
+                    volume.name,
+                    volume.project_id,
+                    volume.size,
+                    volume.volume_type,
+                    volume.pool,
+                    volume.status,
+                    next(iter(volume.servers), None),
+                    dict(volume.metadata),
+                    len(self._snapshots_of(volume.id)),
+                )
+                for volume in self._cloud.volumes.values()
+            }
 
     def delete(self, volume: str) -> None:
         """Somebody deletes a volume. Raises ``CloudRefused`` while there is a snapshot of it."""
-        with self._state.change() as tx:
-            number = _number_of(volume)
-            if tx.execute("SELECT 1 FROM volume_snapshot WHERE volume = ?", (number,)).fetchone():
+        with self._cloud.objects.change():
+            if self._snapshots_of(volume):
                 raise CloudRefused(f"There is a snapshot of {volume}.")
-            tx.execute("DELETE FROM volume WHERE number = ?", (number,))
+            if volume not in self._cloud.volumes:
+                raise CloudNotFound(f"There is no volume {volume}.")
+            del self._cloud.volumes[volume]
 
     def delete_snapshot(self, volume: str) -> None:
-        """Somebody deletes the snapshot of a volume."""
-        with self._state.change() as tx:
-            tx.execute("DELETE FROM volume_snapshot WHERE volume = ?", (_number_of(volume),))
+        """Somebody deletes the snapshots of a volume."""
+        with self._cloud.objects.change():
+            for snapshot_id in self._snapshots_of(volume):
+                del self._cloud.volume_snapshots[snapshot_id]
 
     def attach(self, volume: str, server_id: str) -> None:
         """Somebody attaches a volume to a server."""
-        with self._state.change() as tx:
-            tx.execute("UPDATE volume SET server_id = ? WHERE number = ?", (server_id, _number_of(volume)))
+        with self._changed(volume) as found:
+            found.servers.append(server_id)
+            found.status = "in-use"
 
     def change_metadata(self, volume: str, metadata: Mapping[str, str]) -> None:
         """Somebody replaces the metadata of a volume."""
-        with self._state.change() as tx:
-            text = json.dumps(dict(metadata))
-            tx.execute("UPDATE volume SET metadata = ? WHERE number = ?", (text, _number_of(volume)))
+        with self._changed(volume) as found:
+            found.metadata = dict(metadata)
 
     def add_pool(self, name: str, total_gb: int, *, volume_type: str) -> None:
         """A pool, and a type that leads to it."""
-        with self._state.change() as tx:
-            tx.execute("INSERT INTO pool (name, total_gb) VALUES (?, ?)", (name, total_gb))
-            made = str(uuid.uuid4())
-            tx.execute("INSERT INTO volume_type (id, name, pool) VALUES (?, ?, ?)", (made, volume_type, name))
+        made = VolumeType(volume_type, [name])
+        with self._cloud.objects.change():
+            self._cloud.volume_pools[name] = VolumePool(name, total_gb)
+            self._cloud.volume_types[made.id] = made
 
     def remove_pool(self, name: str) -> None:
         """A pool is gone, with all that lies in it."""
-        with self._state.change() as tx:
-            tx.execute("DELETE FROM volume WHERE pool = ?", (name,))
-            tx.execute("DELETE FROM pool WHERE name = ?", (name,))
+        with self._cloud.objects.change():
+            for volume in [volume for volume in self._cloud.volumes.values() if volume.pool == name]:
+                del self._cloud.volumes[volume.id]
+            del self._cloud.volume_pools[name]
 
     def mark_pool(self, name: str, *, up: bool) -> None:
         """A pool fails, or works again."""
-        with self._state.change() as tx:
-            tx.execute("UPDATE pool SET up = ? WHERE name = ?", (up, name))
+        with self._cloud.objects.change():
+            self._cloud.volume_pools[name].state = "up" if up else "down"
+            self._cloud.volume_pools.save(name)
 
+    def _snapshots_of(self, volume: str) -> list[str]:
+        snapshots = self._cloud.volume_snapshots.values()
+        return [snapshot.id for snapshot in snapshots if snapshot.volume_id == volume]
 
-def _number_of(volume: str) -> int:
-    prefix, _, number = volume.partition("-")
-    if prefix != "volume" or not number.isdigit():
-        raise CloudNotFound(f"There is no volume {volume}.")
-    return int(number)
+    @contextmanager
+    def _changed(self, volume: str) -> Iterator[objects.Volume]:
+        with self._cloud.objects.change():
+            if volume not in self._cloud.volumes:
+                raise CloudNotFound(f"There is no volume {volume}.")
+            yield self._cloud.volumes[volume]
+            self._cloud.volumes.save(volume)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
+from tenure.drivers.contract import CloudRefused
+from tenure.drivers.simulated import fleet
 from tenure.drivers.simulated.address_world import AddressWorld
-from tenure.drivers.simulated.fleet import HostModel, host_model
 from tenure.drivers.simulated.instance_world import InstanceWorld
-from tenure.drivers.simulated.places import NoValidHost, find_host, number_of, server_id
-from tenure.drivers.simulated.state import Effect, EffectKind, StateFile
+from tenure.drivers.simulated.openstack import state as objects
+from tenure.drivers.simulated.openstack.cloud import OpenStack
+from tenure.drivers.simulated.openstack.effects import Effect
+from tenure.drivers.simulated.openstack.nova import POOL
+from tenure.drivers.simulated.openstack.scheduler import NoValidHost as NoHost
+from tenure.drivers.simulated.openstack.scheduler import is_set_aside
 from tenure.drivers.simulated.volume_world import VolumeWorld
 
-#: The pool's name, which no reservation has: their ids are UUIDs.
-POOL: Final = "freepool"
+_OWNER: Final = "blazar:owner"
+#: What servers are booted with of which it does not matter.
+_TINY: Final = objects.Flavor("0", "m0.nothing", vcpus=0, ram=1, disk=0)
+
+
+class NoValidHost(CloudRefused):
+    """No host would have the server: Nova's scheduler says the same."""
 
 
 class HostHealth(StrEnum):
@@ -43,13 +51,14 @@ class Group:
     """The hosts that a project has for a reservation."""
 
     reservation_id: str
-    lease_id: str
     project_id: str
     hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
+    """A server; ``host`` is the id of the hypervisor, empty for one that is shelved."""
+
     id: str
     name: str
     host: str
@@ -73,6 +82,9 @@ class ImageStatus(StrEnum):
     LOST = "lost"  # its server was deleted before it was saved
 
 
+_IMAGE_STATUSES: Final = {"queued": ImageStatus.SAVING, "active": ImageStatus.ACTIVE, "killed": ImageStatus.LOST}
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     id: str
@@ -89,30 +101,23 @@ class World:
     What there is for instances, addresses and volumes is in ``instances``, ``addresses`` and ``volumes``.
     """
 
-    def __init__(self, state: StateFile) -> None:
-        self._state = state
-        self.instances = InstanceWorld(state)
-        self.addresses = AddressWorld(state)
-        self.volumes = VolumeWorld(state)
+    def __init__(self, cloud: OpenStack) -> None:
+        self._cloud = cloud
+        self.instances = InstanceWorld(cloud)
+        self.addresses = AddressWorld(cloud)
+        self.volumes = VolumeWorld(cloud)
+
+    # Hosts
 
     def ensure_hosts(self, count: int) -> None:
         """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed."""
-        with self._state.change() as tx:
-            size = tx.execute("SELECT size FROM fleet").fetchone()[0]
-            if size >= count:
-                return
-            models = (host_model(number) for number in range(size + 1, count + 1))
-            tx.executemany(
-                "INSERT INTO host (name, facts, traits, inventory) VALUES (?, ?, ?, ?)",
-                (_host_values(model) for model in models),
-            )
-            tx.execute("UPDATE fleet SET size = ?", (count,))
+        fleet.add_fleet(self._cloud, count)
 
     def add_host(
         self,
         name: str | None = None,
         *,
-        facts: Mapping[str, object] | None = None,
+        facts: Mapping[str, Any] | None = None,
         traits: Iterable[str] | None = None,
         inventory: Mapping[str, Mapping[str, float]] | None = None,
     ) -> str:
@@ -121,75 +126,112 @@ class World:
         ``inventory`` is what its provider has beyond what the facts say, by resource class: ``total``, ``reserved``,
         ``allocation_ratio``, ``min_unit``, ``max_unit``, ``step_size``, of which any may be left out.
         """
-        with self._state.change() as tx:
-            number = tx.execute("SELECT coalesce(max(id), 0) + 1 FROM host").fetchone()[0]
-            model = host_model(number)
+        cloud = self._cloud
+        with cloud.objects.change():
+            number = max((host.number for host in cloud.hosts.values()), default=0) + 1
             name = name or f"sim-extra-{number:03d}"
-            own = {"hypervisor_hostname": name, "service_name": name, **(facts or {})}
-            added = HostModel(
-                name,
-                {**model.facts, **own},
-                model.traits if traits is None else frozenset(traits),
-                model.inventory if inventory is None else inventory,
-            )
-            values = _host_values(added)
-            tx.execute("INSERT INTO host (name, facts, traits, inventory) VALUES (?, ?, ?, ?)", values)
-            return str(tx.execute("SELECT last_insert_rowid()").fetchone()[0])
+            own = {**fleet.host_facts(number), **(facts or {})}
+            service_host = str(own.pop("service_name", name))
+            own.pop("hypervisor_hostname", None)
+            if service_host in cloud.hosts:
+                service_host = f"{service_host}-{number}"
+            return fleet.add_host(cloud, name, service_host, own, traits, inventory).id
 
     def change_host(
         self,
         host: str,
         *,
-        facts: Mapping[str, object] | None = None,
+        facts: Mapping[str, Any] | None = None,
         traits: Iterable[str] | None = None,
         inventory: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         """Change what the cloud says of a host: facts that are not given stay, traits and inventory are replaced."""
-        with self._state.change() as tx:
-            row = find_host(tx, host)
-            tx.execute(
-                "UPDATE host SET facts = ?, traits = ?, inventory = ? WHERE id = ?",
-                (
-                    json.dumps({**json.loads(row["facts"]), **(facts or {})}),
-                    row["traits"] if traits is None else json.dumps(sorted(traits)),
-                    row["inventory"] if inventory is None else json.dumps(inventory),
-                    row["id"],
-                ),
-            )
+        with self._cloud.objects.change():
+            known = self._cloud.find_host(host)
+            provider = self._cloud.provider(known.name)
+            if traits is not None:
+                provider.traits = sorted(traits)
+            if inventory is None:  # what it has beyond its size stays
+                kept = provider.inventories.items()
+                inventory = {
+                    name: {key: value for key, value in record.items() if name not in fleet.SIZES or key in _KEPT}
+                    for name, record in kept
+                }
+            fleet.describe(self._cloud, known, facts or {}, inventory)
 
     def remove_host(self, host: str) -> None:
         """The host is gone for good, and its servers with it."""
-        with self._state.change() as tx:
-            host_id = find_host(tx, host)["id"]
-            tx.execute("DELETE FROM server WHERE host_id = ?", (host_id,))
-            tx.execute("DELETE FROM host WHERE id = ?", (host_id,))
+        with self._cloud.objects.change():
+            fleet.remove_host(self._cloud, self._cloud.find_host(host))
 
     def mark_host(self, host: str, health: HostHealth) -> None:
-        with self._state.change() as tx:
-            tx.execute("UPDATE host SET health = ? WHERE id = ?", (health, find_host(tx, host)["id"]))
+        with self._cloud.objects.change():
+            known = self._cloud.find_host(host)
+            known.state = "down" if health is HostHealth.DOWN else "up"
+            known.status = "disabled" if health is HostHealth.DISABLED else "enabled"
+            self._cloud.hosts.save(known.service_host)
+
+    def hosts(self) -> list[Host]:
+        with self._cloud.objects.look():
+            return [self._host(host) for host in sorted(self._cloud.hosts.values(), key=lambda host: host.number)]
+
+    def host(self, host: str) -> Host:
+        with self._cloud.objects.look():
+            return self._host(self._cloud.find_host(host))
+
+    # The pool, and what reservations have
 
     def take_out(self, host: str) -> None:
         """Somebody takes the host out of the pool or group it is in: it is in general use then."""
-        with self._state.change() as tx:
-            host_id = find_host(tx, host)["id"]
-            tx.execute("UPDATE host SET pooled = 0, reservation_id = NULL WHERE id = ?", (host_id,))
+        with self._cloud.objects.change():
+            self._leave_all(self._cloud.find_host(host))
 
     def drop_group(self, reservation_id: str) -> None:
         """Somebody deletes a reservation's group: its hosts are in general use then."""
-        with self._state.change() as tx:
-            tx.execute("UPDATE host SET reservation_id = NULL WHERE reservation_id = ?", (reservation_id,))
-            tx.execute("DELETE FROM host_group WHERE reservation_id = ?", (reservation_id,))
+        with self._cloud.objects.change():
+            group = self._cloud.aggregate(reservation_id)
+            if group is not None:
+                del self._cloud.aggregates[group.number]
 
     def put_in(self, host: str, reservation_id: str) -> None:
         """Somebody puts the host into the group of a reservation, wherever it was."""
-        with self._state.change() as tx:
-            host_id = find_host(tx, host)["id"]
-            tx.execute("UPDATE host SET pooled = 0, reservation_id = ? WHERE id = ?", (reservation_id, host_id))
+        with self._cloud.objects.change():
+            known, group = self._cloud.find_host(host), self._cloud.aggregate(reservation_id)
+            self._leave_all(known)
+            if group is not None:
+                group.hosts.append(known.service_host)
+                self._cloud.aggregates.save(group.number)
 
     def change_owner(self, reservation_id: str, project_id: str) -> None:
         """Somebody gives a reservation's group to another project."""
-        with self._state.change() as tx:
-            tx.execute("UPDATE host_group SET project_id = ? WHERE reservation_id = ?", (project_id, reservation_id))
+        with self._cloud.objects.change():
+            group = self._cloud.aggregate(reservation_id)
+            if group is not None:
+                group.metadata[_OWNER] = project_id
+                self._cloud.aggregates.save(group.number)
+
+    def pool(self) -> frozenset[str]:
+        """The ids of the hosts that are set aside and free."""
+        with self._cloud.objects.look():
+            pool = self._cloud.aggregate(POOL)
+            hosts = self._cloud.hosts
+            return frozenset(hosts[name].id for name in (pool.hosts if pool is not None else ()) if name in hosts)
+
+    def groups(self) -> dict[str, Group]:
+        """The groups by reservation."""
+        with self._cloud.objects.look():
+            hosts = self._cloud.hosts
+            return {
+                aggregate.name: Group(
+                    aggregate.name,
+                    aggregate.metadata.get(_OWNER, ""),
+                    tuple(sorted((hosts[name].id for name in aggregate.hosts if name in hosts), key=int)),
+                )
+                for aggregate in self._cloud.aggregates.values()
+                if is_set_aside(aggregate) and aggregate.name != POOL
+            }
+
+    # Servers
 
     def boot_server(
         self,
@@ -201,157 +243,109 @@ class World:
     ) -> str:
         """Boot a server as a user does, with ``reservation_id`` as the scheduler hint. Returns its id.
 
-        Goes to the first host that is up and that the user may use, or to ``host`` if it is such a one. With
-        the hint that is a host of that reservation, for the project that owns it; without, one in general
-        use. Raises ``NoValidHost``.
+        Goes to the first host that is up and that the user may use, or to ``host`` if it is such a one. With the hint
+        that is a host of that reservation, for the project that owns it; without, one in general use. Raises
+        ``NoValidHost``.
         """
-        with self._state.change() as tx:
-            conditions = ["health = 'up'"]
-            values: list[object] = []
-            if host is not None:
-                conditions.append("id = ?")
-                values.append(find_host(tx, host)["id"])
-            if reservation_id is None:
-                conditions.append("NOT pooled AND reservation_id IS NULL")
-            else:
-                conditions.append(
-                    "reservation_id = (SELECT reservation_id FROM host_group"
-                    " WHERE reservation_id = ? AND project_id = ?)"
-                )
-                values += (reservation_id, project_id)
-            found = tx.execute(f"SELECT id FROM host WHERE {' AND '.join(conditions)} ORDER BY id LIMIT 1", values)
-            row = found.fetchone()
-            if row is None:
-                raise NoValidHost("No valid host was found: none is up, and open to this project and this hint.")
-            return self._boot(tx, row["id"], project_id, name, reservation_id)
+        hints = {} if reservation_id is None else {"reservation": reservation_id}
+        with self._cloud.objects.change():
+            only = None if host is None else self._cloud.find_host(host).id
+            try:
+                return self._cloud.scheduler.boot(name, project_id, _TINY, hints=hints, host=only).id
+            except NoHost:
+                raise NoValidHost(
+                    "No valid host was found: none is up, and open to this project and this hint."
+                ) from None
 
     def force_server(self, project_id: str, host: str, *, name: str = "server") -> str:
         """Boot a server on that host whoever may use it, as an administrator can. Returns its id."""
-        with self._state.change() as tx:
-            return self._boot(tx, find_host(tx, host)["id"], project_id, name, None)
+        with self._cloud.objects.change():
+            server = objects.Server(name, "", project_id, flavor=_TINY)
+            server.created = server.updated = self._cloud.now()
+            return self._cloud.scheduler.put(server, self._cloud.find_host(host)).id
 
     def move_server(self, server: str, host: str) -> None:
         """Somebody moves the server to that host, whoever may use it."""
-        with self._state.change() as tx:
-            host_id = find_host(tx, host)["id"]
-            tx.execute("UPDATE server SET host_id = ? WHERE number = ?", (host_id, number_of(server)))
+        with self._cloud.objects.change():
+            self._cloud.servers[server].host = self._cloud.find_host(host).service_host
+            self._cloud.servers.save(server)
 
     def delete_server(self, server_id: str) -> None:
         """Delete a server as its user does. One that is gone is no error."""
-        with self._state.change() as tx:
-            tx.execute("DELETE FROM server WHERE number = ?", (number_of(server_id),))
-
-    def hosts(self) -> list[Host]:
-        with self._state.look() as tx:
-            rows = tx.execute("SELECT * FROM host ORDER BY id").fetchall()
-        return [_host(row) for row in rows]
-
-    def host(self, host: str) -> Host:
-        with self._state.look() as tx:
-            return _host(find_host(tx, host))
-
-    def pool(self) -> frozenset[str]:
-        """The ids of the hosts that are set aside and free."""
-        with self._state.look() as tx:
-            return frozenset(str(row["id"]) for row in tx.execute("SELECT id FROM host WHERE pooled"))
-
-    def groups(self) -> dict[str, Group]:
-        """The groups by reservation."""
-        with self._state.look() as tx:
-            members: dict[str, list[str]] = {}
-            for row in tx.execute("SELECT id, reservation_id FROM host WHERE reservation_id IS NOT NULL ORDER BY id"):
-                members.setdefault(row["reservation_id"], []).append(str(row["id"]))
-            rows = tx.execute("SELECT * FROM host_group ORDER BY reservation_id").fetchall()
-        return {
-            row["reservation_id"]: Group(
-                row["reservation_id"],
-                row["lease_id"],
-                row["project_id"],
-                tuple(members.get(row["reservation_id"], ())),
-            )
-            for row in rows
-        }
+        with self._cloud.objects.change():
+            if server_id in self._cloud.servers:
+                self._cloud.forget_server(server_id)
 
     def servers(self, host: str | None = None) -> list[Server]:
-        """All servers, or those of one host; those that are vanishing are still there."""
-        with self._state.look() as tx:
-            where, values = ("", ()) if host is None else ("WHERE host_id = ?", (find_host(tx, host)["id"],))
-            rows = tx.execute(f"SELECT * FROM server {where} ORDER BY number", values).fetchall()
-        return [
-            Server(
-                server_id(row["number"]),
-                row["name"],
-                "" if row["host_id"] is None else str(row["host_id"]),
-                row["project_id"],
-                row["reservation_id"],
-                bool(row["vanishing"]),
-                row["flavor_id"],
-                row["group_id"],
-                json.loads(row["metadata"]),
-                bool(row["stopped"]),
-            )
-            for row in rows
-        ]
+        """All servers, or those of one host, oldest first; those that are vanishing are still there."""
+        self._cloud.settle()
+        with self._cloud.objects.look():
+            on = None if host is None else self._cloud.find_host(host).service_host
+            found = [server for server in self._cloud.servers.values() if on in (None, server.host)]
+            return [self._server(server) for server in sorted(found, key=lambda server: server.created)]
 
     def images(self, reservation_id: str | None = None) -> list[Image]:
-        with self._state.look() as tx:
-            rows = tx.execute("SELECT * FROM image ORDER BY number").fetchall()
-        return [
-            Image(
-                f"image-{row['number']:06d}",
-                row["name"],
-                row["project_id"],
-                row["reservation_id"],
-                row["server_id"],
-                ImageStatus(row["status"]),
-            )
-            for row in rows
-            if reservation_id in (None, row["reservation_id"])
-        ]
+        self._cloud.settle()
+        with self._cloud.objects.look():
+            found = [
+                Image(
+                    image["id"],
+                    image["name"],
+                    image["owner"],
+                    image.get("tenure_reservation_id", ""),
+                    image.get("tenure_server_id", ""),
+                    _IMAGE_STATUSES[image["status"]],
+                )
+                for image in self._cloud.images.values()
+            ]
+        return [image for image in found if reservation_id in (None, image.reservation_id)]
 
     def trusts(self) -> frozenset[str]:
         """The ids of the trusts that were made and not revoked."""
-        with self._state.look() as tx:
-            return frozenset(row["id"] for row in tx.execute("SELECT id FROM trust"))
+        with self._cloud.objects.look():
+            return frozenset(self._cloud.trusts)
 
     def journal(self, reservation_id: str | None = None) -> list[Effect]:
         """Everything that Tenure and users changed, or what was changed for one reservation, oldest first."""
-        return self._state.journal(reservation_id)
+        return [effect for effect in self._cloud.journal() if reservation_id in (None, effect.reservation_id)]
 
-    def number_servers_from(self, first: int) -> None:
-        """Have servers that are booted from now on bear this number or a higher one."""
-        with self._state.change() as tx:
-            highest = tx.execute("SELECT seq FROM sqlite_sequence WHERE name = 'server'").fetchone()
-            if highest is None:
-                tx.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('server', ?)", (first - 1,))
-            elif highest["seq"] < first - 1:
-                tx.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'server'", (first - 1,))
+    def _leave_all(self, host: objects.Host) -> None:
+        for aggregate in self._cloud.aggregates_of(host.service_host):
+            if is_set_aside(aggregate):
+                aggregate.hosts.remove(host.service_host)
+                self._cloud.aggregates.save(aggregate.number)
 
-    def _boot(
-        self, tx: sqlite3.Connection, host_id: int, project_id: str, name: str, reservation_id: str | None
-    ) -> str:
-        cursor = tx.execute(
-            "INSERT INTO server (name, host_id, project_id, reservation_id, booted_at) VALUES (?, ?, ?, ?, ?)",
-            (name, host_id, project_id, reservation_id, self._state.now().isoformat()),
+    def _host(self, host: objects.Host) -> Host:
+        provider = self._cloud.provider_named(host.name)
+        aggregates = self._cloud.aggregates_of(host.service_host)
+        belongs_to = [aggregate.name for aggregate in aggregates if is_set_aside(aggregate)]
+        health = HostHealth.UP if host.status == "enabled" else HostHealth.DISABLED
+        facts = {name: getattr(host, name) for name in ("vcpus", "memory_mb", "local_gb", "hypervisor_type")}
+        zones = [aggregate.zone for aggregate in aggregates if aggregate.zone and not is_set_aside(aggregate)]
+        return Host(
+            host.id,
+            host.name,
+            {**facts, "availability_zone": zones[0] if zones else ""},
+            frozenset(provider.traits if provider is not None else ()),
+            HostHealth.DOWN if host.state == "down" else health,
+            next((name for name in belongs_to if name != POOL), POOL if belongs_to else None),
         )
-        assert cursor.lastrowid is not None
-        booted = server_id(cursor.lastrowid)
-        self._state.record(
-            tx, "boot", EffectKind.SERVER_BOOTED, reservation_id=reservation_id, host=host_id, subject=booted
+
+    def _server(self, server: objects.Server) -> Server:
+        host = self._cloud.hosts.get(server.host)
+        return Server(
+            server.id,
+            server.name,
+            host.id if host is not None else "",
+            server.project_id,
+            self._cloud.reservation_of(server),
+            server.task == "deleting",
+            server.flavor.id if server.flavor is not None else None,
+            server.group_id,
+            dict(server.metadata),
+            server.status == "SHUTOFF",
         )
-        return booted
 
 
-def _host_values(model: HostModel) -> tuple[str, str, str, str]:
-    return model.name, json.dumps(model.facts), json.dumps(sorted(model.traits)), json.dumps(model.inventory)
-
-
-def _host(row: sqlite3.Row) -> Host:
-    return Host(
-        str(row["id"]),
-        row["name"],
-        json.loads(row["facts"]),
-        frozenset(json.loads(row["traits"])),
-        HostHealth(row["health"]),
-        POOL if row["pooled"] else row["reservation_id"],
-    )
+#: What stays of a host's inventory of its own size when its facts change.
+_KEPT: Final = frozenset({"reserved", "allocation_ratio", "min_unit", "step_size"})

@@ -1,7 +1,4 @@
-"""Cinder: pools, volume types, volumes and snapshots; and how Nova detaches volumes.
-
-What is asked for is done by the second look at it.
-"""
+"""Cinder: pools, volume types, volumes and snapshots; and how Nova detaches volumes."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -24,6 +22,8 @@ from tenure.drivers.simulated.openstack.service import (
 )
 from tenure.drivers.simulated.openstack.state import State, Volume, VolumeSnapshot, VolumeType
 
+#: The metadata that names the reservation of a volume.
+_RESERVATION: Final = "tenure:reservation"
 #: The statuses that go over into others.
 _BUSY: Final = ("creating", "deleting")
 
@@ -31,6 +31,8 @@ _BUSY: Final = ("creating", "deleting")
 class Cinder:
     def __init__(self, state: State) -> None:
         self._state = state
+        state.complete_with("volume", self._have_worked)
+        state.complete_with("volume snapshot", self._have_snapshot)
 
     def list_pools(self, asked: Asked, caller: Caller) -> Answer:
         only_admins(caller)
@@ -86,7 +88,12 @@ class Cinder:
             state.volumes_that_fail -= 1
             made.status = "error"
         state.volumes[made.id] = made
-        return 202, {"volume": {**_shown_volume(made, for_admin=False), "status": "creating"}}
+        self._record(EffectKind.VOLUME_MADE, made)
+        shown = _shown_volume(made, for_admin=False)
+        if state.volume_looks == 0:
+            state.finish("volume", made.id)
+            shown["status"] = made.status
+        return 202, {"volume": shown}
 
     def list_volumes(self, asked: Asked, caller: Caller) -> Answer:
         only_admins(caller)
@@ -105,8 +112,11 @@ class Cinder:
 
     def mark_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
         volume = self._volume(volume_id)
+        changed = asked.body["metadata"].items() - volume.metadata.items()
         volume.metadata |= asked.body["metadata"]
         self._state.volumes.save(volume.id)
+        if changed:
+            self._record(EffectKind.VOLUME_KEPT, volume)
         return 200, {"metadata": dict(volume.metadata)}
 
     def delete_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
@@ -115,8 +125,12 @@ class Cinder:
             raise Refused(400, "Invalid volume: Volume status must be available or error, and must not be attached.")
         if asked.params.get("cascade") != "true" and self._snapshots_of(volume):
             raise Refused(400, "Invalid volume: it has snapshots.")
+        if volume.status != "deleting":
+            self._record(EffectKind.VOLUME_REMOVED, volume)
         volume.status, volume.looks = "deleting", 0
         self._state.volumes.save(volume.id)
+        if self._state.volume_looks == 0:
+            self._state.finish("volume", volume.id)
         return 202, None
 
     def list_snapshots(self, asked: Asked, caller: Caller) -> Answer:
@@ -126,9 +140,9 @@ class Cinder:
         snapshots = self._state.volume_snapshots.values()
         found = [snapshot for snapshot in snapshots if wanted.items() <= snapshot.metadata.items()]
         shown = [{"id": snapshot.id, "volume_id": snapshot.volume_id, "status": snapshot.status} for snapshot in found]
-        for snapshot in found:
-            snapshot.status = "available" if snapshot.status == "creating" else snapshot.status
-            self._state.volume_snapshots.save(snapshot.id)
+        if self._state.volume_looks:
+            for snapshot in found:
+                self._have_snapshot(snapshot.id)
         return 200, {"snapshots": shown}
 
     def make_snapshot(self, asked: Asked, caller: Caller) -> Answer:
@@ -139,6 +153,9 @@ class Cinder:
             raise Refused(404, f"Volume {volume.id} could not be found.")
         made = VolumeSnapshot(volume.id, body["name"], caller.project_id, dict(body["metadata"]))
         self._state.volume_snapshots[made.id] = made
+        self._record(EffectKind.VOLUME_SNAPSHOT_MADE, volume)
+        if self._state.volume_looks == 0:
+            self._state.finish("volume snapshot", made.id)
         return 202, {"snapshot": {"id": made.id, "volume_id": volume.id, "status": made.status}}
 
     def delete_snapshot(self, asked: Asked, caller: Caller, snapshot_id: str) -> Answer:
@@ -154,21 +171,39 @@ class Cinder:
         volume.servers.remove(server_id)
         volume.status = "available"
         self._state.volumes.save(volume.id)
+        self._record(EffectKind.VOLUME_DETACHED, volume)
         return 202, None
 
     def _pass_time(self, volume: Volume) -> None:
-        if volume.status not in _BUSY:
+        """Count a look at the volume; by as many as it takes, what was ordered is done."""
+        if volume.status not in _BUSY or self._state.volume_looks == 0:
             return
         volume.looks += 1
         self._state.volumes.save(volume.id)
-        if volume.looks < 2:
+        if volume.looks >= self._state.volume_looks:
+            self._have_worked(volume.id)
+
+    def _have_worked(self, volume_id: str) -> None:
+        """Have made or deleted the volume, as was ordered."""
+        volume = self._state.volumes.get(volume_id)
+        if volume is None:
             return
         if volume.status == "creating":
             volume.status, volume.looks = "available", 0
-            return
-        for snapshot in self._snapshots_of(volume):
-            del self._state.volume_snapshots[snapshot.id]
-        del self._state.volumes[volume.id]
+            self._state.volumes.save(volume.id)
+        elif volume.status == "deleting":
+            for snapshot in self._snapshots_of(volume):
+                del self._state.volume_snapshots[snapshot.id]
+            del self._state.volumes[volume.id]
+
+    def _have_snapshot(self, snapshot_id: str) -> None:
+        snapshot = self._state.volume_snapshots.get(snapshot_id)
+        if snapshot is not None and snapshot.status == "creating":
+            snapshot.status = "available"
+            self._state.volume_snapshots.save(snapshot_id)
+
+    def _record(self, kind: EffectKind, volume: Volume) -> None:
+        self._state.record(kind, volume.metadata.get(_RESERVATION), subject=volume.id)
 
     def _snapshots_of(self, volume: Volume) -> list[VolumeSnapshot]:
         return [snapshot for snapshot in self._state.volume_snapshots.values() if snapshot.volume_id == volume.id]

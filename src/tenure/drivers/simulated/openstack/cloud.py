@@ -16,9 +16,10 @@ from tenure.drivers.simulated.openstack.neutron import Neutron
 from tenure.drivers.simulated.openstack.nova import Nova
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY
 from tenure.drivers.simulated.openstack.placement import Placement
+from tenure.drivers.simulated.openstack.scheduler import Scheduler
 from tenure.drivers.simulated.openstack.servers import Servers
 from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route
-from tenure.drivers.simulated.openstack.state import State
+from tenure.drivers.simulated.openstack.state import Server, State
 
 
 class OpenStack(State):
@@ -33,11 +34,12 @@ class OpenStack(State):
     ) -> None:
         super().__init__(path, nova=nova, now=now)
         self.keystone = Keystone(self)
+        self.scheduler = Scheduler(self)
         services = (
             self.keystone,
             Nova(self),
             Flavors(self),
-            Servers(self),
+            Servers(self, self.admits),
             Placement(self),
             Neutron(self),
             Cinder(self),
@@ -51,9 +53,14 @@ class OpenStack(State):
         for service, method, pattern, handler in routes:
             self._handlers[service, method].append((re.compile(pattern), handler))
 
+    def admits(self, server: Server, service_host: str) -> bool:
+        """Whether a server may go to the host of a compute service."""
+        return self.scheduler.admits(server, service_host)
+
     def answer(self, asked: Asked, caller: Caller) -> Answer:
         """The answer of the service; raises ``Refused``."""
         handler, parts = self._handler_of(asked)
+        self.settle()
         # A look at volumes lets their time pass, so that it changes something.
         reads = asked.method == "GET" and asked.service != "block-storage"
         with self.objects.look() if reads else self.objects.change():

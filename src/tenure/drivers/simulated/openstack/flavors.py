@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -24,6 +25,8 @@ from tenure.drivers.simulated.openstack.state import Flavor, ServerGroup, State
 
 _VERSION: Final = "2.61"
 _GROUPS: Final = "2.64"
+#: What the names of server groups begin with that reservations make; the id follows.
+_OF_RESERVATION: Final = "reservation:"
 _ID: Final = re.compile(r"(?! )[a-zA-Z0-9. _-]+(?<! )")
 _SPEC: Final = re.compile(r"[a-zA-Z0-9-_:. ]{1,255}")
 #: The least value of each size.
@@ -72,11 +75,13 @@ class Flavors:
             body.get("os-flavor-access:is_public", True),
         )
         self._state.flavors[made.id] = made
+        self._state.record(EffectKind.FLAVOR_MADE, made.id)
         return 200, {"flavor": _shown(made)}
 
     def delete_flavor(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
         only_admins(caller)
         del self._state.flavors[self._flavor(flavor_id, caller).id]
+        self._state.record(EffectKind.FLAVOR_REMOVED, flavor_id)
         return 202, None
 
     def list_access(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
@@ -99,11 +104,13 @@ class Flavors:
             if project in flavor.projects:
                 raise Refused(409, f"Flavor access already exists for flavor {flavor_id} and project {project}.")
             flavor.projects.add(project)
+            self._state.record(EffectKind.ACCESS_GIVEN, flavor_id, subject=project)
         else:
             expect(action, "removeTenantAccess")
             if project not in flavor.projects:
                 raise Refused(404, f"Flavor access not found for {flavor_id} / {project} combination.")
             flavor.projects.remove(project)
+            self._state.record(EffectKind.ACCESS_TAKEN, flavor_id, subject=project)
         self._state.flavors.save(flavor.id)
         return 200, _access(flavor)
 
@@ -120,6 +127,7 @@ class Flavors:
         flavor = self._flavor(flavor_id, caller)
         flavor.extra_specs.update(added)
         self._state.flavors.save(flavor.id)
+        self._state.record(EffectKind.FLAVOR_CHANGED, flavor_id)
         return 200, {"extra_specs": dict(added)}
 
     def delete_spec(self, asked: Asked, caller: Caller, flavor_id: str, name: str) -> Answer:
@@ -129,6 +137,7 @@ class Flavors:
             raise Refused(404, f"Flavor {flavor_id} has no extra specs with key {name}.")
         del flavor.extra_specs[name]
         self._state.flavors.save(flavor.id)
+        self._state.record(EffectKind.FLAVOR_CHANGED, flavor_id)
         return 200, None
 
     def _flavor(self, flavor_id: str, caller: Caller) -> Flavor:
@@ -162,6 +171,7 @@ class Flavors:
             raise Refused(403, "Quota exceeded, too many server groups.")
         made = ServerGroup(body["name"], body["policy"], caller.project_id)
         self._state.groups[made.id] = made
+        self._record(EffectKind.SERVER_GROUP_MADE, made)
         return 200, {"server_group": _shown_group(made)}
 
     def delete_group(self, asked: Asked, caller: Caller, group_id: str) -> Answer:
@@ -171,7 +181,11 @@ class Flavors:
         if group.project_id != caller.project_id:
             only_admins(caller)
         del self._state.groups[group_id]
+        self._record(EffectKind.SERVER_GROUP_REMOVED, group)
         return 204, None
+
+    def _record(self, kind: EffectKind, group: ServerGroup) -> None:
+        self._state.record(kind, group.name.removeprefix(_OF_RESERVATION), subject=group.id)
 
     @property
     def routes(self) -> Sequence[Route]:

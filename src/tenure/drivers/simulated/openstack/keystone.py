@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, expect
 from tenure.drivers.simulated.openstack.state import State
 
@@ -32,6 +33,7 @@ class Keystone:
             raise Refused(404, "Could not find role")
         trust["id"] = uuid.uuid4().hex
         self._state.trusts[trust["id"]] = trust
+        self._state.record(EffectKind.TRUST_MADE, subject=trust["id"])
         return 201, {"trust": dict(trust)}
 
     def delete_trust(self, asked: Asked, caller: Caller, trust_id: str) -> Answer:
@@ -42,6 +44,7 @@ class Keystone:
         if caller.user_id != trust["trustor_user_id"] and not may_delete_all:
             raise Refused(403, "You are not authorized to perform the requested action: identity:delete_trust.")
         del self._state.trusts[trust_id]
+        self._state.record(EffectKind.TRUST_REVOKED, subject=trust_id)
         return 204, None
 
     @property

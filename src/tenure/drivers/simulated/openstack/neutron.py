@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
+from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -27,6 +28,8 @@ _POSTED: Final = frozenset({
 #: What floating IPs can be listed by.
 _LISTED: Final = frozenset({"tags", "floating_ip_address", "floating_network_id", "fields", "limit", "marker"})
 _MOST_TAGS: Final = 50
+#: What the tag of a reserved floating IP begins with; the reservation's id follows.
+_OF_RESERVATION: Final = "reservation:"
 
 
 class Neutron:
@@ -96,6 +99,7 @@ class Neutron:
             raise Refused(409, "Quota exceeded for resources: ['floatingip'].")
         made = FloatingIP(network_id, address, body["project_id"], body.get("description", ""))
         self._state.floating_ips[made.id] = made
+        self._state.record(EffectKind.ADDRESS_MADE, made.description.removeprefix(_OF_RESERVATION), subject=address)
         return 201, {"floatingip": _shown(made)}
 
     def change_floating_ip(self, asked: Asked, caller: Caller, floating_ip_id: str) -> Answer:
@@ -103,6 +107,8 @@ class Neutron:
         changes = asked.body["floatingip"]
         expect(set(changes) - {"port_id", "description"}, set())
         floating_ip = self._floating_ip(floating_ip_id)
+        if "port_id" in changes and changes["port_id"] is None and floating_ip.port_id is not None:
+            self._record(EffectKind.ADDRESS_DISASSOCIATED, floating_ip)
         floating_ip.port_id = changes.get("port_id", floating_ip.port_id)
         floating_ip.description = changes.get("description", floating_ip.description)
         self._state.floating_ips.save(floating_ip.id)
@@ -116,11 +122,19 @@ class Neutron:
         floating_ip = self._floating_ip(floating_ip_id)
         floating_ip.tags = list(tags)
         self._state.floating_ips.save(floating_ip.id)
+        self._record(EffectKind.ADDRESS_TAGGED, floating_ip)
         return 200, {"tags": list(tags)}
 
     def delete_floating_ip(self, asked: Asked, caller: Caller, floating_ip_id: str) -> Answer:
-        del self._state.floating_ips[self._floating_ip(floating_ip_id).id]
+        floating_ip = self._floating_ip(floating_ip_id)
+        del self._state.floating_ips[floating_ip_id]
+        self._record(EffectKind.ADDRESS_REMOVED, floating_ip)
         return 204, None
+
+    def _record(self, kind: EffectKind, floating_ip: FloatingIP) -> None:
+        reservations = [tag for tag in floating_ip.tags if tag.startswith(_OF_RESERVATION)]
+        reservation_id = reservations[0].removeprefix(_OF_RESERVATION) if reservations else None
+        self._state.record(kind, reservation_id, subject=floating_ip.address)
 
     def _is_external(self, network_id: str) -> bool:
         if network_id not in self._state.networks:

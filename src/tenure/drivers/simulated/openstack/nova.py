@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -19,6 +20,8 @@ from tenure.drivers.simulated.openstack.service import (
 from tenure.drivers.simulated.openstack.state import Aggregate, Host, State
 
 _HYPERVISORS: Final = "2.33"
+#: The aggregate of the hosts that are set aside and free.
+POOL: Final = "freepool"
 #: The zone of hosts whose aggregates have none, as Nova calls it.
 _DEFAULT_ZONE: Final = "nova"
 
@@ -75,7 +78,10 @@ class Nova:
         expect(set(body), {"name", "availability_zone"})
         if self._state.aggregate(body["name"]) is not None:
             raise Refused(409, f"Aggregate {body['name']} already exists.")
-        shown = _shown(self._state.add_aggregate(body["name"], body["availability_zone"]))
+        made = self._state.add_aggregate(body["name"], body["availability_zone"])
+        if made.name != POOL:
+            self._record(made, EffectKind.GROUP_MADE, EffectKind.AGGREGATE_MADE)
+        shown = _shown(made)
         del shown["hosts"], shown["metadata"]
         return 200, {"aggregate": shown}
 
@@ -84,6 +90,7 @@ class Nova:
         if aggregate.hosts:
             raise Refused(400, f"Cannot remove host from aggregate {number}. Reason: Host aggregate is not empty.")
         del self._state.aggregates[aggregate.number]
+        self._record(aggregate, EffectKind.GROUP_REMOVED, EffectKind.AGGREGATE_REMOVED)
         return 200, None
 
     def act_on_aggregate(self, asked: Asked, caller: Caller, number: str) -> Answer:
@@ -110,6 +117,10 @@ class Nova:
         if host in aggregate.hosts:
             raise Refused(409, f"Aggregate {aggregate.number} already has host {host}.")
         aggregate.hosts.append(host)
+        if aggregate.name != POOL:
+            self._record(aggregate, EffectKind.HOST_TAKEN, EffectKind.HOST_ADDED, host)
+        elif not others:
+            self._state.record(EffectKind.HOST_POOLED, host=host)
 
     def _remove_host(self, aggregate: Aggregate, host: str) -> None:
         if host not in self._state.hosts or host not in aggregate.hosts:
@@ -119,6 +130,10 @@ class Nova:
         if self._keeps_zones and aggregate.zone is not None and not stays and self._has_servers(host):
             raise Refused(409, "Cannot remove host from aggregate. Reason: the availability zone would change.")
         aggregate.hosts.remove(host)
+        if aggregate.name != POOL:
+            self._record(aggregate, EffectKind.HOST_RETURNED, EffectKind.HOST_DROPPED, host)
+        elif not any(other.zone is not None for other in others):
+            self._state.record(EffectKind.HOST_UNPOOLED, host=host)
 
     def _set_metadata(self, aggregate: Aggregate, metadata: dict[str, str | None]) -> None:
         zone = metadata.get("availability_zone", aggregate.zone)
@@ -131,6 +146,14 @@ class Nova:
                 aggregate.metadata.pop(key, None)
             else:
                 aggregate.metadata[key] = value
+        if metadata and aggregate.name != POOL:
+            self._record(aggregate, EffectKind.GROUP_CHANGED, EffectKind.AGGREGATE_CHANGED)
+
+    def _record(
+        self, aggregate: Aggregate, of_hosts: EffectKind, of_parts: EffectKind, host: str | None = None
+    ) -> None:
+        """Write down what happened to the aggregate of a reservation: of whole hosts in its zone, or of parts."""
+        self._state.record(of_parts if aggregate.zone is None else of_hosts, aggregate.name, host=host)
 
     @property
     def _keeps_zones(self) -> bool:
@@ -171,9 +194,9 @@ def _shown_host(host: Host) -> dict[str, Any]:
         "vcpus": host.vcpus,
         "memory_mb": host.memory_mb,
         "local_gb": host.local_gb,
-        "cpu_info": {"arch": "x86_64", "topology": {"cores": 4}},
-        "hypervisor_type": "QEMU",
-        "hypervisor_version": 8002002,
+        "cpu_info": dict(host.cpu_info),
+        "hypervisor_type": host.hypervisor_type,
+        "hypervisor_version": host.hypervisor_version,
         "host_ip": "10.0.0.1",
     }
 

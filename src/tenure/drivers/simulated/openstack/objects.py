@@ -1,4 +1,4 @@
-"""Objects that are kept in a file: tables in memory, written to one SQLite file with each change.
+"""Objects that are kept in a file: tables in memory, written to one SQLite file with each change, and a journal.
 
 Any number of processes may have the file open: each change is one transaction, and a process sees the changes of the
 others before it reads or changes anything. A process that is killed at any instant leaves whole changes only.
@@ -36,7 +36,10 @@ CREATE TABLE IF NOT EXISTS object (
     kind TEXT NOT NULL, key TEXT NOT NULL, document BLOB, revision INTEGER NOT NULL, PRIMARY KEY (kind, key)
 ) WITHOUT ROWID"""
 _INDEX: Final = "CREATE INDEX IF NOT EXISTS object_by_revision ON object (revision)"
-_WRITE: Final = "INSERT OR REPLACE INTO object (kind, key, document, revision) VALUES (?, ?, ?, ?)"
+_JOURNAL: Final = "CREATE TABLE IF NOT EXISTS journal (sequence INTEGER PRIMARY KEY AUTOINCREMENT, entry BLOB NOT NULL)"
+_WRITE: Final = """
+INSERT OR REPLACE INTO object (kind, key, document, revision)
+VALUES (?, ?, ?, 1 + (SELECT coalesce(max(revision), 0) FROM object))"""
 
 
 class Table(dict[K, V], Generic[K, V]):
@@ -69,6 +72,10 @@ class Table(dict[K, V], Generic[K, V]):
         """The objects that are not written yet: kind, key and document, None for one that was deleted."""
         return [(self._kind, str(key), self._dumped(key)) for key in self._unsaved]
 
+    @property
+    def has_unsaved(self) -> bool:
+        return bool(self._unsaved)
+
     def is_saved(self) -> None:
         """Take everything for written."""
         self._unsaved.clear()
@@ -90,12 +97,10 @@ class Objects:
     def __init__(self, path: str | PathLike[str] = IN_MEMORY) -> None:
         self.lock = threading.RLock()
         self._tables: dict[str, Table[Any, Any]] = {}
-        self._depth = 0
+        self._in_change = False
         self._revision = 0
-        self._file: sqlite3.Connection | None = None
         self._seen_version: int | None = None
-        if fspath(path) != IN_MEMORY:
-            self._file = _open(path)
+        self._file = _open(path)
 
     def table(self, kind: str, of: type[V], key: Callable[[str], K]) -> Table[K, V]:
         """A new table; ``key`` makes a key of its text."""
@@ -105,44 +110,66 @@ class Objects:
 
     def close(self) -> None:
         with self.lock:
-            if self._file is not None:
-                self._file.close()
+            self._file.close()
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """A change, all of which is written or nothing; one within another is a part of it."""
+        """A change, all of which is written or nothing; one within another is a part of it.
+
+        What was changed outside of any change before is written first.
+        """
         with self.lock:
-            if self._depth or self._file is None:
+            if self._in_change:
                 yield
                 return
-            self._begin()
-            self._depth += 1
+            if any(table.has_unsaved for table in self._tables.values()):
+                with self._transaction():
+                    pass
+            with self._transaction():
+                yield
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._begin()
+        self._in_change = True
+        try:
+            self._refresh()
+            known = self._revision
             try:
-                self._refresh()
                 yield
                 self._write()
+                self._file.execute("COMMIT")
             except BaseException:
+                self._revision = known
                 self._file.execute("ROLLBACK")
                 self._restore()
                 raise
-            finally:
-                self._depth -= 1
-                for table in self._tables.values():
-                    table.is_saved()
+        finally:
+            self._in_change = False
+            for table in self._tables.values():
+                table.is_saved()
 
     @contextmanager
     def look(self) -> Iterator[None]:
         """A look at the objects as they are now; nothing is written."""
         with self.lock:
-            if self._file is not None and not self._depth:
+            if not self._in_change:
                 version = self._file.execute("PRAGMA data_version").fetchone()[0]
                 if version != self._seen_version:
                     self._refresh()
                     self._seen_version = version
             yield
 
+    def append(self, entry: bytes) -> None:
+        """Write an entry into the journal, in the change that is being made."""
+        self._file.execute("INSERT INTO journal (entry) VALUES (?)", (entry,))
+
+    def journal(self) -> list[tuple[int, bytes]]:
+        """The entries with their numbers, oldest first."""
+        with self.lock:
+            return self._file.execute("SELECT sequence, entry FROM journal ORDER BY sequence").fetchall()
+
     def _begin(self) -> None:
-        assert self._file is not None
         try:
             self._file.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -152,27 +179,22 @@ class Objects:
 
     def _refresh(self) -> None:
         """Take over what other processes have changed since this one looked."""
-        assert self._file is not None
         rows = self._file.execute(
             "SELECT kind, key, document, revision FROM object WHERE revision > ? ORDER BY revision", (self._revision,)
         )
-        for kind, key, document, revision in rows:
+        for kind, key, document, revision in rows.fetchall():
             self._tables[kind].load(key, document)
             self._revision = revision
 
     def _write(self) -> None:
-        assert self._file is not None
-        revision = self._revision + 1
-        rows = [(*row, revision) for table in self._tables.values() for row in table.unsaved()]
+        """Write the unsaved objects."""
+        rows = [row for table in self._tables.values() for row in table.unsaved()]
         if rows:
             self._file.executemany(_WRITE, rows)
-        self._file.execute("COMMIT")
-        if rows:
-            self._revision = revision
+            self._revision = self._file.execute("SELECT max(revision) FROM object").fetchone()[0]
 
     def _restore(self) -> None:
         """Have the unsaved objects as they are in the file."""
-        assert self._file is not None
         for kind, key, _ in [row for table in self._tables.values() for row in table.unsaved()]:
             found = self._file.execute("SELECT document FROM object WHERE kind = ? AND key = ?", (kind, key)).fetchone()
             self._tables[kind].load(key, found[0] if found is not None else None)
@@ -191,7 +213,7 @@ def _open(path: str | PathLike[str]) -> sqlite3.Connection:
             threading.Event().wait(_OPENING_SECONDS)
         else:
             file.execute("PRAGMA synchronous = NORMAL")
-            file.execute(_TABLE)
-            file.execute(_INDEX)
+            for statement in (_TABLE, _INDEX, _JOURNAL):
+                file.execute(statement)
             return file
     raise CloudBusy(Reason("The simulated cloud is busy with others."))

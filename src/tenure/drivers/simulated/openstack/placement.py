@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -17,9 +18,11 @@ from tenure.drivers.simulated.openstack.service import (
     version_is,
     whole,
 )
-from tenure.drivers.simulated.openstack.state import Provider, State, inventory
+from tenure.drivers.simulated.openstack.state import OWN_PROVIDER, Provider, State, inventory
 
 _VERSION: Final = "1.29"
+#: What the names of classes begin with that reservations make; the id follows.
+_OF_RESERVATION: Final = "CUSTOM_RESERVATION_"
 #: The least value of each number of an inventory.
 _LEAST: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
 _CONCURRENT: Final = "placement.concurrent_update"
@@ -55,6 +58,7 @@ class Placement:
             raise Refused(409, f"Conflicting resource provider name: {name} already exists.")
         made = Provider(name, parent)
         self._state.providers[made.uuid] = made
+        self._state.record(EffectKind.PROVIDER_MADE, subject=name)
         return 200, _shown(made)
 
     def show_inventories(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
@@ -75,8 +79,9 @@ class Placement:
             if self._state.used(provider, resource_class):
                 message = f"update conflict: Inventory for '{resource_class}' in use."
                 raise Refused(409, message, "placement.inventory.inuse")
+        changed = [name for name, record in wanted.items() if provider.inventories.get(name) != inventory(**record)]
         provider.inventories = {name: inventory(**record) for name, record in wanted.items()}
-        self._changed(provider)
+        self._changed(provider, EffectKind.INVENTORY_SET, changed)
         return 200, _stock(provider)
 
     def delete_inventory(self, asked: Asked, caller: Caller, uuid: str, resource_class: str) -> Answer:
@@ -88,7 +93,7 @@ class Placement:
         if self._state.used(provider, resource_class):
             raise Refused(409, f"Unable to delete inventory of class {resource_class}: in use.", _CONCURRENT)
         del provider.inventories[resource_class]
-        self._changed(provider)
+        self._changed(provider, EffectKind.INVENTORY_REMOVED, [resource_class])
         return 204, None
 
     def show_traits(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
@@ -116,6 +121,7 @@ class Placement:
         if name in self._state.classes:
             return 204, None
         self._state.classes[name] = True
+        self._state.record(EffectKind.CLASS_MADE, reservation_of(name), subject=name)
         return 201, None
 
     def show_class(self, asked: Asked, caller: Caller, name: str) -> Answer:
@@ -132,6 +138,7 @@ class Placement:
         if any(name in provider.inventories for provider in self._state.providers.values()):
             raise Refused(409, f"Error in delete resource class: Cannot delete resource class {name}: in use.")
         del self._state.classes[name]
+        self._state.record(EffectKind.CLASS_REMOVED, reservation_of(name), subject=name)
         return 204, None
 
     def list_candidates(self, asked: Asked, caller: Caller) -> Answer:
@@ -161,9 +168,13 @@ class Placement:
             raise Refused(404, f"No resource provider with uuid {uuid} found")
         return self._state.providers[uuid]
 
-    def _changed(self, provider: Provider) -> None:
+    def _changed(self, provider: Provider, kind: EffectKind, resource_classes: Iterable[str]) -> None:
         provider.generation += 1
         self._state.providers.save(provider.uuid)
+        hosts = {host.name: host.service_host for host in self._state.hosts.values()}
+        host = hosts.get(provider.name.removeprefix(OWN_PROVIDER))
+        for resource_class in resource_classes:
+            self._state.record(kind, reservation_of(resource_class), host=host, subject=resource_class)
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -182,6 +193,18 @@ class Placement:
             ("placement", "DELETE", "/resource_classes/([^/]+)", self.delete_class),
             ("placement", "GET", "/allocation_candidates", self.list_candidates),
         )
+
+
+def class_of(reservation_id: str) -> str:
+    """The resource class of a reservation's units."""
+    return f"{_OF_RESERVATION}{reservation_id.upper().replace('-', '_')}"
+
+
+def reservation_of(resource_class: str) -> str | None:
+    """The reservation that a class was made for, None for any other class."""
+    if not resource_class.startswith(_OF_RESERVATION):
+        return None
+    return resource_class.removeprefix(_OF_RESERVATION).lower().replace("_", "-")
 
 
 def _root(provider: Provider) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
+from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -19,7 +20,7 @@ from tenure.drivers.simulated.openstack.service import (
     text,
     version_is,
 )
-from tenure.drivers.simulated.openstack.state import SMALL, Flavor, Server, State, new_id
+from tenure.drivers.simulated.openstack.state import IMAGE_OF, SMALL, Flavor, Server, State, new_id
 
 #: The versions by which servers are listed: with the hints they were booted with, and before there were any.
 _HINTS, _FLAVORS = "2.100", "2.47"
@@ -31,12 +32,24 @@ _WRITABLE: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
 _IN: Final = {"confirmResize": "VERIFY_RESIZE", "unrescue": "RESCUE", "unpause": "PAUSED", "resume": "SUSPENDED"}
 #: How many metadata and tags a server can have, and how long a tag can be.
 _MOST_METADATA, _MOST_TAGS, _LONGEST_TAG = 128, 50, 60
+#: The metadata by which a preemptible server is told when it goes.
+_LEAVES_AT: Final = "tenure:leaves_at"
+#: The properties of an image: which reservation it is of, and of which server, as Glance keeps it.
+_IMAGE_OF_RESERVATION: Final = "tenure_reservation_id"
+#: Whether a server may go to the host of a compute service.
+Admits = Callable[[Server, str], bool]
 _INSTANT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Servers:
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, admits: Admits) -> None:
+        """``admits`` says whether a server may go to the host of a compute service."""
         self._state = state
+        self._admits = admits
+        state.complete_with("delete server", self._vanish)
+        state.complete_with("save image", self._have_image)
+        state.complete_with("shelve server", self._have_shelved)
+        state.complete_with("wake server", self._have_woken)
 
     def list_servers(self, asked: Asked, caller: Caller) -> Answer:
         expect({"all_tenants", "limit"} <= asked.params.keys(), True)
@@ -46,13 +59,18 @@ class Servers:
         filters = {key: value for key, value in asked.params.items() if key not in _PAGING}
         found = [
             server
-            for server in self._state.servers.values()
+            for server in self._listed(asked)
             if all(self._passes(server, name, value) for name, value in filters.items())
             and (server.status != "SOFT_DELETED" or "soft_deleted" in asked.params)
             and (server.status != "DELETED" or "changes-since" in asked.params)
         ]
         page, has_more = page_of(found, asked, lambda server: server.id, self._state.page)
         return 200, {"servers": [_shown(server, with_hints) for server in page], **next_link("servers", has_more)}
+
+    def _listed(self, asked: Asked) -> Sequence[Server]:
+        """The servers by age, with those that went where it is asked what has changed."""
+        gone = self._state.deleted_servers.values() if "changes-since" in asked.params else ()
+        return sorted((*self._state.servers.values(), *gone), key=lambda server: server.created)
 
     def show_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
         shown = _shown(self._server(server_id), self._with_hints(asked))
@@ -76,6 +94,7 @@ class Servers:
             raise Refused(403, "Maximum number of metadata items exceeds 128.")
         server.metadata |= added
         self._state.servers.save(server.id)
+        self._record(EffectKind.SERVER_TOLD if _LEAVES_AT in added else EffectKind.SERVER_MARKED, server)
         return 200, {"metadata": dict(server.metadata)}
 
     def delete_metadata(self, asked: Asked, caller: Caller, server_id: str, key: str) -> Answer:
@@ -84,6 +103,7 @@ class Servers:
         if server.metadata.pop(unquote(key), None) is None:
             raise Refused(404, "Metadata item was not found")
         self._state.servers.save(server.id)
+        self._record(EffectKind.SERVER_MARKED, server)
         return 204, None
 
     def change_tags(self, asked: Asked, caller: Caller, server_id: str, quoted: str) -> Answer:
@@ -142,15 +162,21 @@ class Servers:
 
     def _delete(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
+        if server.task != "deleting":
+            self._record(EffectKind.SERVER_DELETED, server)
         server.task, server.updated = "deleting", self._state.now()
-        if not self._state.held:
-            del self._state.servers[server.id]
+        self._state.finish("delete server", server.id)
         return 204, None
+
+    def _vanish(self, server_id: str) -> None:
+        if server_id in self._state.servers:
+            self._state.forget_server(server_id)
 
     def _stop(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
         _refuse_unless(server, {"ACTIVE"}, "stop")
         server.status = "SHUTOFF"
+        self._record(EffectKind.SERVER_STOPPED, server)
         return 202, None
 
     def _save_image(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
@@ -161,22 +187,45 @@ class Servers:
             "name": values["name"],
             "owner": caller.project_id,
             "created_at": self._state.now().strftime(_INSTANT),
-            "status": "queued" if self._state.held else "active",
             **values["metadata"],
+            "status": "queued",
+            IMAGE_OF: server.id,
         }
         self._state.images[image["id"]] = image
-        server.task = "image_snapshot" if self._state.held else None
+        server.task = "image_snapshot"
+        self._record(EffectKind.IMAGE_MADE, server, values["metadata"].get(_IMAGE_OF_RESERVATION))
+        self._state.finish("save image", image["id"])
         return 202, None
+
+    def _have_image(self, image_id: str) -> None:
+        image = self._state.images[image_id]
+        server = self._state.servers.get(image[IMAGE_OF])
+        if server is not None and server.task == "image_snapshot":
+            server.task = None
+            self._state.servers.save(server.id)
+        if image["status"] == "queued":
+            image["status"] = "active"
+            self._state.images.save(image_id)
 
     def _shelve(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
         _refuse_busy(server, "shelve")
         server.actions.insert(0, "shelve")
+        server.task = "shelving"
+        self._record(EffectKind.SERVER_SHELVED, server)
+        self._state.finish("shelve server", server.id)
+        return 202, None
+
+    def _have_shelved(self, server_id: str) -> None:
+        server = self._state.servers.get(server_id)
+        if server is None or server.task != "shelving":
+            return
+        server.task = None
         if self._state.keeps_shelved:
             server.status = "SHELVED"
         else:
             server.status, server.host = "SHELVED_OFFLOADED", ""
-        return 202, None
+        self._state.servers.save(server_id)
 
     def _offload(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
@@ -192,8 +241,16 @@ class Servers:
         server.actions.insert(0, "unshelve")
         place = self._place(server, list(self._state.hosts) if values is None else [values["host"]])
         if place is not None:
-            server.status, server.host = "ACTIVE", place
+            server.task, server.place = "spawning", place
+            self._record(EffectKind.SERVER_WOKEN, server)
+            self._state.finish("wake server", server.id)
         return 202, None
+
+    def _have_woken(self, server_id: str) -> None:
+        server = self._state.servers.get(server_id)
+        if server is not None and server.task == "spawning":
+            server.task, server.status, server.host = None, "ACTIVE", server.place
+            self._state.servers.save(server_id)
 
     def _migrate(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
@@ -202,6 +259,7 @@ class Servers:
         place = self._place(server, [host for host in self._state.hosts if host != server.host])
         if place is not None:  # otherwise Nova tries it, and gives up
             server.host, server.status, server.before = place, "VERIFY_RESIZE", server.status
+            self._record(EffectKind.SERVER_MOVED, server)
         return 202, None
 
     def _evacuate(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
@@ -232,16 +290,11 @@ class Servers:
 
     def _place(self, server: Server, hosts: Sequence[str]) -> str | None:
         """The first of the hosts to which the server may go, None where there is none."""
-        return next((host for host in hosts if self._state.has_room and self._admits(server, host)), None)
+        return next((host for host in hosts if self._admits(server, host)), None)
 
-    def _admits(self, server: Server, service_host: str) -> bool:
-        """Whether the filter lets the server there: not to the pool, unless an aggregate is open to it."""
-        if service_host in self._state.closed_hosts:
-            return False
-        aggregates = self._state.aggregates_of(service_host)
-        if any(aggregate.metadata.get("tenure:server") == server.id for aggregate in aggregates):
-            return True
-        return all(aggregate.name != "freepool" and aggregate.zone is None for aggregate in aggregates)
+    def _record(self, kind: EffectKind, server: Server, reservation_id: str | None = None) -> None:
+        known = reservation_id or self._state.reservation_of(server)
+        self._state.record(kind, known, host=server.host or server.place, subject=server.id)
 
     def _with_hints(self, asked: Asked) -> bool:
         if asked.microversion == _HINTS:
@@ -308,7 +361,7 @@ def _shown(server: Server, with_hints: bool) -> dict[str, Any]:
         "id": server.id,
         "name": server.name,
         "tenant_id": server.project_id,
-        "user_id": f"user-of-{server.project_id}",
+        "user_id": server.user_id or f"user-of-{server.project_id}",
         "status": server.status,
         "OS-EXT-STS:task_state": server.task,
         "OS-EXT-STS:vm_state": "stopped" if server.status == "SHUTOFF" else server.status.lower(),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from os import PathLike
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
+from tenure.domain.footprint import footprint_of
+from tenure.drivers.contract import CloudAmbiguous, CloudNotFound
+from tenure.drivers.simulated.openstack.effects import Effect, EffectKind
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY, Objects, Table
 
 #: What the names of Tenure's own providers begin with; the name of the host follows.
@@ -33,6 +39,9 @@ class Host:
     vcpus: int = 8
     memory_mb: int = 16_384
     local_gb: int = 200
+    cpu_info: dict[str, Any] = field(default_factory=lambda: {"arch": "x86_64", "topology": {"cores": 4}})
+    hypervisor_type: str = "QEMU"
+    hypervisor_version: int = 8_002_002
 
     @property
     def id(self) -> str:
@@ -96,8 +105,11 @@ class Server:
     #: What it was booted with, as that was then.
     flavor: Flavor | None = None
     group_id: str | None = None
+    user_id: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
+    #: The host on which it is being woken.
+    place: str = ""
     #: The status that it goes back to when a migration is confirmed.
     before: str = "ACTIVE"
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -143,7 +155,7 @@ class FloatingIP:
 @dataclass
 class VolumePool:
     name: str
-    total_gb: float | str = 1000.0
+    total_gb: int | float | str = 1000
     state: str = "up"
 
 
@@ -189,6 +201,22 @@ def inventory(total: int, **more: Any) -> dict[str, Any]:
     return {"total": total, **usual, **more}
 
 
+@dataclass(frozen=True)
+class Pending:
+    """Something that was ordered and is not done, because something slows it: a fault of that number."""
+
+    action: str
+    object_id: str
+    fault: int
+
+
+#: What the names of flavors begin with that reservations make; the id follows.
+_FLAVOR: Final = "reservation:"
+#: The property of an image that names the server it is of.
+IMAGE_OF: Final = "instance_uuid"
+#: How long a server that went is listed.
+_REMEMBERED: Final = timedelta(days=1)
+_EFFECT: Final = TypeAdapter(Effect)
 #: What servers are booted with of which it does not matter.
 SMALL: Final = Flavor("1", "m1.small", key="small")
 
@@ -210,6 +238,8 @@ class State:
         self.hosts: Table[str, Host] = table("host", Host, str)
         self.aggregates: Table[int, Aggregate] = table("aggregate", Aggregate, int)
         self.servers: Table[str, Server] = table("server", Server, str)
+        #: The servers that went of late, which Nova still lists for who asks what has changed.
+        self.deleted_servers: Table[str, Server] = table("deleted_server", Server, str)
         self.flavors: Table[str, Flavor] = table("flavor", Flavor, str)
         self.groups: Table[str, ServerGroup] = table("server_group", ServerGroup, str)
         self.images: Table[str, dict[str, Any]] = table("image", dict[str, Any], str)
@@ -226,20 +256,22 @@ class State:
         self.volumes: Table[str, Volume] = table("volume", Volume, str)
         self.volume_snapshots: Table[str, VolumeSnapshot] = table("volume_snapshot", VolumeSnapshot, str)
         self.trusts: Table[str, dict[str, Any]] = table("trust", dict[str, Any], str)
+        self.pending: Table[str, Pending] = table("pending", Pending, str)
         self._counters: Table[str, int] = table("counter", int, str)
+        self._completions: dict[str, Callable[[str], None]] = {}
+        self._calling = threading.local()
 
         #: The newest microversion of Nova. From 2.100 on servers tell their hints and stay in their zone.
         self.nova = nova
         #: The most items of a page.
         self.page = 1000
-        #: Whether what takes a while goes on: servers vanish, images are saved.
-        self.held = False
+        #: The fault that slows what is ordered now, None where nothing does, and whether one is over.
+        self.slowed_by: Callable[[], int | None] = lambda: None
+        self.is_over: Callable[[int], bool] = lambda _fault: True
+        #: How many looks at a volume it takes before what was ordered for it is done.
+        self.volume_looks = 0
         #: Whether shelved servers stay on their hosts until they are told to leave.
         self.keeps_shelved = False
-        #: Whether there is room for servers that leave their hosts.
-        self.has_room = True
-        #: The hosts on which no server can be woken.
-        self.closed_hosts: set[str] = set()
         #: Whether servers that are shelved and marked are shown as reserved.
         self.shows_reserved = False
         #: Whether Keystone lets no administrator delete what others made.
@@ -249,7 +281,7 @@ class State:
         #: The addresses that ports have which belong to no floating IP: network, address, owner.
         self.ports: list[tuple[str, str, str]] = []
         #: How many server groups, floating IPs and GiB of volumes a project may have.
-        self.group_quota, self.address_quota, self.gigabytes = 10, 50, 1000
+        self.group_quota, self.address_quota, self.gigabytes = 10_000, 10_000, 1_000_000
         #: The pool of the next volume, instead of that to which its type leads.
         self.stray_pool: str | None = None
         #: How many volumes cannot be made.
@@ -264,6 +296,16 @@ class State:
         """The host of the hypervisor with that id."""
         return next(host for host in self.hosts.values() if host.id == external_id)
 
+    def find_host(self, reference: str) -> Host:
+        """The host whose hypervisor has that id, or else that name; raises ``CloudNotFound`` and ``CloudAmbiguous``."""
+        hosts = list(self.hosts.values())
+        found = [host for host in hosts if host.id == reference] or [host for host in hosts if host.name == reference]
+        if not found:
+            raise CloudNotFound(f"There is no host {reference}.")
+        if len(found) > 1:
+            raise CloudAmbiguous(f"Several hosts are named {reference}.")
+        return found[0]
+
     def aggregate(self, name: str) -> Aggregate | None:
         return next((aggregate for aggregate in self.aggregates.values() if aggregate.name == name), None)
 
@@ -275,44 +317,139 @@ class State:
 
     def add_aggregate(self, name: str, zone: str | None = None, hosts: Iterable[str] = ()) -> Aggregate:
         """A new aggregate with these hosts, whose number no other object has had."""
-        aggregate = Aggregate(self.next_number(), name, {} if zone is None else {"availability_zone": zone}, [*hosts])
+        metadata = {} if zone is None else {"availability_zone": zone}
+        aggregate = Aggregate(self.next_number("aggregate"), name, metadata, list(hosts))
         self.aggregates[aggregate.number] = aggregate
         return aggregate
 
-    def next_number(self) -> int:
-        """A number for a host or an aggregate, higher than any before."""
-        self._counters["number"] = number = self._counters.get("number", 0) + 1
+    def next_number(self, kind: str) -> int:
+        """A number for an object of that kind, higher than any before."""
+        self._counters[kind] = number = self._counters.get(kind, 0) + 1
         return number
+
+    @property
+    def fleet_size(self) -> int:
+        """How many hosts of the fleet there are or were."""
+        return self._counters.get("fleet", 0)
+
+    @fleet_size.setter
+    def fleet_size(self, size: int) -> None:
+        self._counters["fleet"] = size
+
+    # What takes time, and what is written down
+
+    def complete_with(self, action: str, completion: Callable[[str], None]) -> None:
+        """Name what completes an action, for the id of the object that it was ordered for."""
+        self._completions[action] = completion
+
+    def finish(self, action: str, object_id: str) -> None:
+        """Complete what was ordered: at once, or when what slows it is over."""
+        fault = self.slowed_by()
+        if fault is None:
+            self._completions[action](object_id)
+        else:
+            self.pending[f"{action} {object_id}"] = Pending(action, object_id, fault)
+
+    def settle(self) -> None:
+        """Complete what nothing slows any more."""
+        with self.objects.look():
+            over = [key for key, pending in self.pending.items() if self.is_over(pending.fault)]
+        if over:
+            with self.objects.change():
+                for key in over:
+                    if (pending := self.pending.get(key)) is not None:
+                        del self.pending[key]
+                        self._completions[pending.action](pending.object_id)
+
+    @property
+    def verb(self) -> str:
+        """The verb of the driver whose request is being answered."""
+        return str(getattr(self._calling, "verb", ""))
+
+    @verb.setter
+    def verb(self, verb: str) -> None:
+        self._calling.verb = verb
+
+    def record(
+        self,
+        kind: EffectKind,
+        reservation_id: str | None = None,
+        *,
+        host: str | None = None,
+        subject: str | None = None,
+    ) -> None:
+        """Write down what the change that is being made does; ``host`` is that of a compute service."""
+        known = self.hosts.get(host or "")
+        external_id = known.id if known is not None else None
+        effect = Effect(0, self.now(), self.verb, kind, reservation_id, external_id, subject)
+        self.objects.append(_EFFECT.dump_json(effect))
+        self._calling.recorded = self.recorded + 1
+
+    @property
+    def recorded(self) -> int:
+        """How much this thread has written down."""
+        return int(getattr(self._calling, "recorded", 0))
+
+    def journal(self) -> list[Effect]:
+        """Everything that was written down, oldest first."""
+        entries = self.objects.journal()
+        return [replace(_EFFECT.validate_json(entry), sequence=sequence) for sequence, entry in entries]
+
+    # Servers
+
+    def forget_server(self, server_id: str) -> None:
+        """Have a server gone, and images of it that are not saved yet come to nothing."""
+        server = self.servers[server_id]
+        del self.servers[server_id]
+        server.status, server.task, server.host, server.updated = "DELETED", None, "", self.now()
+        self.deleted_servers[server_id] = server
+        for old in [old.id for old in self.deleted_servers.values() if self.now() - old.updated > _REMEMBERED]:
+            del self.deleted_servers[old]
+        for image in self.images.values():
+            if image["status"] == "queued" and image[IMAGE_OF] == server_id:
+                image["status"] = "killed"
+                self.images.save(image["id"])
+
+    def reservation_of(self, server: Server) -> str | None:
+        """The reservation that a server is of: by its metadata, or the hint or the flavor that it was booted with."""
+        flavor = server.flavor.name if server.flavor is not None else ""
+        booted = flavor.removeprefix(_FLAVOR) if flavor.startswith(_FLAVOR) else None
+        return server.metadata.get("tenure:reservation") or server.hints.get("reservation") or booted
 
     # What servers take of providers
 
+    def provider_named(self, name: str) -> Provider | None:
+        return next((provider for provider in self.providers.values() if provider.name == name), None)
+
     def allocated(self, server: Server) -> dict[str, dict[str, int]]:
-        """What a server has of which provider, by the provider's uuid."""
-        host, flavor = self.hosts.get(server.host), server.flavor or SMALL
+        """What a server has of which provider, by the provider's uuid: of its host, and of reservations' units there.
+
+        A provider that there is not, or has none of a class, is left out.
+        """
+        host = self.hosts.get(server.host)
         if host is None:
             return {}
-        units = {
-            name.removeprefix("resources:"): int(amount)
-            for name, amount in flavor.extra_specs.items()
-            if name.startswith("resources:CUSTOM_RESERVATION_")
-        }
-        sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram, "DISK_GB": flavor.disk + flavor.ephemeral}
-        parts = {host.name: sizes, f"{OWN_PROVIDER}{host.name}": units}
-        return {
-            provider.uuid: {name: amount for name, amount in parts[provider.name].items() if amount}
-            for provider in self.providers.values()
-            if parts.get(provider.name)
-        }
+        amounts = footprint_of(asdict(server.flavor or SMALL)).amounts
+        found: dict[str, dict[str, int]] = {}
+        for name in (host.name, f"{OWN_PROVIDER}{host.name}"):
+            provider = self.provider_named(name)
+            if provider is not None:
+                taken = {cls: amount for cls, amount in amounts.items() if amount and cls in provider.inventories}
+                if taken:
+                    found[provider.uuid] = taken
+        return found
 
     def used(self, provider: Provider, resource_class: str) -> int:
         """How much servers have of a class of a provider."""
-        return sum(
-            self.allocated(server).get(provider.uuid, {}).get(resource_class, 0) for server in self.servers.values()
-        )
+        name = provider.name.removeprefix(OWN_PROVIDER)
+        hosts = {host.service_host for host in self.hosts.values() if host.name == name}
+        servers = [server for server in self.servers.values() if server.host in hosts]
+        return sum(self.allocated(server).get(provider.uuid, {}).get(resource_class, 0) for server in servers)
 
     def left(self, provider: Provider, resource_class: str) -> int:
         """How much of it further servers can have."""
         offered = provider.inventories.get(resource_class)
         if offered is None:
             return 0
-        return int(offered["total"] - offered["reserved"] - self.used(provider, resource_class))
+        capacity = int((offered["total"] - offered["reserved"]) * offered["allocation_ratio"])
+        return capacity - self.used(provider, resource_class)

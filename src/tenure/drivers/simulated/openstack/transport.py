@@ -46,6 +46,7 @@ class InProcess:
             request.body,
             request.microversion,
         )
+        self._cloud.verb = circumstances.verb
         try:
             status, body = self._cloud.answer(asked, self._caller(request))
         except Refused as refused:

@@ -1,0 +1,136 @@
+"""Nova's scheduler: to which host a server may go, by Tenure's filter, the flavor, the server group and Placement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from tenure.domain.footprint import Footprint, footprint_of
+from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
+from tenure.drivers.simulated.openstack.effects import EffectKind
+from tenure.drivers.simulated.openstack.nova import POOL
+from tenure.drivers.simulated.openstack.service import Refused
+from tenure.drivers.simulated.openstack.state import (
+    OWN_PROVIDER,
+    SMALL,
+    Aggregate,
+    Flavor,
+    Host,
+    Server,
+    ServerGroup,
+    State,
+)
+
+#: What the zones of reservations begin with, and the metadata of a reservation's aggregate: its owner, its server.
+_ZONE_PREFIX: Final = "blazar_"
+_OWNER: Final = "blazar:owner"
+_OPEN_TO: Final = "tenure:server"
+
+
+class NoValidHost(Refused):
+    """No host would have the server."""
+
+    def __init__(self) -> None:
+        super().__init__(500, "No valid host was found. There are not enough hosts available.")
+
+
+class Scheduler:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def boot(
+        self,
+        name: str,
+        project_id: str,
+        flavor: Flavor | None = None,
+        *,
+        hints: Mapping[str, Any] | None = None,
+        group_id: str | None = None,
+        host: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        user_id: str = "",
+    ) -> Server:
+        """Boot a server on the first host that may have it, or on ``host``, a hypervisor's id, if that may.
+
+        Raises ``NoValidHost``.
+        """
+        state, group = self._state, self._state.groups.get(group_id or "")
+        booted = Server(name, "", project_id, dict(hints or {}), user_id=user_id, group_id=group_id)
+        booted.flavor = replace(flavor, projects=set()) if flavor is not None else None
+        booted.metadata.update(metadata or {})
+        booted.created = booted.updated = state.now()
+        may_have_it = self.filter_for(booted, group)
+        for candidate in sorted(state.hosts.values(), key=lambda known: known.number):
+            if host in (None, candidate.id) and candidate.takes_servers and may_have_it(candidate):
+                return self.put(booted, candidate)
+        raise NoValidHost
+
+    def put(self, server: Server, host: Host) -> Server:
+        """Have the server run on the host, whoever may use that."""
+        server.host = host.service_host
+        self._state.servers[server.id] = server
+        reservation = (server.flavor or SMALL).extra_specs.get(SCOPED_KEY) or server.hints.get("reservation")
+        self._state.record(EffectKind.SERVER_BOOTED, reservation, host=server.host, subject=server.id)
+        return server
+
+    def admits(self, server: Server, service_host: str) -> bool:
+        """Whether a server that is there already may go to a host."""
+        host = self._state.hosts.get(service_host)
+        return host is not None and host.takes_servers and self.filter_for(server, None)(host)
+
+    def filter_for(self, server: Server, group: ServerGroup | None) -> Callable[[Host], bool]:
+        """Whether a host may have the server."""
+        flavor = server.flavor or SMALL
+        footprint = footprint_of(asdict(flavor))
+        members = {other.host for other in self._state.servers.values() if group and other.group_id == group.id}
+
+        def may_have_it(host: Host) -> bool:
+            if group is not None and members and not _lies_well(group, members, host):
+                return False
+            return self._is_open(host, server, flavor) and self._offers(host, footprint)
+
+        return may_have_it
+
+    def _is_open(self, host: Host, server: Server, flavor: Flavor) -> bool:
+        """Whether the filter lets the server in: on a host that is set aside, only what is reserved there."""
+        aggregates = self._state.aggregates_of(host.service_host)
+        if any(aggregate.metadata.get(_OPEN_TO) == server.id for aggregate in aggregates):
+            return True
+        reserved = flavor.extra_specs.get(SCOPED_KEY)
+        if reserved is not None:
+            return any(aggregate.metadata.get("reservation") == reserved for aggregate in aggregates)
+        closed = [aggregate for aggregate in aggregates if is_set_aside(aggregate)]
+        hint = server.hints.get("reservation")
+        if hint is not None:
+            return any(
+                aggregate.name == hint and aggregate.metadata.get(_OWNER) == server.project_id for aggregate in closed
+            )
+        if is_preemptible(flavor.extra_specs):
+            return [aggregate.name for aggregate in closed] == [POOL]
+        return not closed
+
+    def _offers(self, host: Host, footprint: Footprint) -> bool:
+        """Whether the host has the traits, and room for the amounts, in its provider or in that of reservations."""
+        own = [self._state.provider_named(name) for name in (host.name, f"{OWN_PROVIDER}{host.name}")]
+        providers = [provider for provider in own if provider is not None]
+        traits = {trait for provider in providers for trait in provider.traits}
+        if not footprint.required <= traits or footprint.forbidden & traits:
+            return False
+        for resource_class, amount in footprint.amounts.items():
+            provider = next((provider for provider in providers if resource_class in provider.inventories), None)
+            if provider is None or self._state.left(provider, resource_class) < amount:
+                return False
+        return True
+
+
+def _lies_well(group: ServerGroup, members: set[str], host: Host) -> bool:
+    """Whether a further server of the group may run on the host, where its members run elsewhere."""
+    if group.policy == "affinity":
+        return members == {host.service_host}
+    return group.policy != "anti-affinity" or host.service_host not in members
+
+
+def is_set_aside(aggregate: Aggregate) -> bool:
+    """Whether the hosts of the aggregate are closed to servers that do not name it."""
+    return aggregate.name == POOL or (aggregate.zone or "").startswith(_ZONE_PREFIX)
