@@ -183,7 +183,7 @@ def test_end_waits_for_an_image_without_blocking_other_leases(world: World):
     )
     world.pass_time(3 * HOUR)
     waiting = lease_of(world, lease.id)
-    assert (waiting.status, waiting.status_reason) == (LeaseStatus.TERMINATING, "saving")
+    assert (waiting.status, waiting.status_reason) == (LeaseStatus.TERMINATING, "Images are being saved of server.")
     assert [reservation.status for reservation in waiting.reservations] == [
         ReservationStatus.ACTIVE,
         ReservationStatus.DELETED,
@@ -206,7 +206,7 @@ def test_an_end_that_comes_early_waits_as_well(world: World, told: list[Message]
     world.pass_time(HOUR)
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + HOUR))
     world.engine.settle()
-    assert lease_of(world, lease.id).status_reason == "saving"
+    assert lease_of(world, lease.id).status_reason == "Images are being saved of server."
     assert effects_of(world, EffectKind.SERVER_DELETED) == []
     world.pass_time(2 * MINUTE)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED

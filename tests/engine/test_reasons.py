@@ -147,7 +147,7 @@ def test_owner_of_an_address_in_use_sees_no_project(world: World):
     world.pass_time(2 * HOUR + MINUTE)
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ERROR
     assert "thief-project" not in told(world, lease)
-    assert f"project thief-project has {taken}" in told(world, lease, ADMIN)
+    assert f"{taken} is a floating IP of project thief-project" in told(world, lease, ADMIN)
 
 
 def test_a_volume_type_that_leads_to_several_pools_is_refused_without_their_names(

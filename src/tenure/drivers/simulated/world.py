@@ -14,9 +14,8 @@ from tenure.drivers.simulated.instance_world import InstanceWorld
 from tenure.drivers.simulated.openstack import state as objects
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.effects import Effect
-from tenure.drivers.simulated.openstack.nova import POOL
+from tenure.drivers.simulated.openstack.nova import POOL, is_set_aside
 from tenure.drivers.simulated.openstack.scheduler import NoValidHost as NoHost
-from tenure.drivers.simulated.openstack.scheduler import is_set_aside
 from tenure.drivers.simulated.volume_world import VolumeWorld
 
 _OWNER: Final = "blazar:owner"
@@ -325,7 +324,7 @@ class World:
         return Host(
             host.id,
             host.name,
-            {**facts, "availability_zone": zones[0] if zones else ""},
+            {**facts, "service_name": host.service_host, "availability_zone": zones[0] if zones else ""},
             frozenset(provider.traits if provider is not None else ()),
             HostHealth.DOWN if host.state == "down" else health,
             next((name for name in belongs_to if name != POOL), POOL if belongs_to else None),

@@ -32,7 +32,7 @@ class EffectKind(StrEnum):
     AGGREGATE_MADE = "aggregate made"
     AGGREGATE_CHANGED = "aggregate changed"  # its metadata
     AGGREGATE_REMOVED = "aggregate removed"
-    HOST_ADDED = "host added"  # to an aggregate of instances or of a server, which leaves it in the pool
+    HOST_ADDED = "host added"  # to an aggregate of instances, of a server, or of a zone
     HOST_DROPPED = "host dropped"  # from such an aggregate
     CLASS_MADE = "class made"
     CLASS_REMOVED = "class removed"

@@ -22,6 +22,8 @@ from tenure.drivers.simulated.openstack.state import Aggregate, Host, State
 _HYPERVISORS: Final = "2.33"
 #: The aggregate of the hosts that are set aside and free.
 POOL: Final = "freepool"
+#: What the zones of reservations begin with.
+_ZONE_PREFIX: Final = "blazar_"
 #: The zone of hosts whose aggregates have none, as Nova calls it.
 _DEFAULT_ZONE: Final = "nova"
 
@@ -152,8 +154,11 @@ class Nova:
     def _record(
         self, aggregate: Aggregate, of_hosts: EffectKind, of_parts: EffectKind, host: str | None = None
     ) -> None:
-        """Write down what happened to the aggregate of a reservation: of whole hosts in its zone, or of parts."""
-        self._state.record(of_parts if aggregate.zone is None else of_hosts, aggregate.name, host=host)
+        """Write down what happened to the aggregate of a reservation, of whole hosts or of parts, or of an operator."""
+        if is_set_aside(aggregate):
+            self._state.record(of_hosts, aggregate.name, host=host)
+        else:
+            self._state.record(of_parts, aggregate.name if aggregate.zone is None else None, host=host)
 
     @property
     def _keeps_zones(self) -> bool:
@@ -182,6 +187,11 @@ class Nova:
             ("compute", "DELETE", aggregate, self.delete_aggregate),
             ("compute", "POST", f"{aggregate}/action", self.act_on_aggregate),
         )
+
+
+def is_set_aside(aggregate: Aggregate) -> bool:
+    """Whether the hosts of the aggregate are closed to servers that do not name it."""
+    return aggregate.name == POOL or (aggregate.zone or "").startswith(_ZONE_PREFIX)
 
 
 def _shown_host(host: Host) -> dict[str, Any]:

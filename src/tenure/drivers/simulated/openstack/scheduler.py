@@ -9,12 +9,11 @@ from typing import Any, Final
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
 from tenure.drivers.simulated.openstack.effects import EffectKind
-from tenure.drivers.simulated.openstack.nova import POOL
+from tenure.drivers.simulated.openstack.nova import POOL, is_set_aside
 from tenure.drivers.simulated.openstack.service import Refused
 from tenure.drivers.simulated.openstack.state import (
     OWN_PROVIDER,
     SMALL,
-    Aggregate,
     Flavor,
     Host,
     Server,
@@ -22,8 +21,7 @@ from tenure.drivers.simulated.openstack.state import (
     State,
 )
 
-#: What the zones of reservations begin with, and the metadata of a reservation's aggregate: its owner, its server.
-_ZONE_PREFIX: Final = "blazar_"
+#: The metadata of a reservation's aggregate: its owner, its server.
 _OWNER: Final = "blazar:owner"
 _OPEN_TO: Final = "tenure:server"
 
@@ -129,8 +127,3 @@ def _lies_well(group: ServerGroup, members: set[str], host: Host) -> bool:
     if group.policy == "affinity":
         return members == {host.service_host}
     return group.policy != "anti-affinity" or host.service_host not in members
-
-
-def is_set_aside(aggregate: Aggregate) -> bool:
-    """Whether the hosts of the aggregate are closed to servers that do not name it."""
-    return aggregate.name == POOL or (aggregate.zone or "").startswith(_ZONE_PREFIX)
