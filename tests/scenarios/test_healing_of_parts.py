@@ -371,7 +371,7 @@ class TestOthersInterfere:
             world.pass_time(2 * HOUR + MINUTE)
             found = lease_of(world, lease.id)
             assert found.status is LeaseStatus.ERROR
-            assert "project thief-project has 203.0.113.10" in str(found.status_detail)
+            assert "203.0.113.10 is a floating IP of project thief-project" in str(found.status_detail)
             world.cloud.world.addresses.release("203.0.113.10")
             assert_sound(world, one_database_url)  # the instances have no effects either
 

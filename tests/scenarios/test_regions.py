@@ -47,16 +47,6 @@ def test_hosts_with_the_same_id_in_two_regions_are_distinguished(regions: Region
     assert regions.free() == (2, 1)
 
 
-def test_servers_of_two_regions_have_different_ids(regions: Regions) -> None:
-    """As in Nova: the lease of a server is found by the id of the server alone."""
-    for external_id in ("1", "south:1"):
-        regions.resources.unregister(ADMIN, HOST, external_id)
-    booted = [cloud.world.boot_server(OWNER.project_id) for cloud in (regions.cloud, regions.south) for _ in range(2)]
-    assert booted == ["server-000001", "server-000002", "server-1000001", "server-1000002"]
-    regions.south.world.number_servers_from(1)
-    assert regions.south.world.boot_server(OWNER.project_id) == "server-1000003"
-
-
 def test_lease_in_both_regions_starts_and_ends_in_both(regions: Regions) -> None:
     lease = regions.over_both()
     assert [reservation.region for reservation in lease.reservations] == [NORTH, SOUTH]

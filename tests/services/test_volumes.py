@@ -132,6 +132,7 @@ def test_lease_that_failed_to_start_keeps_no_volumes(world: World, pool: str) ->
     world.resources.register(ADMIN, VOLUME, "sim-storage@gone#1", {}, Capacity({"DISK_GB": 50}))
     lease = volumes(world, start=1, volume_type="gone", size_gb=50, at_end="keep")
     world.cloud.world.volumes.remove_pool("sim-storage@gone#1")
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started"))
     world.pass_time(timedelta(hours=3))
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ERROR
     world.service.repair.run()

@@ -31,9 +31,8 @@ from tenure.cmd.listening import listen
 from tenure.cmd.whole_files import replacing
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
-from tenure.drivers.contract import ResourceRef
 from tenure.drivers.regions import RegionDriver, RegionRouter
-from tenure.drivers.simulated import EffectKind, SimulatedCloud
+from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Filters, Parts, Service, build, load_types, open_type_drivers
 from tenure.services.context import Rules
 from tenure.services.quotas import FixedLimits, Quotas, names_of
@@ -229,20 +228,19 @@ def open_service(
 def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int, driver: RegionDriver) -> None:
     """Create the hosts on the first start, and more of them if more are asked for; complete an interrupted start.
 
-    Hosts that an operator has unregistered are in the journal of the cloud, and are not registered again.
+    They are made in the pool, so that those which an operator has unregistered are told from new ones.
     """
     with db.read() as tx:
         known = tx.resources.known_external_ids(HOST_TYPE, region=driver.region)
     if len(known) >= hosts:
         return
-    cloud.world.ensure_hosts(hosts)
-    new = [host for host in driver.discover(HOST_TYPE) if host.external_id not in known]
-    if new:
-        taken_back = {effect.host for effect in cloud.world.journal() if effect.kind is EffectKind.HOST_UNPOOLED}
-        new = [host for host in new if host.external_id.rpartition(":")[2] not in taken_back]
-    new.sort(key=lambda host: int(host.external_id.rpartition(":")[2]))
-    for host in new:
-        driver.ensure_registered(HOST_TYPE, ResourceRef(host.external_id, host.name, host.region))
+    cloud.world.ensure_hosts(hosts, pooled=True)
+    pool = cloud.world.pool()
+    found = [host for host in driver.discover(HOST_TYPE) if host.external_id not in known]
+    numbers = {host.external_id: host.external_id.rpartition(":")[2] for host in found}
+    new = sorted(
+        (host for host in found if numbers[host.external_id] in pool), key=lambda host: int(numbers[host.external_id])
+    )
     properties = [_properties(host.traits) for host in new]
     now = SystemClock().now()
     db.write(lambda tx: tx.resources.add_many(new, properties, now=now))

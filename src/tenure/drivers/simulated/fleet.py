@@ -48,12 +48,21 @@ def host_traits(number: int) -> list[str]:
     return [*_TRAITS, *gpu, *(["CUSTOM_NVME"] if number % 10 == 0 else [])]
 
 
-def add_fleet(state: State, count: int) -> None:
-    """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed."""
+def add_fleet(state: State, count: int, *, pooled: bool = False) -> None:
+    """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed.
+
+    New ones are in general use, or else in the pool, as if they had been registered.
+    """
     with state.objects.change():
+        pool = state.aggregate(POOL) or state.add_aggregate(POOL)
         for number in range(state.fleet_size + 1, count + 1):
             # Nova names the service and the hypervisor apart, and they differ wherever one has a domain name.
-            add_host(state, f"sim-host-{number:03d}", f"sim-compute-{number:03d}", host_facts(number))
+            host = add_host(state, f"sim-host-{number:03d}", f"sim-compute-{number:03d}", host_facts(number))
+            if pooled and (provider := state.provider_named(host.name)) is not None:
+                own = Provider(f"{OWN_PROVIDER}{host.name}", provider.uuid)
+                state.providers[own.uuid] = own
+                pool.hosts.append(host.service_host)
+        state.aggregates.save(pool.number)
         state.fleet_size = max(state.fleet_size, count)
 
 
@@ -69,12 +78,13 @@ def add_host(
     number = state.next_number("host")
     host = Host(number, name, service_host)
     state.hosts[service_host] = host
+    _place_in_zone(state, host, facts["availability_zone"])
     known = host_traits(number) if traits is None else sorted(traits)
     provider = Provider(name, traits=list(known))
     # A host of a name that there is already reports to the provider of that name.
     if state.provider_named(name) is None:
         state.providers[provider.uuid] = provider
-    describe(state, host, facts, inventories)
+    describe(state, host, {fact: value for fact, value in facts.items() if fact != "availability_zone"}, inventories)
     return host
 
 
@@ -84,6 +94,7 @@ def describe(
     """Have the host say this of itself; ``inventories`` is what its provider has besides, by resource class."""
     for name, value in facts.items():
         if name == "availability_zone":
+            _leave_zone(state, host)
             _place_in_zone(state, host, value)
         else:
             setattr(host, name, value)
@@ -119,11 +130,14 @@ def remove_host(state: State, host: Host) -> None:
             del state.providers[provider.uuid]
 
 
-def _place_in_zone(state: State, host: Host, zone: str) -> None:
+def _leave_zone(state: State, host: Host) -> None:
     for aggregate in state.aggregates_of(host.service_host):
         if aggregate.zone is not None and aggregate.name != POOL:
             aggregate.hosts.remove(host.service_host)
             state.aggregates.save(aggregate.number)
+
+
+def _place_in_zone(state: State, host: Host, zone: str) -> None:
     home = state.aggregate(zone) or state.add_aggregate(zone, zone)
     home.hosts.append(host.service_host)
     state.aggregates.save(home.number)

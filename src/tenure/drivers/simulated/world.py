@@ -108,9 +108,12 @@ class World:
 
     # Hosts
 
-    def ensure_hosts(self, count: int) -> None:
-        """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed."""
-        fleet.add_fleet(self._cloud, count)
+    def ensure_hosts(self, count: int, *, pooled: bool = False) -> None:
+        """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed.
+
+        New ones are in general use, or else in the pool, as if they had been registered.
+        """
+        fleet.add_fleet(self._cloud, count, pooled=pooled)
 
     def add_host(
         self,

@@ -84,8 +84,8 @@ class Cinder:
         made = Volume(
             body["name"], body["size"], volume_type.name, caller.project_id, caller.user_id, pool, metadata=metadata
         )
-        if state.volumes_that_fail:
-            state.volumes_that_fail -= 1
+        if state.volumes_that_fail or pool not in state.volume_pools:
+            state.volumes_that_fail = max(0, state.volumes_that_fail - 1)
             made.status = "error"
         state.volumes[made.id] = made
         self._record(EffectKind.VOLUME_MADE, made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tenure.drivers.contract import CloudNotFound
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
@@ -41,18 +42,15 @@ class Nova:
     def list_hypervisors(self, asked: Asked, caller: Caller) -> Answer:
         version_is(asked, _HYPERVISORS)
         hosts = sorted(self._state.hosts.values(), key=lambda host: host.number)
-        marker = asked.params.get("marker")
-        if marker is not None and not any(host.id == marker for host in hosts):
-            raise Refused(400, f"Marker {marker} could not be found.")
         page, has_more = page_of(hosts, asked, lambda host: host.id, self._state.page)
         return 200, {"hypervisors": [_shown_host(host) for host in page], **next_link("hypervisors", has_more)}
 
     def show_hypervisor(self, asked: Asked, caller: Caller, hypervisor_id: str) -> Answer:
         version_is(asked, _HYPERVISORS)
-        for host in self._state.hosts.values():
-            if host.id == hypervisor_id:
-                return 200, {"hypervisor": _shown_host(host)}
-        raise Refused(404, f"Compute host {hypervisor_id} could not be found.")
+        try:
+            return 200, {"hypervisor": _shown_host(self._state.host(hypervisor_id))}
+        except CloudNotFound as error:
+            raise Refused(404, str(error)) from None
 
     def search_hypervisors(self, asked: Asked, caller: Caller, part: str) -> Answer:
         version_is(asked, _HYPERVISORS)
@@ -64,11 +62,14 @@ class Nova:
     # Aggregates
 
     def list_zones(self, asked: Asked, caller: Caller) -> Answer:
+        zone_of: dict[str, str] = {}
+        for aggregate in self._state.aggregates.values():
+            for service_host in aggregate.hosts if aggregate.zone else ():
+                zone_of.setdefault(service_host, aggregate.zone or _DEFAULT_ZONE)
         zones: dict[str, dict[str, Any]] = {}
-        for host in self._state.hosts.values():
-            own = [aggregate.zone for aggregate in self._state.aggregates_of(host.service_host) if aggregate.zone]
-            zone = own[0] if own else _DEFAULT_ZONE
-            zones.setdefault(zone, {})[host.service_host] = {"nova-compute": {"active": True}}
+        for service_host in self._state.hosts:
+            zone = zone_of.get(service_host, _DEFAULT_ZONE)
+            zones.setdefault(zone, {})[service_host] = {"nova-compute": {"active": True}}
         zones["internal"] = {"controller": {"nova-conductor": {"active": True}}}
         return 200, {"availabilityZoneInfo": [{"zoneName": name, "hosts": hosts} for name, hosts in zones.items()]}
 
@@ -121,7 +122,7 @@ class Nova:
         aggregate.hosts.append(host)
         if aggregate.name != POOL:
             self._record(aggregate, EffectKind.HOST_TAKEN, EffectKind.HOST_ADDED, host)
-        elif not others:
+        elif not any(map(is_set_aside, others)):
             self._state.record(EffectKind.HOST_POOLED, host=host)
 
     def _remove_host(self, aggregate: Aggregate, host: str) -> None:
@@ -134,7 +135,7 @@ class Nova:
         aggregate.hosts.remove(host)
         if aggregate.name != POOL:
             self._record(aggregate, EffectKind.HOST_RETURNED, EffectKind.HOST_DROPPED, host)
-        elif not any(other.zone is not None for other in others):
+        elif not any(map(is_set_aside, others)):
             self._state.record(EffectKind.HOST_UNPOOLED, host=host)
 
     def _set_metadata(self, aggregate: Aggregate, metadata: dict[str, str | None]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import Any, Final, Generic, TypeVar
@@ -55,14 +55,23 @@ class Table(dict[K, V], Generic[K, V]):
         self._adapter = adapter
         self._key = key
         self._unsaved: set[K] = set()
+        self._indexes: list[tuple[Callable[[V], Hashable], dict[Hashable, dict[K, None]]]] = []
 
     def __setitem__(self, key: K, value: V) -> None:
-        super().__setitem__(key, value)
+        self._put(key, value)
         self._unsaved.add(key)
 
     def __delitem__(self, key: K) -> None:
         super().__delitem__(key)
         self._unsaved.add(key)
+
+    def index(self, of: Callable[[V], Hashable]) -> Callable[[Hashable], list[V]]:
+        """Find the objects of a table that is still empty by what ``of`` says of them, which never changes."""
+        keys: dict[Hashable, dict[K, None]] = {}
+        self._indexes.append((of, keys))
+        return lambda wanted: [
+            value for key in keys.get(wanted, ()) if (value := self.get(key)) is not None and of(value) == wanted
+        ]
 
     def save(self, key: K) -> None:
         """Have the object of this key written, which was changed in place."""
@@ -85,7 +94,12 @@ class Table(dict[K, V], Generic[K, V]):
         if document is None:
             super().pop(self._key(key), None)
         else:
-            super().__setitem__(self._key(key), self._adapter.validate_json(document))
+            self._put(self._key(key), self._adapter.validate_json(document))
+
+    def _put(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        for of, keys in self._indexes:
+            keys.setdefault(of(value), {})[key] = None
 
     def _dumped(self, key: K) -> bytes | None:
         return self._adapter.dump_json(self[key]) if key in self else None

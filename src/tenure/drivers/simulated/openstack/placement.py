@@ -18,7 +18,7 @@ from tenure.drivers.simulated.openstack.service import (
     version_is,
     whole,
 )
-from tenure.drivers.simulated.openstack.state import OWN_PROVIDER, Provider, State, inventory
+from tenure.drivers.simulated.openstack.state import Provider, State, inventory
 
 _VERSION: Final = "1.29"
 #: What the names of classes begin with that reservations make; the id follows.
@@ -35,12 +35,13 @@ class Placement:
     def list_providers(self, asked: Asked, caller: Caller) -> Answer:
         version_is(asked, _VERSION)
         state = self._state
-        found = [
-            provider
-            for provider in state.providers.values()
-            if asked.params.get("name") in (None, provider.name)
-            and asked.params.get("in_tree") in (None, provider.uuid, provider.parent)
-        ]
+        match asked.params:
+            case {"name": name}:
+                found = [provider for provider in [state.provider_named(name)] if provider is not None]
+            case {"in_tree": root}:
+                found = state.tree_of(root)
+            case _:
+                found = list(state.providers.values())
         if "resources" in asked.params:
             resource_class, _, amount = asked.params["resources"].partition(":")
             if resource_class.startswith("CUSTOM_") and resource_class not in state.classes:
@@ -54,7 +55,7 @@ class Placement:
         name, parent = asked.body["name"], asked.body["parent_provider_uuid"]
         if parent not in self._state.providers:
             raise Refused(400, "parent provider UUID provided does not exist")
-        if name in {provider.name for provider in self._state.providers.values()}:
+        if self._state.provider_named(name) is not None:
             raise Refused(409, f"Conflicting resource provider name: {name} already exists.")
         made = Provider(name, parent)
         self._state.providers[made.uuid] = made
@@ -171,10 +172,10 @@ class Placement:
     def _changed(self, provider: Provider, kind: EffectKind, resource_classes: Iterable[str]) -> None:
         provider.generation += 1
         self._state.providers.save(provider.uuid)
-        hosts = {host.name: host.service_host for host in self._state.hosts.values()}
-        host = hosts.get(provider.name.removeprefix(OWN_PROVIDER))
+        host = self._state.host_of(provider)
+        service_host = host.service_host if host is not None else None
         for resource_class in resource_classes:
-            self._state.record(kind, reservation_of(resource_class), host=host, subject=resource_class)
+            self._state.record(kind, reservation_of(resource_class), host=service_host, subject=resource_class)
 
     @property
     def routes(self) -> Sequence[Route]:

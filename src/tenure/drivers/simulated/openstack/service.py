@@ -88,8 +88,11 @@ def text(value: object, longest: int = 255) -> None:
 
 def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: int) -> tuple[list[T], bool]:
     """The part of a list that is asked for, and whether there is more."""
-    marker = asked.params.get("marker")
-    begin = 0 if marker is None else 1 + [key(item) for item in items].index(marker)
+    begin = 0
+    if (marker := asked.params.get("marker")) is not None:
+        begin = 1 + next((place for place, item in enumerate(items) if key(item) == marker), len(items))
+        if begin > len(items):
+            raise Refused(400, f"Marker {marker} could not be found.")
     limit = min(limit, int(asked.params.get("limit", limit)))
     return list(items[begin : begin + limit]), begin + limit < len(items)
 

@@ -236,7 +236,10 @@ class State:
         table = self.objects.table
         #: By the host of the compute service.
         self.hosts: Table[str, Host] = table("host", Host, str)
+        self._hosts_by_id = self.hosts.index(lambda host: host.id)
+        self._hosts_by_name = self.hosts.index(lambda host: host.name)
         self.aggregates: Table[int, Aggregate] = table("aggregate", Aggregate, int)
+        self._aggregates_by_name = self.aggregates.index(lambda aggregate: aggregate.name)
         self.servers: Table[str, Server] = table("server", Server, str)
         #: The servers that went of late, which Nova still lists for who asks what has changed.
         self.deleted_servers: Table[str, Server] = table("deleted_server", Server, str)
@@ -244,6 +247,8 @@ class State:
         self.groups: Table[str, ServerGroup] = table("server_group", ServerGroup, str)
         self.images: Table[str, dict[str, Any]] = table("image", dict[str, Any], str)
         self.providers: Table[str, Provider] = table("provider", Provider, str)
+        self._providers_by_name = self.providers.index(lambda provider: provider.name)
+        self._providers_by_parent = self.providers.index(lambda provider: provider.parent)
         #: The custom resource classes.
         self.classes: Table[str, bool] = table("resource_class", bool, str)
         #: Whether each network is external.
@@ -293,13 +298,14 @@ class State:
         return int(self.nova.partition(".")[2]) >= 100
 
     def host(self, external_id: str) -> Host:
-        """The host of the hypervisor with that id."""
-        return next(host for host in self.hosts.values() if host.id == external_id)
+        """The host of the hypervisor with that id; raises ``CloudNotFound``."""
+        for host in self._hosts_by_id(external_id):
+            return host
+        raise CloudNotFound(f"Compute host {external_id} could not be found.")
 
     def find_host(self, reference: str) -> Host:
         """The host whose hypervisor has that id, or else that name; raises ``CloudNotFound`` and ``CloudAmbiguous``."""
-        hosts = list(self.hosts.values())
-        found = [host for host in hosts if host.id == reference] or [host for host in hosts if host.name == reference]
+        found = self._hosts_by_id(reference) or self._hosts_by_name(reference)
         if not found:
             raise CloudNotFound(f"There is no host {reference}.")
         if len(found) > 1:
@@ -307,13 +313,13 @@ class State:
         return found[0]
 
     def aggregate(self, name: str) -> Aggregate | None:
-        return next((aggregate for aggregate in self.aggregates.values() if aggregate.name == name), None)
+        return next(iter(self._aggregates_by_name(name)), None)
 
     def aggregates_of(self, service_host: str) -> list[Aggregate]:
         return [aggregate for aggregate in self.aggregates.values() if service_host in aggregate.hosts]
 
     def provider(self, name: str) -> Provider:
-        return next(provider for provider in self.providers.values() if provider.name == name)
+        return self._providers_by_name(name)[0]
 
     def add_aggregate(self, name: str, zone: str | None = None, hosts: Iterable[str] = ()) -> Aggregate:
         """A new aggregate with these hosts, whose number no other object has had."""
@@ -419,7 +425,15 @@ class State:
     # What servers take of providers
 
     def provider_named(self, name: str) -> Provider | None:
-        return next((provider for provider in self.providers.values() if provider.name == name), None)
+        return next(iter(self._providers_by_name(name)), None)
+
+    def tree_of(self, root: str) -> list[Provider]:
+        """The provider of that uuid, and those under it."""
+        return [*([self.providers[root]] if root in self.providers else []), *self._providers_by_parent(root)]
+
+    def host_of(self, provider: Provider) -> Host | None:
+        """The host whose provider it is, or whose units of reservations it has."""
+        return next(iter(self._hosts_by_name(provider.name.removeprefix(OWN_PROVIDER))), None)
 
     def allocated(self, server: Server) -> dict[str, dict[str, int]]:
         """What a server has of which provider, by the provider's uuid: of its host, and of reservations' units there.
@@ -441,9 +455,8 @@ class State:
 
     def used(self, provider: Provider, resource_class: str) -> int:
         """How much servers have of a class of a provider."""
-        name = provider.name.removeprefix(OWN_PROVIDER)
-        hosts = {host.service_host for host in self.hosts.values() if host.name == name}
-        servers = [server for server in self.servers.values() if server.host in hosts]
+        host = self.host_of(provider)
+        servers = [server for server in self.servers.values() if host is not None and server.host == host.service_host]
         return sum(self.allocated(server).get(provider.uuid, {}).get(resource_class, 0) for server in servers)
 
     def left(self, provider: Provider, resource_class: str) -> int:
