@@ -232,7 +232,7 @@ def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
         path = _option_of(conf, region, "path", conf.simulated.path)
         try:
             return SimulatedCloud(path)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             raise ConfigurationError(f"[simulated] path {path} cannot be used: {error}") from None
     if driver == "openstack":
         return connect(_cloud_options(conf, region), on_call=_count_call, request_id=id_for_services)

@@ -15,7 +15,7 @@ from tests.drivers.test_simulated import SimulatedRig
 
 
 class SimulatedAddressRig(SimulatedRig):
-    addresses = ("203.0.113.10", "203.0.113.11", "203.0.113.250", "2001:db8::10")
+    addresses = ("203.0.113.10", "203.0.113.11", "203.0.113.250", "203.0.113.20")
     gateway = "203.0.113.1"
     pooled = "203.0.113.150"
     elsewhere = "198.51.100.7"

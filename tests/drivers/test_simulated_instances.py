@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class SimulatedInstanceRig(SimulatedRig):
     def boot_reserved(
         self, resource: ResourceRef, project_id: str, reservation_id: str = "r-1", *, group_id: str | None = None
     ) -> str | None:
+        self.clock.advance(timedelta(seconds=1))
         try:
             return self.cloud.world.instances.boot(
                 project_id, reservation_id, group=group_id, host=resource.external_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,14 @@ class SimulatedPreemptionRig(SimulatedInstanceRig):
         world, name = self.cloud.world.instances, f"preemptible-{vcpus}"
         if name not in world.flavors():
             world.add_flavor(name, vcpus=vcpus, extra_specs={"blazar:preemptible": "true"})
+        now, number = self.clock.now(), len(self.servers())
+        self.clock.set(now + timedelta(seconds=number))  # so that each is newer than those before
         try:
             return world.boot(project_id, name, host=resource.external_id)
         except CloudRefused:
             return None
+        finally:
+            self.clock.set(now)
 
     def told(self, server: str) -> datetime | None:
         leaves_at = self._metadata(server).get("tenure:leaves_at")

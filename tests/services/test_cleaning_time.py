@@ -268,7 +268,7 @@ def test_short_teardown_delays_no_start(tmp_path: Path):
         before = world.reserve(reservation(1, 1))
         world.engine.settle()
         after = world.reserve(reservation(1, 1), start=(HOUR + CLEANING) / HOUR)
-        end_late(world, before, CLEANING / 10)
+        end_late(world, before, CLEANING / 12)
         world.pass_until(after.starts_at)
         assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
 

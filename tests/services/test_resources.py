@@ -42,7 +42,7 @@ def held_up(
 ) -> Iterator[Future[object]]:
     """Run ``work`` in a thread with its cloud call blocked; at the end the call goes on, or is refused.
 
-    Only the first such call is blocked; the same call of other requests is not.
+    With ``after_effects``, the same call of other requests has no effect, and is not blocked.
     """
     fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb=verb, after_effects=after_effects))
     if refused:
@@ -164,7 +164,7 @@ class TestRegistration:
 
     def test_refused_registration_keeps_a_faster_one(self, world: World, extra: str):
         with held_up(
-            world, "ensure_registered", lambda: world.register("extra"), after_effects=1, refused=True
+            world, "ensure_registered", lambda: world.register("extra"), after_effects=2, refused=True
         ) as slow:
             made = world.register("extra")
         with pytest.raises(Conflict, match="not today"):

@@ -3,7 +3,7 @@
 from tenure.drivers.simulated.address_world import FloatingIP
 from tenure.drivers.simulated.driver import SimulatedCloud
 from tenure.drivers.simulated.faults import Fault, FaultKind
-from tenure.drivers.simulated.instance_world import Aggregate, Flavor, ServerGroup
+from tenure.drivers.simulated.instance_world import Aggregate, Flavor, NoValidHost, ServerGroup
 from tenure.drivers.simulated.openstack.effects import Effect, EffectKind
 from tenure.drivers.simulated.openstack.nova import POOL
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY
@@ -14,7 +14,6 @@ from tenure.drivers.simulated.world import (
     HostHealth,
     Image,
     ImageStatus,
-    NoValidHost,
     Server,
     World,
 )

@@ -48,8 +48,8 @@ class SimulatedCloud(OpenStackCloud):
     ) -> None:
         clock = clock or SystemClock()
         cloud = OpenStack(path, now=clock.now)
-        stock(cloud)
         self._faults = Faults(cloud.objects, clock, sleep)
+        stock(cloud)
         self._cloud = cloud
         self._callers: dict[str, Caller] = {}
         transport = _Faulty(cloud, self._callers.get, self._faults)

@@ -16,6 +16,10 @@ from tenure.drivers.simulated.openstack.scheduler import NoValidHost as NoHost
 from tenure.drivers.simulated.openstack.state import OWN_PROVIDER, inventory
 
 
+class NoValidHost(CloudRefused):
+    """No host would have the server: Nova's scheduler says the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flavor:
     """Memory and swap are in MiB, disks in GiB. ``access`` are the projects that see it where it is not public."""
@@ -89,7 +93,7 @@ class InstanceWorld:
 
         Goes to the first host that is up, that has room, that the flavor and the policy of the group allow, or to
         ``host`` if it is such a one. Raises ``CloudNotFound`` for a flavor that the project does not see and a group
-        that is not its own, and ``CloudRefused`` where no host is valid.
+        that is not its own, and ``NoValidHost``.
         """
         with self._cloud.objects.change():
             flavor = self._flavor(flavor_id, project_id)
@@ -107,7 +111,7 @@ class InstanceWorld:
                     user_id=user_id,
                 ).id
             except NoHost:
-                raise CloudRefused(
+                raise NoValidHost(
                     "No valid host was found: none is open to this flavor and this group, and has room."
                 ) from None
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from tenure.drivers.contract import CloudRefused
 from tenure.drivers.simulated import fleet
 from tenure.drivers.simulated.address_world import AddressWorld
-from tenure.drivers.simulated.instance_world import InstanceWorld
+from tenure.drivers.simulated.instance_world import InstanceWorld, NoValidHost
 from tenure.drivers.simulated.openstack import state as objects
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.effects import Effect
@@ -21,10 +20,6 @@ from tenure.drivers.simulated.volume_world import VolumeWorld
 _OWNER: Final = "blazar:owner"
 #: What servers are booted with of which it does not matter.
 _TINY: Final = objects.Flavor("0", "m0.nothing", vcpus=0, ram=1, disk=0)
-
-
-class NoValidHost(CloudRefused):
-    """No host would have the server: Nova's scheduler says the same."""
 
 
 class HostHealth(StrEnum):

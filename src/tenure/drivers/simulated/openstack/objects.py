@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from os import PathLike, fspath
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,6 +32,8 @@ _LOCK_TIMEOUT_SECONDS: Final = 20.0
 #: How often a process that opens the file waits for another one that opens it at the same time, and how long.
 _OPENINGS, _OPENING_SECONDS = 1000, 0.005
 
+#: The format of the file. Lower numbers are of releases before, whose simulated cloud was another program.
+_FORMAT: Final = 100
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS object (
     kind TEXT NOT NULL, key TEXT NOT NULL, document BLOB, revision INTEGER NOT NULL, PRIMARY KEY (kind, key)
@@ -118,7 +121,7 @@ class Objects:
 
     def table(self, kind: str, of: type[V], key: Callable[[str], K]) -> Table[K, V]:
         """A new table; ``key`` makes a key of its text."""
-        made: Table[K, V] = Table(kind, TypeAdapter(of), key)
+        made: Table[K, V] = Table(kind, _adapter(of), key)
         self._tables[kind] = made
         return made
 
@@ -214,8 +217,33 @@ class Objects:
             self._tables[kind].load(key, found[0] if found is not None else None)
 
 
+@cache
+def _adapter(of: type[V]) -> TypeAdapter[V]:
+    """What reads and writes objects; to make it takes milliseconds."""
+    return TypeAdapter(of)
+
+
 def _open(path: str | PathLike[str]) -> sqlite3.Connection:
     file = sqlite3.connect(fspath(path), timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        _refuse_others(file)
+        _lay_out(file)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _refuse_others(file: sqlite3.Connection) -> None:
+    """Refuse a file of something else, and leave it as it is."""
+    (found,) = file.execute("PRAGMA user_version").fetchone()
+    if found != _FORMAT and file.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        if 0 < found < _FORMAT:
+            raise ValueError("the simulated cloud was kept in another format before this release, which is not read")
+        raise ValueError("the file is not the state of a simulated cloud, or of another version of it")
+
+
+def _lay_out(file: sqlite3.Connection) -> None:
     # Another process that opens the file at the same moment makes the switch fail at once, without the wait that other
     # statements have; by the next look it has made the switch for us.
     for _ in range(_OPENINGS):
@@ -227,7 +255,9 @@ def _open(path: str | PathLike[str]) -> sqlite3.Connection:
             threading.Event().wait(_OPENING_SECONDS)
         else:
             file.execute("PRAGMA synchronous = NORMAL")
-            for statement in (_TABLE, _INDEX, _JOURNAL):
+            file.execute("BEGIN IMMEDIATE")
+            for statement in (_TABLE, _INDEX, _JOURNAL, f"PRAGMA user_version = {_FORMAT}"):
                 file.execute(statement)
-            return file
+            file.execute("COMMIT")
+            return
     raise CloudBusy(Reason("The simulated cloud is busy with others."))

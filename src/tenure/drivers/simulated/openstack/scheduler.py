@@ -21,8 +21,9 @@ from tenure.drivers.simulated.openstack.state import (
     State,
 )
 
-#: The metadata of a reservation's aggregate: its owner, its server.
+#: The metadata of a reservation's aggregate: its owner, the project that Nova keeps it for, its server.
 _OWNER: Final = "blazar:owner"
+_ONLY_FOR: Final = "filter_tenant_id"
 _OPEN_TO: Final = "tenure:server"
 
 
@@ -69,6 +70,7 @@ class Scheduler:
         server.host = host.service_host
         self._state.servers[server.id] = server
         reservation = (server.flavor or SMALL).extra_specs.get(SCOPED_KEY) or server.hints.get("reservation")
+        self._state.verb = "boot"
         self._state.record(EffectKind.SERVER_BOOTED, reservation, host=server.host, subject=server.id)
         return server
 
@@ -97,7 +99,11 @@ class Scheduler:
             return True
         reserved = flavor.extra_specs.get(SCOPED_KEY)
         if reserved is not None:
-            return any(aggregate.metadata.get("reservation") == reserved for aggregate in aggregates)
+            return any(
+                aggregate.metadata.get("reservation") == reserved
+                and aggregate.metadata.get(_ONLY_FOR) in (None, server.project_id)
+                for aggregate in aggregates
+            )
         closed = [aggregate for aggregate in aggregates if is_set_aside(aggregate)]
         hint = server.hints.get("reservation")
         if hint is not None:
@@ -118,6 +124,9 @@ class Scheduler:
         for resource_class, amount in footprint.amounts.items():
             provider = next((provider for provider in providers if resource_class in provider.inventories), None)
             if provider is None or self._state.left(provider, resource_class) < amount:
+                return False
+            limits = provider.inventories[resource_class]
+            if not limits["min_unit"] <= amount <= limits["max_unit"] or amount % limits["step_size"]:
                 return False
         return True
 

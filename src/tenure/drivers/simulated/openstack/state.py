@@ -369,7 +369,7 @@ class State:
 
     @property
     def verb(self) -> str:
-        """The verb of the driver whose request is being answered."""
+        """The verb of the driver whose request is being answered, or what a user does."""
         return str(getattr(self._calling, "verb", ""))
 
     @verb.setter
