@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.simulated import SimulatedCloud
 
 
 def order_for(reservation_id: str, hosts: str, resource_type: str = "physical:host") -> Order:
@@ -21,3 +24,8 @@ def order_for(reservation_id: str, hosts: str, resource_type: str = "physical:ho
         ends_at=datetime(2030, 1, 1, tzinfo=UTC),
         units=dict.fromkeys(hosts.split(","), 2),
     )
+
+
+def trusting(cloud: SimulatedCloud, order: Order) -> Order:
+    """The same order of an owner who trusts us."""
+    return replace(order, trust_id=cloud.delegate(Actor(order.user_id, order.project_id, frozenset({"member"}))))

@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import SimulatedCloud
-from tests.drivers.crash_orders import order_for
+from tests.drivers.crash_orders import order_for, trusting
 from tests.support.waiting import patience
 
 
 def hold(path: str, verb: str, hosts: str, resource_type: str = "physical:host") -> None:
     cloud = SimulatedCloud(path)
-    order = order_for("r-1", hosts, resource_type)
+    order = replace(order_for("r-1", hosts, resource_type), trust_id=next(iter(cloud.world.trusts()), None))
     calls = {
         "ensure_started": lambda: cloud.ensure_started(order),
         "before_end": lambda: cloud.before_end(order, "snapshot"),
@@ -31,7 +32,7 @@ def hold(path: str, verb: str, hosts: str, resource_type: str = "physical:host")
 
 def churn(path: str, reservation_id: str, hosts: str) -> None:
     cloud = SimulatedCloud(path)
-    order = order_for(reservation_id, hosts)
+    order = trusting(cloud, order_for(reservation_id, hosts))
     while True:
         try:
             cloud.ensure_started(order)
