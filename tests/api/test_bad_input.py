@@ -814,7 +814,7 @@ def _register(version: str) -> Endpoint:
         closed=() if version == "1.0" else ((),),
         also=(
             _unfit_address(NOWHERE, floating_network_id=NOWHERE),
-            _unfit_address("not external", floating_network_id=PRIVATE_NETWORK),
+            _unfit_address("Failed to find network", floating_network_id=PRIVATE_NETWORK),
             _unfit_address("203.0.113.150", floating_ip_address="203.0.113.150"),
             _unfit_address("203.0.113.1", floating_ip_address="203.0.113.1"),
             Bad("10.9.9.9", {**OLD_ADDRESS, "floating_ip_address": "10.9.9.9"}, status=404),

@@ -170,12 +170,6 @@ class TestAsClientsOf10SayIt:
         [shown] = api.book(reservations=[{**INSTANCES, **unknown}])["reservations"]
         assert not unknown.keys() & shown.keys()
 
-    def test_addresses_are_shown_as_they_are_always_written(self, api: Api) -> None:
-        api.register_address("2001:db8::5")
-        asked = {**ADDRESSES, "required_floatingips": ["2001:DB8:0::5"]}
-        [shown] = api.book(reservations=[asked])["reservations"]
-        assert shown["required_floatingips"] == ["2001:db8::5"]
-
 
 def test_a_mistake_is_named_by_its_place_in_the_request(api: Api) -> None:
     """Not by that of the reservation in the lease."""

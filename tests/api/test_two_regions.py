@@ -149,7 +149,7 @@ class TestTypes:
         assert regions.cloud.world.instances.aggregates() == {}
         assert regions.cloud.world.volumes.all() == {}
         assert regions.service.repair.run() == 0
-        regions.pass_time(timedelta(hours=1))
+        regions.pass_time(timedelta(hours=1, minutes=1))
         assert shown(api, lease)["status"] == "TERMINATED"
         assert regions.south.world.groups() == {}
         assert regions.south.world.instances.aggregates() == {}

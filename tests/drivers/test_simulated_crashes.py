@@ -103,7 +103,9 @@ def test_a_start_that_was_killed_is_completed_by_another_process(path: Path, eff
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("verb", "effects"), [("before_end", 1), *(("ensure_ended", effects) for effects in range(10))])
+@pytest.mark.parametrize(
+    ("verb", "effects"), [("before_end", 1), *(("ensure_ended", effects) for effects in range(10))]
+)
 def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb: str, effects: int):
     with SimulatedCloud(path) as cloud:
         order = trusting(cloud, order_for("r-1", "1,2,3"))

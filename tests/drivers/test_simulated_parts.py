@@ -61,7 +61,9 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.cloud = SimulatedCloud.create(hosts=len(FLEET), clock=SimulatedClock(NOW))
-        self.trusts = {one: self.cloud.delegate(Actor("u", project_of(one), frozenset({"member"}))) for one in RESERVATIONS}
+        self.trusts = {
+            one: self.cloud.delegate(Actor("u", project_of(one), frozenset({"member"}))) for one in RESERVATIONS
+        }
         self.foreign: set[str] = set()
         for host in FLEET:
             self.cloud.ensure_registered(HOST, host)

@@ -121,18 +121,18 @@ class SimulatedCloud(OpenStackCloud):
     # Callers: whoever calls Tenure is known to the cloud for as long as a verb acts for him
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        with self._known(actor) as caller:
+        with self._known(actor, actor.roles - {"admin"}) as caller:  # who sees flavors of his project only
             return super().fetch(kind, reference, caller)
 
     def delegate(self, actor: Actor) -> str:
-        with self._known(actor) as caller:
+        with self._known(actor, actor.roles) as caller:
             return super().delegate(caller)
 
     @contextmanager
-    def _known(self, actor: Actor) -> Iterator[Actor]:
+    def _known(self, actor: Actor, roles: frozenset[str]) -> Iterator[Actor]:
         """The actor with a token that the cloud takes: Tenure has checked the one that he came with."""
         token = secrets.token_hex(16)
-        self._callers[token] = Caller(actor.user_id, actor.project_id, actor.roles - {"admin"})
+        self._callers[token] = Caller(actor.user_id, actor.project_id, roles)
         try:
             yield replace(actor, token=token)
         finally:
