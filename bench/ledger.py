@@ -18,7 +18,7 @@ from tenure.domain.capacity import WHOLE
 from tenure.domain.lease import AllocationState, EventStatus, EventType, LeaseStatus, ReservationStatus
 from tenure.domain.requirement import number_of
 from tenure.domain.resource import DiscoveredResource, scarcity
-from tenure.drivers.simulated.fleet import capacity_of, host_model
+from tenure.drivers.simulated import SimulatedCloud
 from tenure.store.database import Database
 from tenure.store.tables import (
     AllocationRow,
@@ -195,7 +195,8 @@ def project_name(number: int) -> str:
 
 def write_hosts(connection: Connection, count: int, now: datetime) -> None:
     """Reservable hosts, numbered from 1, as the simulated cloud has them; a rack and a GPU are the operator's words."""
-    found = {number: _discovered(number) for number in range(1, count + 1)}
+    with SimulatedCloud.create(hosts=count) as cloud:
+        found = {int(one.external_id): one for one in cloud.discover(HOST)}
     own = {number: _own_properties(number, one.traits) for number, one in found.items()}
     _insert(
         connection,
@@ -244,11 +245,6 @@ def write_hosts(connection: Connection, count: int, now: datetime) -> None:
     )
     if connection.dialect.name == "postgresql":  # whose counter does not see ids that were given
         connection.execute(text("SELECT setval(pg_get_serial_sequence('resources', 'id'), max(id)) FROM resources"))
-
-
-def _discovered(number: int) -> DiscoveredResource:
-    model = host_model(number)
-    return DiscoveredResource(HOST, str(number), model.name, capacity_of(model.facts), model.facts, model.traits)
 
 
 def _own_properties(number: int, traits: frozenset[str]) -> dict[str, str]:

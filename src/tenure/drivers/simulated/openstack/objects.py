@@ -13,7 +13,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from os import PathLike, fspath
 from typing import Any, Final, Generic, TypeVar
 
@@ -38,6 +37,8 @@ _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS object (
     kind TEXT NOT NULL, key TEXT NOT NULL, document BLOB, revision INTEGER NOT NULL, PRIMARY KEY (kind, key)
 ) WITHOUT ROWID"""
+#: What reads and writes objects of each class; to make one takes milliseconds.
+_ADAPTERS: Final[dict[object, TypeAdapter[Any]]] = {}
 _INDEX: Final = "CREATE INDEX IF NOT EXISTS object_by_revision ON object (revision)"
 _JOURNAL: Final = "CREATE TABLE IF NOT EXISTS journal (sequence INTEGER PRIMARY KEY AUTOINCREMENT, entry BLOB NOT NULL)"
 _WRITE: Final = """
@@ -121,7 +122,8 @@ class Objects:
 
     def table(self, kind: str, of: type[V], key: Callable[[str], K]) -> Table[K, V]:
         """A new table; ``key`` makes a key of its text."""
-        made: Table[K, V] = Table(kind, _adapter(of), key)
+        adapter = _ADAPTERS.get(of) or _ADAPTERS.setdefault(of, TypeAdapter(of))
+        made: Table[K, V] = Table(kind, adapter, key)
         self._tables[kind] = made
         return made
 
@@ -215,12 +217,6 @@ class Objects:
         for kind, key, _ in [row for table in self._tables.values() for row in table.unsaved()]:
             found = self._file.execute("SELECT document FROM object WHERE kind = ? AND key = ?", (kind, key)).fetchone()
             self._tables[kind].load(key, found[0] if found is not None else None)
-
-
-@cache
-def _adapter(of: type[V]) -> TypeAdapter[V]:
-    """What reads and writes objects; to make it takes milliseconds."""
-    return TypeAdapter(of)
 
 
 def _open(path: str | PathLike[str]) -> sqlite3.Connection:
