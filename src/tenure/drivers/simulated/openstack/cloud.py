@@ -60,10 +60,11 @@ class OpenStack(State):
     def answer(self, asked: Asked, caller: Caller) -> Answer:
         """The answer of the service; raises ``Refused``."""
         handler, parts = self._handler_of(asked)
-        self.settle()
         # A look at volumes lets their time pass, so that it changes something.
         reads = asked.method == "GET" and asked.service != "block-storage"
         with self.objects.look() if reads else self.objects.change():
+            if self.pending:
+                self.settle()
             return handler(asked, caller, *parts)
 
     def _handler_of(self, asked: Asked) -> tuple[Callable[..., Answer], Sequence[str]]:
