@@ -126,7 +126,7 @@ def test_a_start_waits_for_a_host_that_is_not_given_back(world: World):
     world.pass_time(HOUR + 9 * MINUTE)
     assert lease_of(world, following.id).status is LeaseStatus.PENDING
     assert event_of(world, following.id, EventType.START).attempts == 0
-    world.pass_time(MINUTE)
+    world.pass_time(2 * MINUTE)
     assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
     assert path_of(world, following.id) == ["PENDING", "STARTING", "ACTIVE"]
 
@@ -204,7 +204,7 @@ def test_overdue_parts_count_with_their_amounts(tmp_path: Path) -> None:
         assert statuses == {LeaseStatus.ACTIVE: 1, LeaseStatus.PENDING: 1}
         with pytest.raises(NotEnoughResources):
             instances(world, 1)
-        world.pass_time(MINUTE)
+        world.pass_time(2 * MINUTE)
         assert {lease_of(world, lease.id).status for lease in (small, large)} == {LeaseStatus.ACTIVE}
 
 
@@ -220,7 +220,7 @@ def test_the_whole_of_a_host_waits_for_parts_of_it(tmp_path: Path) -> None:
             world.book(1, hours=0.1)
         world.pass_time(12 * MINUTE)
         assert lease_of(world, following.id).status is LeaseStatus.PENDING
-        world.pass_time(MINUTE)
+        world.pass_time(2 * MINUTE)
         assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
 
 
