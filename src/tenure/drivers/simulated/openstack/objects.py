@@ -232,10 +232,13 @@ def _open(path: str | PathLike[str]) -> sqlite3.Connection:
 
 def _refuse_others(file: sqlite3.Connection) -> None:
     """Refuse a file of something else, and leave it as it is."""
+    if file.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        return
+    # Asked for last, as another process may lay out the file meanwhile: it does so in one transaction.
     (found,) = file.execute("PRAGMA user_version").fetchone()
-    if found != _FORMAT and file.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-        if 0 < found < _FORMAT:
-            raise ValueError("the simulated cloud was kept in another format before this release, which is not read")
+    if 0 < found < _FORMAT:
+        raise ValueError("the simulated cloud was kept in another format before this release, which is not read")
+    if found != _FORMAT:
         raise ValueError("the file is not the state of a simulated cloud, or of another version of it")
 
 
