@@ -258,6 +258,13 @@ class FakeOpenStack(OpenStack):
             for server in list(self.servers.values()):
                 server.task = None
 
+    def lose_orders(self) -> None:
+        """Complete nothing of what was ordered so far, as on a host that died."""
+        with self.objects.lock:
+            self.held = False
+            for key in list(self.pending):
+                del self.pending[key]
+
     @property
     def completes(self) -> bool:
         return self._completes.is_set()

@@ -420,7 +420,10 @@ class State:
         """The reservation that a server is of: by its metadata, or the hint or the flavor that it was booted with."""
         flavor = server.flavor.name if server.flavor is not None else ""
         booted = flavor.removeprefix(_FLAVOR) if flavor.startswith(_FLAVOR) else None
-        return server.metadata.get("tenure:reservation") or server.hints.get("reservation") or booted
+        hinted = server.hints.get("reservation")
+        if isinstance(hinted, list):  # a hint that was given several times
+            hinted = next(iter(hinted), None)
+        return server.metadata.get("tenure:reservation") or hinted or booted
 
     # What servers take of providers
 
