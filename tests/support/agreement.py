@@ -120,10 +120,13 @@ def _of_volumes(holdings: dict[str, Holding], kept: Counter[str], cloud: Simulat
     there: dict[str, Counter[tuple[str, str, int]]] = {}
     left: Counter[str] = Counter()
     for volume in cloud.world.volumes.all().values():
-        if reservation_id := volume.metadata.get("tenure:reservation"):
-            there.setdefault(reservation_id, Counter())[volume.pool, volume.project_id, volume.size_gb] += 1
-        elif reservation_id := volume.metadata.get("tenure:kept"):
+        reservation_id = volume.metadata.get("tenure:reservation")
+        if reservation_id is None:
+            continue
+        if volume.metadata.get("tenure") == "kept":
             left[reservation_id] += 1
+        else:
+            there.setdefault(reservation_id, Counter())[volume.pool, volume.project_id, volume.size_gb] += 1
     return _differ("volumes", held, there) + _differ("volumes that are kept", kept, left)
 
 
