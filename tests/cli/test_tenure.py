@@ -214,7 +214,7 @@ def test_floating_ips_from_their_registration_to_their_end(client: Run):
 
 
 def test_something_is_told_at_moments_of_its_own(client: Run):
-    client("lease", "create", "bio", *LEASES_OF_ONE_HOST, "--notify", "+30m", "half an hour")
+    client("lease", "create", "bio", *LEASES_OF_ONE_HOST, "--notify", "+30m", "half an hour", "--wait")
     client("lease", "set", "bio", "--notify", "+1h", "half time")
     events = document(client("lease", "show", "bio", "-f", "json", "-c", "events"))["events"]
     own = {event["message"]: event["id"] for event in events if event["event_type"] == "notify_lease"}

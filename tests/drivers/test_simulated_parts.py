@@ -33,6 +33,9 @@ some_units = st.dictionaries(st.sampled_from(FLEET), st.integers(1, 3), max_size
 affinities = st.sampled_from([None, True, False])
 verbs = st.sampled_from(["ensure_prepared", "ensure_started", "before_end", "ensure_ended"])
 
+#: What each of these deletes.
+_DELETED_BY = {"delete_flavor": "flavor", "delete_aggregate": "aggregate", "delete_class": "resource class"}
+
 
 def project_of(reservation_id: str) -> str:
     return f"project-of-{reservation_id}"
@@ -65,6 +68,8 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
             one: self.cloud.delegate(Actor("u", project_of(one), frozenset({"member"}))) for one in RESERVATIONS
         }
         self.foreign: set[str] = set()
+        #: The hosts that each reservation has had since its last end, as the ledger knows them.
+        self.had: dict[str, set[ResourceRef]] = {reservation: set() for reservation in RESERVATIONS}
         for host in FLEET:
             self.cloud.ensure_registered(HOST, host)
 
@@ -93,8 +98,12 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
 
     @rule(reservation=reservations, units=some_units, affinity=affinities)
     def start(self, reservation: str, units: dict[ResourceRef, int], affinity: bool | None) -> None:
+        """As the manager does: a change of the affinity is prepared before."""
         wanted = order(reservation, units, affinity, self.trusts[reservation])
+        wanted = replace(wanted, returning=tuple(self.had[reservation] - units.keys()))
+        self.had[reservation] |= units.keys()
         try:
+            self.cloud.ensure_prepared(wanted)
             progress = self.cloud.ensure_started(wanted)
         except CloudBusy:
             return
@@ -113,10 +122,14 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
         policies = [] if affinity is None else ["affinity" if affinity else "anti-affinity"]
         assert [one.policy for one in groups] == policies
 
-    @rule(reservation=reservations, units=some_units)
-    def end(self, reservation: str, units: dict[ResourceRef, int]) -> None:
+    def last_order(self, reservation: str) -> Order:
+        """The order to end the reservation."""
+        return order(reservation, dict.fromkeys(self.had[reservation], 1), trust_id=self.trusts[reservation])
+
+    @rule(reservation=reservations)
+    def end(self, reservation: str) -> None:
         try:
-            progress = self.cloud.ensure_ended(order(reservation, units))
+            progress = self.cloud.ensure_ended(self.last_order(reservation))
         except CloudBusy:
             return
         assert progress.done is (reservation not in self.cloud.held(HOST))
@@ -126,7 +139,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     @rule(reservation=reservations)
     def snapshot(self, reservation: str) -> None:
         try:
-            self.cloud.before_end(order(reservation, {}), "snapshot")
+            self.cloud.before_end(self.last_order(reservation), "snapshot")
         except CloudBusy:
             return
 
@@ -156,13 +169,14 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
         elif meddle == "give_access":
             if reservation in world.flavors():
                 world.give_access(reservation, "stranger")
-        else:
+        elif _DELETED_BY[meddle] in world.traces(reservation):
             getattr(world, meddle)(reservation)
 
     @rule(reservation=reservations, host=st.sampled_from(FLEET), added=st.booleans())
     def move_host(self, reservation: str, host: ResourceRef, added: bool) -> None:
         world = self.cloud.world.instances
-        (world.add_to_aggregate if added else world.take_from_aggregate)(reservation, host.external_id)
+        if reservation in world.aggregates():
+            (world.add_to_aggregate if added else world.take_from_aggregate)(reservation, host.external_id)
 
     @invariant()
     def foreign_servers_live(self) -> None:
@@ -186,7 +200,8 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
         """Once faults are gone, one call each takes everything back."""
         self.cloud.clear_faults()
         for reservation in RESERVATIONS:
-            assert self.cloud.ensure_ended(order(reservation, {})).done
+            assert self.cloud.ensure_ended(self.last_order(reservation)).done
+            self.had[reservation].clear()
             assert self.cloud.world.instances.traces(reservation) == frozenset()
         assert {server.id for server in self.cloud.world.servers()} == self.foreign
         assert list(self.cloud.held(HOST)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, Order, ResourceRef
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind, NoValidHost, SimulatedCloud
 from tenure.testing.rig import order_of
@@ -33,6 +35,10 @@ def order(reservation_id: str, hosts: list[ResourceRef]) -> Order:
     return order_of(*hosts, reservation_id=reservation_id, project_id=project_of(reservation_id), resource_type=HOST)
 
 
+def owner_of(reservation_id: str) -> Actor:
+    return Actor("u", project_of(reservation_id), frozenset({"member"}))
+
+
 class AnyInterleaving(RuleBasedStateMachine):
     """Reservations come and go in any order, while calls break off anywhere."""
 
@@ -40,7 +46,9 @@ class AnyInterleaving(RuleBasedStateMachine):
     def open(self) -> None:
         self.cloud = SimulatedCloud.create(hosts=len(FLEET), clock=SimulatedClock(NOW))
         self.foreign: set[str] = set()
-        self.wanted: dict[str, list[ResourceRef]] = {}
+        #: The hosts that each reservation has had since its last end, as the ledger knows them.
+        self.had: dict[str, set[ResourceRef]] = {reservation: set() for reservation in RESERVATIONS}
+        self.trusts = {reservation: self.cloud.delegate(owner_of(reservation)) for reservation in RESERVATIONS}
         for host in FLEET:
             self.cloud.ensure_registered(HOST, host)
 
@@ -65,26 +73,31 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @rule(reservation=reservations, hosts=some_hosts)
     def start(self, reservation: str, hosts: list[ResourceRef]) -> None:
+        returning = tuple(self.had[reservation] - set(hosts))
+        self.had[reservation] |= set(hosts)
         try:
-            progress = self.cloud.ensure_started(order(reservation, hosts))
+            progress = self.cloud.ensure_started(replace(order(reservation, hosts), returning=returning))
         except CloudBusy:
             return
         group = self.cloud.world.groups()[reservation]
         wanted = {host.external_id for host in hosts}
         lingering = set(group.hosts) - wanted
         assert wanted <= set(group.hosts)
-        # Only where servers have yet to go does a host stay that was given up, and it is not done until then.
+        # Only where servers have yet to go, or others' servers run, does a host stay that was given up, and it is not
+        # done until then.
         servers = self.cloud.world.servers()
         assert lingering <= {
-            server.host for server in servers if server.vanishing and server.reservation_id == reservation
+            server.host
+            for server in servers
+            if server.id in self.foreign or (server.vanishing and server.reservation_id == reservation)
         }
         assert progress.done is (not lingering)
         assert group.project_id == project_of(reservation)
 
-    @rule(reservation=reservations, hosts=some_hosts)
-    def end(self, reservation: str, hosts: list[ResourceRef]) -> None:
+    @rule(reservation=reservations)
+    def end(self, reservation: str) -> None:
         try:
-            progress = self.cloud.ensure_ended(order(reservation, hosts))
+            progress = self.cloud.ensure_ended(order(reservation, list(self.had[reservation])))
         except CloudBusy:
             return
         assert progress.done is (reservation not in self.cloud.held(HOST))
@@ -92,7 +105,8 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(reservation=reservations)
     def snapshot(self, reservation: str) -> None:
         try:
-            self.cloud.before_end(order(reservation, []), "snapshot")
+            wanted = replace(order(reservation, list(self.had[reservation])), trust_id=self.trusts[reservation])
+            self.cloud.before_end(wanted, "snapshot")
         except CloudBusy:
             return
 
@@ -158,7 +172,8 @@ class AnyInterleaving(RuleBasedStateMachine):
                 self.cloud.world.delete_server(server.id)
         self.foreign.clear()
         for reservation in RESERVATIONS:
-            assert self.cloud.ensure_ended(order(reservation, [])).done
+            assert self.cloud.ensure_ended(order(reservation, list(self.had[reservation]))).done
+            self.had[reservation].clear()
         for host in FLEET:
             self.cloud.ensure_registered(HOST, host)
         assert self.cloud.world.pool() == {host.external_id for host in FLEET}

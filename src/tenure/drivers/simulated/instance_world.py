@@ -251,12 +251,15 @@ class InstanceWorld:
     def add_to_aggregate(self, name: str, host: str) -> None:
         """Somebody adds a host to an aggregate."""
         with self._aggregate(name) as aggregate:
-            aggregate.hosts.append(self._cloud.find_host(host).service_host)
+            service_host = self._cloud.find_host(host).service_host
+            if service_host not in aggregate.hosts:
+                aggregate.hosts.append(service_host)
 
     def take_from_aggregate(self, name: str, host: str) -> None:
         """Somebody takes a host out of an aggregate."""
         with self._aggregate(name) as aggregate:
-            aggregate.hosts.remove(self._cloud.find_host(host).service_host)
+            service_host = self._cloud.find_host(host).service_host
+            aggregate.hosts[:] = [member for member in aggregate.hosts if member != service_host]
 
     def set_units(self, reservation_id: str, host: str, units: int | None) -> None:
         """Somebody lets a host have so many units of a reservation's class, or none at all."""

@@ -13,6 +13,7 @@ from tenure.drivers.simulated.openstack.service import (
     Caller,
     Refused,
     Route,
+    error_body,
     expect,
     only_admins,
     page_of,
@@ -57,10 +58,10 @@ class Cinder:
         expect(asked.params.get("is_public"), "None")
         types = list(self._state.volume_types.values())
         page, _ = page_of(types, asked, lambda volume_type: volume_type.id, self._state.page)
-        return 200, {"volume_types": [_shown_type(volume_type) for volume_type in page]}
+        return 200, {"volume_types": [shown_type(volume_type) for volume_type in page]}
 
     def show_default_type(self, asked: Asked, caller: Caller) -> Answer:
-        return 200, {"volume_type": _shown_type(next(iter(self._state.volume_types.values())))}
+        return 200, {"volume_type": shown_type(next(iter(self._state.volume_types.values())))}
 
     def list_access(self, asked: Asked, caller: Caller, type_id: str) -> Answer:
         only_admins(caller)
@@ -89,7 +90,7 @@ class Cinder:
             made.status = "error"
         state.volumes[made.id] = made
         self._record(EffectKind.VOLUME_MADE, made)
-        shown = _shown_volume(made, for_admin=False)
+        shown = shown_volume(made, for_admin=False)
         if state.volume_looks == 0:
             state.finish("volume", made.id)
             shown["status"] = made.status
@@ -104,11 +105,14 @@ class Cinder:
             self._pass_time(volume)
         there = [volume for volume in found if volume.id in self._state.volumes]
         page, _ = page_of(there, asked, lambda volume: volume.id, self._state.page)
-        return 200, {"volumes": [_shown_volume(volume, for_admin=True) for volume in page]}
+        return 200, {"volumes": [shown_volume(volume, for_admin=True) for volume in page]}
 
     def show_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
-        self._pass_time(self._volume(volume_id))
-        return 200, {"volume": _shown_volume(self._volume(volume_id), for_admin=caller.is_admin)}
+        volume = self._volume(volume_id)
+        self._pass_time(volume)
+        if volume_id not in self._state.volumes:  # it is gone by this look, which to raise the refusal would undo
+            return 404, error_body("block-storage", Refused(404, f"Volume {volume_id} could not be found."))
+        return 200, {"volume": shown_volume(volume, for_admin=caller.is_admin)}
 
     def mark_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
         volume = self._volume(volume_id)
@@ -239,11 +243,11 @@ class Cinder:
         )
 
 
-def _shown_type(volume_type: VolumeType) -> dict[str, Any]:
+def shown_type(volume_type: VolumeType) -> dict[str, Any]:
     return {"id": volume_type.id, "name": volume_type.name, "is_public": volume_type.projects is None}
 
 
-def _shown_volume(volume: Volume, *, for_admin: bool) -> dict[str, Any]:
+def shown_volume(volume: Volume, *, for_admin: bool) -> dict[str, Any]:
     of_admins = {"os-vol-tenant-attr:tenant_id": volume.project_id, "os-vol-host-attr:host": volume.pool or None}
     return {
         "id": volume.id,
