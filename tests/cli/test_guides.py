@@ -8,7 +8,9 @@ import re
 import shlex
 import subprocess
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from string import Template
 
 import pytest
 
@@ -23,7 +25,12 @@ README = REPOSITORY / "README.md"
 GUIDES = [REPOSITORY / "docs" / "user" / name for name in ("booking.md", "instances.md", "promises.md")]
 #: The servers that their guide names.
 _SERVERS = ("3f0c2a5e-6c0e-4f0e-9e0e-2f6d6f0c8b11", "9d1e7b3c-0a52-4c86-8f13-5b7e2d90c4a6")
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: The id of a reservation in a command.
+_ID = re.compile(r"(?<!server_id=)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+#: A command whose answer goes into a variable.
+_ASSIGNMENT = re.compile(r"(\w+)=\$\((.*)\)")
 
 
 def commands(page: Path) -> list[tuple[str, str]]:
@@ -46,7 +53,7 @@ def run(service: Standalone, command: str) -> subprocess.CompletedProcess[str]:
     environ = service.environment("tenure-demo")
     environ |= {"PATH": f"{BIN}:{os.environ['PATH']}", "TZ": "UTC"}
     words = shlex.split(command, comments=True)
-    if words[0] == "tenure" and not set(command) & set("|<>&;$`\n"):
+    if words[0] in {"tenure", "openstack"} and not set(command) & set("|<>&;$`\n"):
         return run_forked(*words, env=environ)  # nothing is left for a shell to do
     shell = ["bash", "-c", command]
     return subprocess.run(shell, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
@@ -115,6 +122,33 @@ def test_the_guide_of_servers_can_be_followed(tmp_path: Path):
                 guide = guide.replace(named, cloud.world.instances.boot("demo-project", "2"))
         (tmp_path / "servers.md").write_text(guide)
         follow(service, tmp_path / "servers.md", at_least=5)
+
+
+@pytest.mark.slow
+def test_the_guide_of_a_cloud_on_a_laptop_can_be_followed(tmp_path: Path):
+    """Word by word: a host, a server by hint, a stranger, a snapshot, a server that gives way, a server for later."""
+    variables: dict[str, str] = {}
+    followed = 0
+    with standalone(tmp_path / "data", hosts=parser().get_default("hosts")) as service:
+        for command, said in commands(REPOSITORY / "docs" / "user" / "laptop.md"):
+            if command.startswith("export "):
+                continue
+            name, assigned = found.groups() if (found := _ASSIGNMENT.fullmatch(command)) else ("", command)
+            result = run(service, Template(assigned.replace("2027-", _next_year())).substitute(variables))
+            assert result.returncode == said.startswith("Error"), f"{command}\n{result.stdout}\n{result.stderr}"
+            if name:
+                variables[name] = result.stdout.strip()
+            elif result.returncode:
+                assert said.strip() in result.stderr, command
+            else:
+                assert result.stdout.strip() == said.strip(), command
+            followed += 1
+    assert followed > 20
+
+
+def _next_year() -> str:
+    """The start of a date half a year ahead or more, which no lease is too long for."""
+    return f"{datetime.now(UTC).year + 1}-"
 
 
 def follow(service: Standalone, guide: Path, *, at_least: int = 10) -> None:

@@ -57,8 +57,11 @@ def test_first_start_creates_everything_for_clients(tmp_path: Path):
             assert all(user["token"].isalnum() for user in users.values())
             assert clouds == {
                 f"tenure-{name}": {
-                    "auth_type": "admin_token",
-                    "auth": {"endpoint": service.url, "token": users[name]["token"]},
+                    "auth_type": "v3token",
+                    "auth": {
+                        "auth_url": service.url.removesuffix("/v1") + "/identity/v3",
+                        "token": users[name]["token"],
+                    },
                 }
                 for name in ("admin", "demo")
             }
@@ -85,8 +88,8 @@ def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path):
         assert (data_dir / "tokens.yaml").read_bytes() == tokens
         assert hosts_of(service) == hosts
         assert service.caller().lease(lease["id"]) == running
-        endpoint = yaml.safe_load((data_dir / "clouds.yaml").read_text())["clouds"]["tenure-demo"]["auth"]["endpoint"]
-        assert endpoint == service.url
+        auth_url = yaml.safe_load((data_dir / "clouds.yaml").read_text())["clouds"]["tenure-demo"]["auth"]["auth_url"]
+        assert auth_url == service.url.removesuffix("/v1") + "/identity/v3"
         assert service.caller().call("DELETE", f"/leases/{lease['id']}")[0] == 204
         assert service.stop() == 0
 

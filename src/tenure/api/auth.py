@@ -142,6 +142,24 @@ def write_token_file(path: str | os.PathLike[str], users: Iterable[TokenUser]) -
         yaml.safe_dump(document, file, sort_keys=False)
 
 
+class TokenUsers:
+    """The users of a token file, by their tokens. The file is read once."""
+
+    def __init__(self, path: str | os.PathLike[str], *, known_roles: Collection[str] | None = None) -> None:
+        """Read the file; raises ``TokenFileError``."""
+        users = read_token_file(path, known_roles=known_roles)
+        self._users: Sequence[tuple[bytes, TokenUser]] = [(_digest(user.token), user) for user in users]
+
+    def find(self, token: str) -> TokenUser | None:
+        """Return the user with the token. The duration does not depend on the token, right or wrong."""
+        given = _digest(token)
+        owner = None
+        for digest, user in self._users:
+            if hmac.compare_digest(digest, given):
+                owner = user
+        return owner
+
+
 class TokenFileAuth:
     """Admits requests with a token of the file, and gives the application the identity of the caller.
 
@@ -152,26 +170,16 @@ class TokenFileAuth:
         self, app: WSGIApplication, path: str | os.PathLike[str], *, known_roles: Collection[str] | None = None
     ) -> None:
         self._app = app
-        users = read_token_file(path, known_roles=known_roles)
-        self._users: Sequence[tuple[bytes, TokenUser]] = [(_digest(user.token), user) for user in users]
+        self._users = TokenUsers(path, known_roles=known_roles)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         for name in [name for name in environ if name.startswith(_IDENTITY_PREFIXES)]:
             del environ[name]
-        user = self._user_with(environ.get("HTTP_X_AUTH_TOKEN", ""))
+        user = self._users.find(environ.get("HTTP_X_AUTH_TOKEN", ""))
         if user is None:
             return _refuse(start_response)
         environ.update(_headers(user))
         return self._app(environ, start_response)
-
-    def _user_with(self, token: str) -> TokenUser | None:
-        """Return the user with the token. The duration does not depend on the token, right or wrong."""
-        given = _digest(token)
-        owner = None
-        for digest, user in self._users:
-            if hmac.compare_digest(digest, given):
-                owner = user
-        return owner
 
 
 def _digest(token: str) -> bytes:

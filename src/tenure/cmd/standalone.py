@@ -12,17 +12,18 @@ import signal
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, MappingProxyType
+from typing import TYPE_CHECKING
 
 import yaml
 from alembic.util import CommandError
 from sqlalchemy.exc import DatabaseError
 
 from tenure.api.app import create_app
-from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_token_file
+from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, TokenUsers, write_token_file
 from tenure.api.policies import ROLES, Policies
 from tenure.clock import SystemClock
 from tenure.cmd.data_folder import weakness_of
@@ -33,12 +34,16 @@ from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
 from tenure.drivers.regions import RegionDriver, RegionRouter
 from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated.openstack.http import CloudEndpoints
 from tenure.factory import Filters, Parts, Service, build, load_types, open_type_drivers
 from tenure.services.context import Rules
 from tenure.services.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService
 from tenure.store import schema
 from tenure.store.database import Database
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 LOG = logging.getLogger(__name__)
 
@@ -98,8 +103,14 @@ def _serve(
     filters: Filters,
 ) -> int:
     try:
+        clouds = open_clouds(data_dir, arguments.regions)
         service = open_service(
-            data_dir, hosts=arguments.hosts, regions=arguments.regions, checkpoint=checkpoint, filters=filters
+            data_dir,
+            hosts=arguments.hosts,
+            regions=arguments.regions,
+            clouds=clouds,
+            checkpoint=checkpoint,
+            filters=filters,
         )
     except CommandError as error:
         raise StartFailed(
@@ -120,22 +131,28 @@ def _serve(
         with replacing(tokens) as unfinished:
             write_token_file(unfinished, _first_users())
     try:
-        app = create_app(
+        api = create_app(
             service.manager,
             service.parts.types,
             authenticate=lambda inner: TokenFileAuth(inner, tokens, known_roles=ROLES),
         )
+        users = TokenUsers(tokens, known_roles=ROLES)
     except TokenFileError as error:
         service.parts.db.close()
         raise StartFailed(str(error)) from error
+    endpoints = {name: cloud.openstack for name, cloud in clouds.items()}
+    app = CloudEndpoints(
+        endpoints, api, users.find, lambda compute, region: _with_reserved_boots(compute, region, data_dir)
+    )
     try:
         server = listen(app, host=arguments.host, port=arguments.port, threads=THREADS)
     except (OSError, ValueError) as error:
         service.parts.db.close()
         raise StartFailed(f"cannot listen on {arguments.host}:{arguments.port}: {error}") from error
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    url = f"http://{host}:{server.effective_port}/v1"
-    _write_clouds(data_dir / "clouds.yaml", tokens, url)
+    base = f"http://{host}:{server.effective_port}"
+    url = f"{base}/v1"
+    _write_clouds(data_dir / "clouds.yaml", tokens, f"{base}/identity/v3")
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, _leave)
     try:
@@ -150,6 +167,18 @@ def _serve(
     service.parts.db.close()
     LOG.info("stopped")
     return 0
+
+
+def _with_reserved_boots(compute: WSGIApplication, region: str, data_dir: Path) -> WSGIApplication:
+    """Return Nova's API in a region with servers that are booted for a lease, if ``tenure-nova`` is installed."""
+    try:
+        from tenurenova.middleware import filter_factory
+    except ImportError:
+        return compute
+    folder, at_once = str(data_dir / "boots"), str(THREADS // 4)
+    wrap = filter_factory({}, lock_folder=folder, at_once=at_once, lease_region=region)
+    wrapped: WSGIApplication = wrap(compute)
+    return wrapped
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
@@ -180,27 +209,34 @@ def _lock_folder(data_dir: Path) -> Iterator[None]:
         yield
 
 
+def open_clouds(data_dir: Path, regions: Sequence[str] = ()) -> dict[str, SimulatedCloud]:
+    """Open the simulated cloud of each region, or the only one, whose name is empty; create those that are new."""
+    home, *others = regions or ("",)
+    clouds = {home: SimulatedCloud(str(data_dir / "cloud.db"))}
+    for name in others:
+        clouds[name] = SimulatedCloud(str(data_dir / f"cloud-{name}.db"))
+    return clouds
+
+
 def open_service(
     data_dir: Path,
     *,
     hosts: int,
     regions: Sequence[str] = (),
+    clouds: Mapping[str, SimulatedCloud] | None = None,
     checkpoint: Callable[[str], None] = lambda _point: None,
     filters: Filters = MappingProxyType({}),
 ) -> Service:
     """Open the service on the files in ``data_dir``; create them, and ``hosts`` reservable hosts, on the first start.
 
     With ``regions``, that many hosts are created in each; the first region is the one that existed before regions.
+    ``clouds`` are those of ``open_clouds``, if they are open already.
     """
     db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
     schema.upgrade(db)
-    clouds = {"": SimulatedCloud(str(data_dir / "cloud.db"))}
+    clouds = clouds or open_clouds(data_dir, regions)
     if regions:
-        home, *others = regions
-        clouds = {home: clouds[""]}
-        for name in others:
-            clouds[name] = SimulatedCloud(str(data_dir / f"cloud-{name}.db"))
-        RegionService(db).name_home(home)
+        RegionService(db).name_home(regions[0])
     wrong = RegionService(db).wrong_with(regions)
     if wrong is not None:
         raise ValueError(wrong)
@@ -266,13 +302,13 @@ def _first_users() -> list[TokenUser]:
     ]
 
 
-def _write_clouds(path: Path, tokens: Path, url: str) -> None:
-    """Write the file in which OpenStack's clients find their clouds."""
+def _write_clouds(path: Path, tokens: Path, auth_url: str) -> None:
+    """Write the file in which OpenStack's clients find their clouds; ``auth_url`` is that of Keystone."""
     users = yaml.safe_load(tokens.read_text())["users"]
     clouds = {
         f"tenure-{user['user_name']}": {
-            "auth_type": "admin_token",
-            "auth": {"endpoint": url, "token": user["token"]},
+            "auth_type": "v3token",
+            "auth": {"auth_url": auth_url, "token": user["token"]},
         }
         for user in users
         if user["user_name"] in {"admin", "demo"}

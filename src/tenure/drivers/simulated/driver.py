@@ -72,6 +72,11 @@ class SimulatedCloud(OpenStackCloud):
         cloud.world.ensure_hosts(hosts)
         return cloud
 
+    @property
+    def openstack(self) -> OpenStack:
+        """The cloud without the driver."""
+        return self._cloud
+
     def close(self) -> None:
         super().close()
         self._cloud.objects.close()

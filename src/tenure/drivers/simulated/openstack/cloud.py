@@ -20,6 +20,7 @@ from tenure.drivers.simulated.openstack.scheduler import Scheduler
 from tenure.drivers.simulated.openstack.servers import Servers
 from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route
 from tenure.drivers.simulated.openstack.state import Server, State
+from tenure.drivers.simulated.openstack.users import Users
 
 
 class OpenStack(State):
@@ -35,14 +36,16 @@ class OpenStack(State):
         super().__init__(path, nova=nova, now=now)
         self.keystone = Keystone(self)
         self.scheduler = Scheduler(self)
+        compute, flavors, servers = Nova(self), Flavors(self), Servers(self, self.admits)
         services = (
             self.keystone,
-            Nova(self),
-            Flavors(self),
-            Servers(self, self.admits),
+            compute,
+            flavors,
+            servers,
             Placement(self),
             Neutron(self),
             Cinder(self),
+            Users(self, self.scheduler, compute, flavors, servers),
         )
         self._handlers: dict[tuple[str, str], list[tuple[re.Pattern[str], Callable[..., Answer]]]] = defaultdict(list)
         for service in services:

@@ -40,13 +40,17 @@ class Flavors:
     def list_flavors(self, asked: Asked, caller: Caller) -> Answer:
         version_is(asked, _VERSION)
         wants_all = asked.params.get("is_public", "").lower() == "none" and caller.is_admin
-        found = [flavor for flavor in self._state.flavors.values() if wants_all or flavor.is_public]
+        found = [
+            flavor
+            for flavor in self._state.flavors.values()
+            if wants_all or flavor.is_public or (not caller.is_admin and caller.project_id in flavor.projects)
+        ]
         page, has_more = page_of(found, asked, lambda flavor: str(flavor.id), self._state.page)
         return 200, {"flavors": [_shown(flavor) for flavor in page], **next_link("flavors", has_more)}
 
     def show_flavor(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
         version_is(asked, _VERSION)
-        return 200, {"flavor": _shown(self._flavor(flavor_id, caller))}
+        return 200, {"flavor": _shown(self.find(flavor_id, caller))}
 
     def make_flavor(self, asked: Asked, caller: Caller) -> Answer:
         version_is(asked, _VERSION)
@@ -80,13 +84,13 @@ class Flavors:
 
     def delete_flavor(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
         only_admins(caller)
-        del self._state.flavors[self._flavor(flavor_id, caller).id]
+        del self._state.flavors[self.find(flavor_id, caller).id]
         self._state.record(EffectKind.FLAVOR_REMOVED, flavor_id)
         return 202, None
 
     def list_access(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
         only_admins(caller)
-        flavor = self._flavor(flavor_id, caller)
+        flavor = self.find(flavor_id, caller)
         if flavor.is_public:
             raise Refused(404, "Access list not available for public flavors.")
         return 200, _access(flavor)
@@ -97,7 +101,7 @@ class Flavors:
         ((action, values),) = asked.body.items()
         expect(set(values), {"tenant"})
         text(values["tenant"])
-        flavor, project = self._flavor(flavor_id, caller), values["tenant"]
+        flavor, project = self.find(flavor_id, caller), values["tenant"]
         if action == "addTenantAccess":
             if flavor.is_public:
                 raise Refused(409, "Can not add access to a public flavor.")
@@ -115,7 +119,7 @@ class Flavors:
         return 200, _access(flavor)
 
     def list_specs(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
-        return 200, {"extra_specs": dict(self._flavor(flavor_id, caller).extra_specs)}
+        return 200, {"extra_specs": dict(self.find(flavor_id, caller).extra_specs)}
 
     def add_specs(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
         only_admins(caller)
@@ -124,7 +128,7 @@ class Flavors:
         for name, value in added.items():
             if not _SPEC.fullmatch(name) or not isinstance(value, str) or len(value) > 255:
                 raise Refused(400, f"Invalid input for field/attribute extra_specs: {name}")
-        flavor = self._flavor(flavor_id, caller)
+        flavor = self.find(flavor_id, caller)
         flavor.extra_specs.update(added)
         self._state.flavors.save(flavor.id)
         self._state.record(EffectKind.FLAVOR_CHANGED, flavor_id)
@@ -132,7 +136,7 @@ class Flavors:
 
     def delete_spec(self, asked: Asked, caller: Caller, flavor_id: str, name: str) -> Answer:
         only_admins(caller)
-        flavor = self._flavor(flavor_id, caller)
+        flavor = self.find(flavor_id, caller)
         if name not in flavor.extra_specs:
             raise Refused(404, f"Flavor {flavor_id} has no extra specs with key {name}.")
         del flavor.extra_specs[name]
@@ -140,7 +144,7 @@ class Flavors:
         self._state.record(EffectKind.FLAVOR_CHANGED, flavor_id)
         return 200, None
 
-    def _flavor(self, flavor_id: str, caller: Caller) -> Flavor:
+    def find(self, flavor_id: str, caller: Caller) -> Flavor:
         """The flavor, where the caller may see it."""
         flavor = self._state.flavors.get(flavor_id)
         if flavor is None or not (flavor.is_public or caller.project_id in flavor.projects or caller.is_admin):

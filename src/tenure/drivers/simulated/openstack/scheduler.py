@@ -54,15 +54,18 @@ class Scheduler:
 
         Raises ``NoValidHost``.
         """
-        state, group = self._state, self._state.groups.get(group_id or "")
         booted = Server(name, "", project_id, dict(hints or {}), user_id=user_id, group_id=group_id)
         booted.flavor = replace(flavor, projects=set()) if flavor is not None else None
         booted.metadata.update(metadata or {})
-        booted.created = booted.updated = state.now()
-        may_have_it = self.filter_for(booted, group)
-        for candidate in sorted(state.hosts.values(), key=lambda known: known.number):
+        return self.place(booted, host)
+
+    def place(self, server: Server, host: str | None = None) -> Server:
+        """Boot a new server on the first host that may have it, or on ``host``, as ``boot``."""
+        server.created = server.updated = self._state.now()
+        may_have_it = self.filter_for(server, self._state.groups.get(server.group_id or ""))
+        for candidate in sorted(self._state.hosts.values(), key=lambda known: known.number):
             if host in (None, candidate.id) and candidate.takes_servers and may_have_it(candidate):
-                return self.put(booted, candidate)
+                return self.put(server, candidate)
         raise NoValidHost
 
     def put(self, server: Server, host: Host) -> Server:

@@ -29,7 +29,13 @@ _PAGING: Final = frozenset({"all_tenants", "limit", "soft_deleted", "marker"})
 #: In which a server can be written on.
 _WRITABLE: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
 #: The state that each of these orders leads out of.
-_IN: Final = {"confirmResize": "VERIFY_RESIZE", "unrescue": "RESCUE", "unpause": "PAUSED", "resume": "SUSPENDED"}
+_IN: Final = {
+    "confirmResize": "VERIFY_RESIZE",
+    "unrescue": "RESCUE",
+    "unpause": "PAUSED",
+    "resume": "SUSPENDED",
+    "os-start": "SHUTOFF",
+}
 #: How many metadata and tags a server can have, and how long a tag can be.
 _MOST_METADATA, _MOST_TAGS, _LONGEST_TAG = 128, 50, 60
 #: The metadata by which a preemptible server is told when it goes.
@@ -65,7 +71,10 @@ class Servers:
             and (server.status != "DELETED" or "changes-since" in asked.params)
         ]
         page, has_more = page_of(found, asked, lambda server: server.id, self._state.page)
-        return 200, {"servers": [_shown(server, with_hints) for server in page], **next_link("servers", has_more)}
+        return 200, {
+            "servers": [shown_server(server, with_hints=with_hints) for server in page],
+            **next_link("servers", has_more),
+        }
 
     def _listed(self, asked: Asked) -> Sequence[Server]:
         """The servers by age, with those that went where it is asked what has changed."""
@@ -73,7 +82,7 @@ class Servers:
         return sorted((*self._state.servers.values(), *gone), key=lambda server: server.created)
 
     def show_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        shown = _shown(self._server(server_id), self._with_hints(asked))
+        shown = shown_server(self._server(server_id), with_hints=self._with_hints(asked))
         reserved = self._state.shows_reserved and shown["status"].startswith("SHELVED")
         return 200, {"server": {**shown, **({"status": "RESERVED"} if reserved else {})}}
 
@@ -356,7 +365,7 @@ def _refuse_unless(server: Server, statuses: set[str], action: str) -> None:
         raise Refused(409, f"Cannot '{action}' instance {server.id} while it is in vm_state {server.status}")
 
 
-def _shown(server: Server, with_hints: bool) -> dict[str, Any]:
+def shown_server(server: Server, *, with_hints: bool = False) -> dict[str, Any]:
     return {
         "id": server.id,
         "name": server.name,

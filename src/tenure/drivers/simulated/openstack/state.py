@@ -110,6 +110,10 @@ class Server:
     tags: list[str] = field(default_factory=list)
     #: The host on which it is being woken.
     place: str = ""
+    #: The image that it was booted from; empty for one that nobody said an image for.
+    image_id: str = ""
+    #: Why it could not be booted.
+    fault: str = ""
     #: The status that it goes back to when a migration is confirmed.
     before: str = "ACTIVE"
     created: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -1,0 +1,144 @@
+"""The services of the simulated cloud that ``tenure-standalone`` serves over HTTP, beside the API for leases."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.standalone import Standalone, standalone
+from tests.support.waiting import patience
+
+FLAVOR, IMAGE = "1", "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0301"
+COMPUTE = "/cloud/RegionOne/compute/v2.1"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("small") / "data", hosts=2) as service:
+        yield service
+
+
+def ask(
+    service: Standalone,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    user: str | None = "demo",
+    content: bytes | None = None,
+    **headers: str,
+) -> tuple[int, Any]:
+    """Send a request as a user, or as nobody; return the status and the document."""
+    data = content if content is not None else None if body is None else json.dumps(body).encode()
+    token = {} if user is None else {"X-Auth-Token": service.token(user)}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    url = f"{service.url.removesuffix('/v1')}{path}"
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **token, **named}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=patience()) as answer:
+            content = answer.read()
+            return answer.status, json.loads(content) if content else None
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def boot(service: Standalone, name: str, *, user: str = "demo", **hints: str) -> dict[str, Any]:
+    """Boot a server, and return it as its owner sees it."""
+    body = {"server": {"name": name, "flavorRef": FLAVOR, "imageRef": IMAGE}, "os:scheduler_hints": hints}
+    status, answer = ask(service, "POST", f"{COMPUTE}/servers", body, user=user)
+    assert status == 202, answer
+    shown: dict[str, Any] = ask(service, "GET", f"{COMPUTE}/servers/{answer['server']['id']}", user=user)[1]["server"]
+    return shown
+
+
+def log_in(service: Standalone, token: str) -> tuple[int, Any]:
+    identity = {"methods": ["token"], "token": {"id": token}}
+    return ask(service, "POST", "/identity/v3/auth/tokens", {"auth": {"identity": identity}}, user=None)
+
+
+def test_a_token_of_the_file_is_good_for_all_services(service: Standalone):
+    status, answer = log_in(service, service.token("demo"))
+    assert status == 201
+    assert answer["token"]["project"]["id"] == "demo-project"
+    catalogue = {entry["type"]: entry["endpoints"] for entry in answer["token"]["catalog"]}
+    assert catalogue.keys() == {"identity", "reservation", "compute", "image", "network", "block-storage"}
+    base = service.url.removesuffix("/v1")
+    for service_type, path in (("image", "/v2/images"), ("network", "/v2.0/networks"), ("block-storage", "/volumes")):
+        url = catalogue[service_type][0]["url"]
+        assert url.startswith(base)
+        assert ask(service, "GET", f"{url.removeprefix(base)}{path}")[0] == 200, service_type
+    assert catalogue["reservation"][0]["url"] == service.url
+
+
+def test_who_has_no_token_is_refused_everywhere(service: Standalone):
+    assert log_in(service, "x" * 64)[0] == 401
+    password = {"auth": {"identity": {"methods": ["password"], "password": {"user": {"name": "demo"}}}}}
+    status, answer = ask(service, "POST", "/identity/v3/auth/tokens", password, user=None)
+    assert (status, "v3token" in answer["error"]["message"]) == (401, True)
+    for path in (f"{COMPUTE}/servers", "/cloud/RegionOne/image/v2/images", "/cloud/RegionOne/volume/v3/volumes"):
+        assert ask(service, "GET", path, user=None)[0] == 401, path
+
+
+def test_members_see_the_servers_of_their_project_only(service: Standalone):
+    own = boot(service, "own")
+    assert (own["status"], own["fault"]["message"].split(".")[0]) == ("ERROR", "No valid host was found")
+    others = boot(service, "others", user="admin")
+    assert [server["id"] for server in ask(service, "GET", f"{COMPUTE}/servers/detail")[1]["servers"]] == [own["id"]]
+    assert ask(service, "GET", f"{COMPUTE}/servers/{others['id']}")[0] == 404
+    assert ask(service, "DELETE", f"{COMPUTE}/servers/{others['id']}")[0] == 404
+    assert ask(service, "GET", f"{COMPUTE}/servers?all_tenants=1")[0] == 403
+    assert len(ask(service, "GET", f"{COMPUTE}/servers?all_tenants=1", user="admin")[1]["servers"]) == 2
+    assert "OS-EXT-SRV-ATTR:host" not in own
+    assert ask(service, "GET", f"{COMPUTE}/os-hypervisors/detail")[0] == 403
+    assert len(ask(service, "GET", f"{COMPUTE}/os-hypervisors/detail", user="admin")[1]["hypervisors"]) == 2
+    for server, user in ((own, "demo"), (others, "admin")):
+        assert ask(service, "DELETE", f"{COMPUTE}/servers/{server['id']}", user=user)[0] == 204
+    assert ask(service, "GET", f"{COMPUTE}/servers")[1] == {"servers": []}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {"server": []},
+        {"server": {"name": "", "flavorRef": FLAVOR}},
+        {"server": {"name": "x", "flavorRef": FLAVOR}, "os:scheduler_hints": ["reservation"]},
+        {"server": {"name": "x", "flavorRef": FLAVOR, "min_count": "many"}},
+        {"server": {"name": "x", "flavorRef": FLAVOR, "metadata": {"key": 1}}},
+        {"server": {"name": "x", "flavorRef": FLAVOR, "imageRef": "none"}},
+        {"server": {"name": "x", "flavorRef": FLAVOR}, "os:scheduler_hints": {"group": "none"}},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_booted_is_refused_and_leaves_nothing(service: Standalone, body: object):
+    status, answer = ask(service, "POST", f"{COMPUTE}/servers", body)
+    assert status == 400, answer
+    assert ask(service, "GET", f"{COMPUTE}/servers")[1] == {"servers": []}
+
+
+def test_what_is_no_json_or_no_path_is_refused(service: Standalone):
+    assert ask(service, "POST", f"{COMPUTE}/servers", content=b"{")[0] == 400
+    assert ask(service, "POST", f"{COMPUTE}/servers", {"server": {"name": "x", "flavorRef": "none"}})[0] == 404
+    for path in (f"{COMPUTE}/no-such-thing", "/cloud/Nowhere/compute/v2.1/servers", "/cloud/RegionOne/dns/v2/zones"):
+        assert ask(service, "GET", path)[0] == 404, path
+
+
+def test_each_region_has_a_cloud_of_its_own(tmp_path: Path):
+    with standalone(tmp_path / "data", hosts=1, regions=("north", "south")) as service:
+        endpoints = {
+            endpoint["region"]: endpoint["url"]
+            for entry in log_in(service, service.token("admin"))[1]["token"]["catalog"]
+            for endpoint in entry["endpoints"]
+            if entry["type"] == "compute"
+        }
+        assert endpoints.keys() == {"north", "south"}
+        body = {"server": {"name": "here", "flavorRef": FLAVOR}}
+        assert ask(service, "POST", "/cloud/south/compute/v2.1/servers", body)[0] == 202
+        found = [ask(service, "GET", f"/cloud/{region}/compute/v2.1/servers")[1]["servers"] for region in endpoints]
+        assert [len(servers) for servers in found] == [0, 1]
