@@ -39,7 +39,7 @@ QUERIES = {
 
 
 class Caller:
-    """Calls operations as an administrator, each with a lease and with resources for which it succeeds."""
+    """Calls operations as an administrator, each with the lease or the resource for which it succeeds."""
 
     def __init__(self, api: Api, world: Regions, version: str) -> None:
         self.api = api.using("admin", version)
@@ -60,8 +60,10 @@ class Caller:
         }
 
     def call(self, method: str, path: str, query: str = "") -> Any:
-        lease = book(self.api, hold_for=600 if path.endswith("/confirm") else None)
-        parts = {**self._parts, "lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
+        parts = dict(self._parts)
+        if "{lease_id}" in path:
+            lease = book(self.api, hold_for=600 if path.endswith("/confirm") else None)
+            parts |= {"lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
         inventory = path.rpartition("/")[0]
         if method == "DELETE" and inventory in self._registered:
             [part] = [part for part in parts if f"{{{part}}}" in path]
