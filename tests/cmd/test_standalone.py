@@ -19,12 +19,18 @@ import yaml
 
 from tenure.cmd.limits import LimitsError, read_limits
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tests.support.forking import run_forked
 from tests.support.standalone import BIN, Standalone, standalone, start
 from tests.support.waiting import patience, wait_for
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Start it in a way that cannot work; return its exit code and output."""
+    """Start it in a way that cannot work; return its exit code and output. The process is forked."""
+    return run_forked("tenure-standalone", *map(str, arguments), env=os.environ)
+
+
+def run_installed(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Do the same as ``run`` with the program that is installed."""
     command = [str(BIN / "tenure-standalone"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False)
 
@@ -194,7 +200,7 @@ def test_a_name_to_listen_on_stands_for_one_socket(tmp_path: Path):
 def test_a_port_in_use_is_named(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = run("--data-dir", tmp_path / "data", "--port", port)
+        refused = run_installed("--data-dir", tmp_path / "data", "--port", port)
     assert refused.returncode == 1
     assert f"tenure-standalone: cannot listen on 127.0.0.1:{port}: " in refused.stderr
     assert "Address already in use" in refused.stderr
@@ -292,7 +298,7 @@ def test_invalid_number_is_refused_before_anything_is_created(tmp_path: Path, op
 
 
 def test_help_describes_the_options():
-    shown = run("--help")
+    shown = run_installed("--help")
     assert shown.returncode == 0
     for option in ("--host", "--port", "--data-dir", "--hosts"):
         assert option in shown.stdout
