@@ -100,7 +100,7 @@ def _service(hosts: int) -> Iterator[Service]:
         finally:
             service.parts.db.close()
             with suppress(AttributeError):
-                service.parts.driver.close()  # type: ignore[attr-defined]  # a simulated cloud is closed
+                service.parts.driver.close()  # type: ignore[union-attr]  # a simulated cloud is closed
 
 
 def _book(service: Service, name: str, start: When, end: datetime) -> None:

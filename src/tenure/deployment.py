@@ -27,12 +27,11 @@ from tenure.clock import Clock, SystemClock
 from tenure.config import REGION
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import MAX_TRUSTS, NAME
-from tenure.drivers.contract import CloudDriver
+from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.openstack.options import OpenStackOptions
-from tenure.drivers.regions import RegionRouter
+from tenure.drivers.router import KindCloud, Router
 from tenure.drivers.simulated import SimulatedCloud
-from tenure.drivers.types import TypeDriver
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
@@ -184,7 +183,7 @@ def open_quotas(conf: ConfigOpts) -> Quotas:
     return Quotas(FixedLimits(options.limits, options.exempt_project_ids), horizon)
 
 
-def open_driver(conf: ConfigOpts) -> CloudDriver:
+def open_driver(conf: ConfigOpts) -> KindCloud | Router:
     """Return the driver of the configured cloud, or a driver for several regions.
 
     Raises ``ConfigurationError``.
@@ -197,7 +196,7 @@ def open_driver(conf: ConfigOpts) -> CloudDriver:
     ]
     if len(set(paths)) != len(paths):
         raise ConfigurationError("two simulated regions have the same [region:...] path")
-    return RegionRouter({name: _open_cloud(conf, name) for name in regions}, workers=conf.manager.workers)
+    return Router({name: _open_cloud(conf, name) for name in regions}, workers=conf.manager.workers)
 
 
 def regions_of(conf: ConfigOpts) -> tuple[str, ...]:
@@ -226,7 +225,7 @@ def _driver_of(conf: ConfigOpts, region: str | None) -> str:
     return str(_option_of(conf, region, "driver", conf.driver))
 
 
-def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
+def _open_cloud(conf: ConfigOpts, region: str | None) -> KindCloud:
     driver = _driver_of(conf, region)
     if driver == "simulated":
         path = _option_of(conf, region, "path", conf.simulated.path)
@@ -239,7 +238,7 @@ def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
     raise ConfigurationError(f"driver: there is no driver {driver!r}")
 
 
-def _type_drivers(conf: ConfigOpts) -> Mapping[str, TypeDriver]:
+def _type_drivers(conf: ConfigOpts) -> Mapping[str, KindDriver]:
     """Return the drivers of third-party types. Each gets the options of the configuration group with its name."""
     settings: dict[str, dict[str, str]] = {}
     for name, make in type_drivers().items():

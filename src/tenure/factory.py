@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -17,8 +16,9 @@ from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
 from tenure.drivers.contract import CloudDriver
-from tenure.drivers.regions import RegionDriver
-from tenure.drivers.types import TypeDriver, TypeRouter
+from tenure.drivers.kind import KindDriver, installed_kinds
+from tenure.drivers.openstack.kind import is_in_openstack
+from tenure.drivers.router import KindCloud, Router
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
 from tenure.engine.clock_watch import ClockWatch
@@ -72,27 +72,20 @@ def load_filters() -> Mapping[str, type[EnforcementFilter]]:
 
 
 class MakeTypeDriver(Protocol):
-    """An entry point in ``tenure.type_drivers``: it creates the driver of the inventory whose name it has.
+    """What an entry point of a ``KindDriver`` loads: its class, or a function that returns one."""
 
-    An optional attribute ``SETTINGS`` maps the names of its settings to their descriptions; it must also work without
-    settings. It keeps its files in ``folder``, or its data in memory without a folder.
-    """
-
-    def __call__(self, settings: Mapping[str, str], *, folder: Path | None) -> TypeDriver: ...
+    def __call__(self, settings: Mapping[str, str], *, folder: Path | None) -> KindDriver: ...
 
 
 def type_drivers() -> Mapping[str, MakeTypeDriver]:
-    """Return the factories of third-party type drivers, by inventory."""
-    return {
-        entry_point.name: entry_point.load()
-        for entry_point in sorted(entry_points(group="tenure.type_drivers"), key=lambda entry_point: entry_point.name)
-    }
+    """Return the factories of kind drivers that belong to no cloud, by resource type or inventory."""
+    return {name: kind for name, kind in installed_kinds().items() if not is_in_openstack(kind)}
 
 
 def open_type_drivers(
     folder: Path | None, settings: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-) -> Mapping[str, TypeDriver]:
-    """Return the drivers of third-party types, by inventory; ``settings`` are the operator's."""
+) -> Mapping[str, KindDriver]:
+    """Return the kind drivers that belong to no cloud; ``settings`` are the operator's."""
     return {name: make(settings.get(name, {}), folder=folder) for name, make in type_drivers().items()}
 
 
@@ -113,7 +106,7 @@ class Parts:
     """The parts from which a manager is built."""
 
     db: Database
-    driver: CloudDriver
+    driver: KindCloud | Router
     types: ResourceTypes
     authorize: Authorize
     clock: Clock = field(default_factory=SystemClock)
@@ -125,8 +118,8 @@ class Parts:
     quotas: Quotas = field(default_factory=Quotas)
     sink: Sink = log_message
     checkpoint: Checkpoint = lambda _point: None
-    #: Drivers that types bring for their own inventories; the main driver has all others.
-    type_drivers: Mapping[str, TypeDriver] = field(default_factory=dict)
+    #: Drivers that types bring along, by the name of the type or of its inventory; ``driver`` has all other types.
+    type_drivers: Mapping[str, KindDriver] = field(default_factory=dict)
     #: How many events of each lane are carried out concurrently; 0 for one after the other, in the calling thread.
     workers: int = 0
     #: How many requests may wait for the cloud at a time: fewer than the threads that serve requests.
@@ -258,15 +251,16 @@ def build(parts: Parts) -> Service:
 
 
 def _routed(parts: Parts) -> CloudDriver:
-    """Return the driver for all inventories: the cloud's, or a router to the types' own drivers."""
-    home = next(iter(parts.rules.regions), "")
-    own = {
-        name: RegionDriver(home, parts.type_drivers[kind.inventory], home=True)
-        for kind in parts.types
-        if kind.inventory in parts.type_drivers
-        for name in (kind.name, kind.inventory)
-    }
-    return TypeRouter(parts.driver, own) if own else parts.driver
+    """Return the driver for all types: the cloud's, or a router to the types' own drivers as well."""
+    drivers = parts.type_drivers
+    own = {kind.inventory: drivers[kind.inventory] for kind in parts.types if kind.inventory in drivers}
+    for kind in parts.types:
+        driver = drivers.get(kind.name, drivers.get(kind.inventory))
+        own |= {kind.name: driver} if driver is not None else {}
+    if not own:
+        return parts.driver
+    router = parts.driver if isinstance(parts.driver, Router) else Router({"": parts.driver})
+    return router.beside(own)
 
 
 class _Relay:

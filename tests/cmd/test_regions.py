@@ -13,7 +13,7 @@ from tenure.cmd.process import StartFailed, configure
 from tenure.config import new_config, read_config
 from tenure.deployment import open_driver
 from tenure.drivers.contract import CloudBusy
-from tenure.drivers.regions import RegionRouter
+from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tests.cmd.conftest import Site
 from tests.support.openstack import PASSWORD, FakeOpenStack
@@ -111,7 +111,7 @@ def test_region_options_default_to_the_general_ones(tmp_path: Path) -> None:
         conf = new_config()
         read_config(conf, [], files=[file], prog="test")
         driver = open_driver(conf)
-        assert isinstance(driver, RegionRouter)
+        assert isinstance(driver, Router)
         assert driver.look_up("physical:host", "north:node-1.lab").region == "north"
         assert driver.look_up("physical:host", "south:2").external_id == "south:2"
         with pytest.raises(CloudBusy, match=r"^Region east: Keystone cannot be reached"):

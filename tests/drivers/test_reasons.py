@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudError, CloudRefused, ResourceOccupied
+from tenure.drivers.contract import CloudError, CloudRefused, Order, Progress, ResourceOccupied
+from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.requests import Owner, Request, refusal
-from tenure.drivers.regions import RegionDriver
+from tenure.drivers.router import Kinds, Router
+from tenure.testing.rig import order_of
 
 OURS = Request("compute", "POST", "/servers")
 OF_OWNER = Request("compute", "POST", "/servers", owner=Owner("trust"))
@@ -38,15 +38,15 @@ def test_what_the_cloud_tells_in_the_owners_name_is_told_but_for_its_defects(sta
     ids=repr,
 )
 def test_a_region_is_named_to_the_owner_and_the_rest_to_operators(error: CloudError, told: str):
-    class Failing:
-        longest_call = timedelta(seconds=1)
-
-        def discover(self, _resource_type: str) -> None:
+    class Failing(KindDriver):
+        def ensure_started(self, order: Order) -> Progress:
             raise error
 
-    driver = RegionDriver("south", Failing(), home=False)  # type: ignore[arg-type]  # has one verb only
+        ensure_ended = ensure_started
+
+    router = Router({"south": Kinds({"physical:host": Failing()})})
     with pytest.raises(type(error)) as raised:
-        driver.discover("physical:host")
+        router.ensure_started(order_of(resource_type="physical:host"))
     assert raised.value.reason.text == told
     assert "host compute-7" in str(raised.value)
     assert str(raised.value).startswith("Region south: ")

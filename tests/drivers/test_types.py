@@ -1,4 +1,4 @@
-"""Drivers that types bring for their own resources, beside the cloud's."""
+"""Drivers that types bring along, beside those of the cloud."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import DONE, CloudAmbiguous, CloudNotFound, CloudRefused, Health, Order, Progress
-from tenure.drivers.plain import PlainDriver
+from tenure.drivers.kind import KindDriver
+from tenure.drivers.router import Kinds, Router
 from tenure.drivers.simulated import SimulatedCloud
-from tenure.drivers.types import TypeRouter
 from tenure.factory import build
 from tenure.testing.rig import order_of
 from tests.support.world import HOST, OWNER, World, open_world
@@ -21,7 +21,7 @@ from tests.support.world import HOST, OWNER, World, open_world
 BENCH = "lab:bench"
 
 
-class Laboratory(PlainDriver):
+class Laboratory(KindDriver):
     """Benches, two of which have the same name."""
 
     longest_call = timedelta(seconds=90)
@@ -29,7 +29,7 @@ class Laboratory(PlainDriver):
     def __init__(self) -> None:
         self.given: list[str] = []
 
-    def discover(self, resource_type: str) -> list[DiscoveredResource]:
+    def discover(self) -> list[DiscoveredResource]:
         names = {"1": "left", "2": "right", "3": "right", "left": "odd"}
         return [DiscoveredResource(BENCH, number, name, Capacity({WHOLE: 1})) for number, name in names.items()]
 
@@ -44,31 +44,31 @@ class Laboratory(PlainDriver):
     def fetch(self, kind: str, reference: str, actor: object) -> dict[str, object]:
         return {"kind": kind, "id": reference}
 
-    kinds = frozenset({"bench"})
+    fetches = frozenset({"bench"})
 
 
-def test_a_plain_driver_answers_what_it_has_nothing_to_say_to() -> None:
+def test_a_driver_has_default_answers() -> None:
     laboratory = Laboratory()
-    assert laboratory.look_up(BENCH, "left").external_id == "left"  # an id goes before a name
-    assert laboratory.look_up(BENCH, "odd").external_id == "left"
+    assert laboratory.look_up("left").external_id == "left"  # an id goes before a name
+    assert laboratory.look_up("odd").external_id == "left"
     with pytest.raises(CloudAmbiguous):
-        laboratory.look_up(BENCH, "right")
+        laboratory.look_up("right")
     with pytest.raises(CloudNotFound):
-        laboratory.look_up(BENCH, "nowhere")
-    assert laboratory.check(BENCH)["2"] == Health(well=True)
+        laboratory.look_up("nowhere")
+    assert laboratory.check()["2"] == Health(well=True)
     order = order_of(resource_type=BENCH)
     assert laboratory.ensure_prepared(order) == DONE
-    assert (*laboratory.held(BENCH), *laboratory.drift(BENCH, [order], [])) == ()
+    assert (*laboratory.held(), *laboratory.drift([order], [])) == ()
     with pytest.raises(CloudRefused):
         laboratory.before_end(order, "snapshot")
     with pytest.raises(CloudRefused):
-        laboratory.delegate(OWNER)
+        Kinds({BENCH: laboratory}).delegate(OWNER)
 
 
 def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> None:
     laboratory = Laboratory()
     with SimulatedCloud.create(hosts=2) as cloud:
-        router = TypeRouter(cloud, {BENCH: laboratory, "lab:half-bench": laboratory})
+        router = Router({"": cloud}).beside({BENCH: laboratory, "lab:half-bench": laboratory})
         assert router.longest_call == timedelta(seconds=90)
         assert [one.external_id for one in router.discover("physical:host")] == ["1", "2"]
         assert len(router.discover(BENCH)) == 4

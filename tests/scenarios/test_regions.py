@@ -13,7 +13,7 @@ from tenure.domain.errors import InvalidParameter, NotEnoughResources, Unavailab
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.request import LeaseQuery, LeaseRequest, ReservationRequest, ResourceQuery
 from tenure.drivers.contract import CloudBusy, ResourceRef
-from tenure.drivers.regions import RegionRouter
+from tenure.drivers.router import Router
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedCloud
 from tenure.factory import build
 from tenure.services.context import Rules
@@ -261,7 +261,7 @@ def test_trust_without_a_region_belongs_to_the_home_region(tmp_path: Path) -> No
         lease = world.leases.create(OWNER, asked)
         RegionService(world.db).name_home(NORTH)
         south = SimulatedCloud.create(hosts=1, clock=world.clock, sleep=lambda _seconds: None)
-        driver = RegionRouter({NORTH: world.cloud, SOUTH: south})
+        driver = Router({NORTH: world.cloud, SOUTH: south})
         world.service = build(replace(world.service.parts, driver=driver, rules=Rules(regions=(NORTH, SOUTH))))
         world.resources.register(ADMIN, HOST, "1", {}, region=SOUTH)
         for region in (NORTH, SOUTH):
@@ -275,7 +275,7 @@ def test_trust_without_a_region_belongs_to_the_home_region(tmp_path: Path) -> No
 
 def test_lease_waits_for_a_region_that_is_no_longer_configured(regions: Regions) -> None:
     lease = regions.over_both(start=1)
-    lone = RegionRouter({NORTH: regions.cloud})
+    lone = Router({NORTH: regions.cloud})
     with pytest.raises(CloudBusy, match="There is no region south any more"):
         lone.ensure_unregistered(HOST, ResourceRef("south:1", "sim-host-001", SOUTH))
     regions.service = build(replace(regions.service.parts, driver=lone))
@@ -292,7 +292,7 @@ def test_earlier_hosts_and_leases_belong_to_the_home_region(tmp_path: Path) -> N
         assert RegionService(world.db).name_home(NORTH) == (0, 0)
         south = SimulatedCloud.create(hosts=1, clock=world.clock, sleep=lambda _seconds: None)
         rules = Rules(regions=(NORTH, SOUTH))
-        driver = RegionRouter({NORTH: world.cloud, SOUTH: south})
+        driver = Router({NORTH: world.cloud, SOUTH: south})
         world.service = build(replace(world.service.parts, driver=driver, rules=rules))
         assert world.resources.register(ADMIN, HOST, "1", {}, region=SOUTH).external_id == "south:1"
         assert world.service.repair.run() == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from tenure.clock import SimulatedClock
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseRequest
-from tenure.drivers.regions import RegionRouter
+from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Parts, build
 from tenure.services.context import Rules
@@ -69,7 +69,7 @@ def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
     service = build(
         Parts(
             db=db,
-            driver=RegionRouter({NORTH: north, SOUTH: south}, workers=workers),
+            driver=Router({NORTH: north, SOUTH: south}, workers=workers),
             types=installed_types(),
             authorize=default_policies().authorize,
             clock=clock,

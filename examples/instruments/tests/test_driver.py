@@ -13,6 +13,7 @@ from instruments.kind import INSTRUMENT
 from instruments.laboratory import Badge, Laboratory
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, ResourceRef
+from tenure.drivers.router import Kinds
 from tenure.testing.breaking import Breaker, Watched
 from tenure.testing.resources import ResourceContract
 from tenure.testing.rig import NEIGHBOUR, OWNER
@@ -52,7 +53,10 @@ class InstrumentRig:
 
     def _open(self) -> None:
         self._laboratory = BreakingLaboratory(self._path, self._breaker)
-        self.driver = Watched.of(self._kind.over(self._laboratory), self._breaker)
+        driver = self._kind({}, folder=None)
+        driver.laboratory.close()
+        driver.laboratory = self._laboratory
+        self.driver = Watched.of(Kinds({INSTRUMENT: driver}), self._breaker)
 
     def reopen(self) -> None:
         self._laboratory.close()
@@ -75,7 +79,7 @@ class InstrumentRig:
         return Actor("somebody", project_id, frozenset({"member"}))
 
     def resources(self) -> Sequence[ResourceRef]:
-        return [ResourceRef(one.id, one.name) for one in self.people.instruments()]
+        return [ResourceRef(instrument.id, instrument.name) for instrument in self.people.instruments()]
 
     def references(self, resource: ResourceRef) -> Sequence[str]:
         return [resource.external_id, resource.name]
@@ -84,7 +88,7 @@ class InstrumentRig:
         return {"kind": "microscope", "amount": max(1, len(resources)), "resource_properties": ""}
 
     def holders(self) -> Mapping[str, str]:
-        return {one: badge.project for one, badge in self.people.badges().items()}
+        return {instrument_id: badge.project for instrument_id, badge in self.people.badges().items()}
 
     def take(self, resource: ResourceRef, project_id: str) -> None:
         self.people.give(Badge(resource.external_id, project_id, "just so"))
@@ -116,14 +120,13 @@ def test_keeps_its_file_where_the_operator_says(tmp_path: Path):
         ({}, None, None),
     ):
         driver = InstrumentDriver(settings, folder=place)
-        assert len(driver.discover(INSTRUMENT)) == 5
+        assert len(driver.discover()) == 5
         assert file is None or file.exists()
     assert set(InstrumentDriver.SETTINGS) == {"laboratory"}
 
 
 def test_a_laboratory_that_does_not_answer_is_asked_again_later(tmp_path: Path):
-    laboratory = Laboratory(tmp_path / "laboratory.db")
-    driver = InstrumentDriver.over(laboratory)
-    laboratory.close()
+    driver = InstrumentDriver({}, folder=tmp_path)
+    driver.laboratory.close()
     with pytest.raises(CloudBusy, match="does not answer"):
-        driver.discover(INSTRUMENT)
+        driver.discover()

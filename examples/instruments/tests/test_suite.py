@@ -17,13 +17,14 @@ from tests.test_driver import InstrumentRig
 
 class KeepsWhatWasGivenUp(InstrumentDriver):
     def ensure_started(self, order: Order) -> Progress:
-        had = [ResourceRef(one, one) for one, badge in self._badges().items() if order.reservation_id in badge.purpose]
-        known = {one.external_id for one in order.resources}
-        more = tuple(one for one in had if one.external_id not in known)
+        badges = self._badges().items()
+        had = [ResourceRef(name, name) for name, badge in badges if order.reservation_id in badge.purpose]
+        known = {resource.external_id for resource in order.resources}
+        more = tuple(resource for resource in had if resource.external_id not in known)
         return super().ensure_started(replace(order, resources=(*order.resources, *more), returning=()))
 
     def _badges(self) -> dict[str, Badge]:
-        return self._laboratory.badges()
+        return self.laboratory.badges()
 
 
 class TakesFromStrangers(KeepsWhatWasGivenUp):
@@ -31,7 +32,7 @@ class TakesFromStrangers(KeepsWhatWasGivenUp):
         for resource in order.resources:
             badge = self._badges().get(resource.external_id)
             if badge is not None and "reservation:" not in badge.purpose:
-                self._laboratory.take_back(badge)
+                self.laboratory.take_back(badge)
         return InstrumentDriver.ensure_started(self, order)
 
 
@@ -39,7 +40,7 @@ class GivesAgain(KeepsWhatWasGivenUp):
     def ensure_started(self, order: Order) -> Progress:
         progress = InstrumentDriver.ensure_started(self, order)
         for resource in order.resources:
-            self._laboratory.give(self._badges()[resource.external_id])
+            self.laboratory.give(self._badges()[resource.external_id])
         return progress
 
 
@@ -52,17 +53,17 @@ class EndsOnlyWhatIsNamed(KeepsWhatWasGivenUp):
     def ensure_ended(self, order: Order) -> Progress:
         for resource in order.resources:
             if (badge := self._badges().get(resource.external_id)) is not None:
-                self._laboratory.take_back(badge)
+                self.laboratory.take_back(badge)
         return DONE
 
 
 class Forgets(InstrumentDriver):
-    def held(self, resource_type: str) -> Iterable[str]:
+    def held(self) -> Sequence[str]:
         return ()
 
 
 class SeesNothing(InstrumentDriver):
-    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         return ()
 
 

@@ -32,7 +32,8 @@ from tenure.cmd.listening import listen
 from tenure.cmd.whole_files import replacing
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
-from tenure.drivers.regions import RegionDriver, RegionRouter
+from tenure.drivers.contract import CloudDriver
+from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.openstack.http import CloudEndpoints
 from tenure.factory import Filters, Parts, Service, build, load_types, open_type_drivers
@@ -240,13 +241,14 @@ def open_service(
     wrong = RegionService(db).wrong_with(regions)
     if wrong is not None:
         raise ValueError(wrong)
-    for name, cloud in clouds.items():
-        _register_hosts(db, cloud, hosts, RegionDriver(name, cloud, home=name == next(iter(clouds))))
+    router = Router(clouds, workers=WORKERS)
+    for region, part in router.parts(HOST_TYPE).items():
+        _register_hosts(db, clouds[region or ""], hosts, part, region=region or "")
     types = load_types()
     limits = read_limits(data_dir, names_of(types))
     parts = Parts(
         db=db,
-        driver=RegionRouter(clouds, workers=WORKERS) if regions else clouds[""],
+        driver=router if regions else clouds[""],
         type_drivers=open_type_drivers(data_dir),
         types=types,
         authorize=Policies().authorize,
@@ -261,13 +263,13 @@ def open_service(
     return build(parts)
 
 
-def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int, driver: RegionDriver) -> None:
+def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int, driver: CloudDriver, *, region: str) -> None:
     """Create the hosts on the first start, and more of them if more are asked for; complete an interrupted start.
 
     They are made in the pool, so that those which an operator has unregistered are told from new ones.
     """
     with db.read() as tx:
-        known = tx.resources.known_external_ids(HOST_TYPE, region=driver.region)
+        known = tx.resources.known_external_ids(HOST_TYPE, region=region)
     if len(known) >= hosts:
         return
     cloud.world.ensure_hosts(hosts, pooled=True)

@@ -5,8 +5,9 @@ Needs pytest, which ``pip install 'tenure[testing]'`` brings. ``types`` is the s
 reserved as a whole.
 """
 
+import pkgutil
+
 import pytest
 
-_SUITES = ("rig", "types", "resources")
 # Before they are imported, so that failed assertions show the compared values.
-pytest.register_assert_rewrite(*(f"tenure.testing.{suite}" for suite in _SUITES))
+pytest.register_assert_rewrite(*(module.name for module in pkgutil.iter_modules(__path__, f"{__name__}.")))

@@ -31,8 +31,8 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.drivers.openstack.compute import Server
+from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
 from tenure.drivers.openstack.network import FloatingIP, Network, Subnet
-from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.requests import Conflict
 
 #: The resource type of addresses.
@@ -45,18 +45,14 @@ _NETWORK_ID: Final = re.compile(r"[0-9a-zA-Z_-]{1,64}")
 _FLOATING: Final = "network:floatingip"
 
 
-class Addresses:
+class Addresses(OpenStackKind):
     """The addresses of external networks, for one driver call."""
 
-    def __init__(self, network: Network, options: OpenStackOptions) -> None:
-        self._network = network
-        self._options = options
+    def __init__(self, call: DriverCall) -> None:
+        super().__init__(call)
+        self._network = Network(call.calls)
 
     # What there is
-
-    def discover(self) -> list[DiscoveredResource]:
-        """Return nothing: an administrator decides which addresses are for reservations."""
-        return []
 
     def look_up(self, reference: str) -> DiscoveredResource:
         """Return the address that is named as ``<network id>/<address>``, if Neutron does not hand it out itself."""
@@ -88,14 +84,14 @@ class Addresses:
             facts={"floating_network_id": network_id, "subnet_id": subnet.id, "floating_ip_address": address},
         )
 
-    def register(self, resource: ResourceRef) -> None:
+    def ensure_registered(self, resource: ResourceRef) -> None:
         """Check that the address is not in use. Nothing has to be changed: Neutron does not hand it out by itself."""
         self._refuse_ports([resource])
         for floating_ip in self._network.at([resource.name]):
             if _matches(resource, floating_ip.network_id, floating_ip.address) and not _reservations(floating_ip):
                 raise ResourceOccupied({resource.external_id: _owner_text(floating_ip)})
 
-    def unregister(self, resource: ResourceRef) -> None:
+    def ensure_unregistered(self, resource: ResourceRef) -> None:
         for floating_ip in self._network.at([resource.name]):
             if _matches(resource, floating_ip.network_id, floating_ip.address):
                 for holder in _reservations(floating_ip):
@@ -104,7 +100,7 @@ class Addresses:
     def held(self) -> list[str]:
         return sorted({name for floating_ip in self._network.floating_ips() for name in _reservations(floating_ip)})
 
-    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
+    def check(self, registered: Iterable[ResourceRef] = ()) -> dict[str, Health]:
         """Return the health: all addresses are well, except those in use outside of reservations."""
         healths = {resource.external_id: Health(True) for resource in registered}
         if healths:
@@ -114,7 +110,10 @@ class Addresses:
                     healths[number] = Health(False, f"{_owner_text(floating_ip)}.")
         return healths
 
-    def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
+    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> list[Drift]:
+        return list(self._drift(orders, pooled))
+
+    def _drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Iterator[Drift]:
         found = self._network.floating_ips()
         at = {address_id(floating_ip.network_id, floating_ip.address): floating_ip for floating_ip in found}
         by_reservation: dict[str, list[FloatingIP]] = defaultdict(list)
@@ -141,12 +140,8 @@ class Addresses:
 
     # Reservations
 
-    def prepare(self, order: Order) -> Progress:
-        """Return at once: an address needs no preparation."""
-        return DONE
-
-    def hand_over(self, order: Order) -> Progress:
-        """Create the order's floating IPs in the owner's project, and delete its others; see ``ensure_started``."""
+    def ensure_started(self, order: Order) -> Progress:
+        """Create the order's floating IPs in the owner's project, and delete its others."""
         network_id = str(order.parameters.get("network_id") or "")
         if order.resources and not _NETWORK_ID.fullmatch(network_id):
             raise CloudRefused(f"Reservation {order.reservation_id} does not say of which network its addresses are.")
@@ -172,7 +167,7 @@ class Addresses:
     def servers_of(self, order: Order) -> list[Server]:
         raise CloudRefused(Reason("Nothing can be saved of a floating IP."))
 
-    def take_back(self, order: Order) -> Progress:
+    def ensure_ended(self, order: Order) -> Progress:
         """Delete the reservation's floating IPs, even if they are associated, and no others.
 
         These are the tagged ones, and those without a tag that the owner's project has at the reservation's addresses.

@@ -9,42 +9,42 @@ from typing import Final
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import UNKNOWN, CloudBusy, CloudRefused, Drift, Health, Order, ResourceRef
+from tenure.drivers.contract import (
+    UNKNOWN,
+    CloudBusy,
+    CloudRefused,
+    Drift,
+    Health,
+    Order,
+    Preempted,
+    Progress,
+    ResourceRef,
+)
 from tenure.drivers.openstack import servers
-from tenure.drivers.openstack.compute import Compute, Hypervisor
-from tenure.drivers.openstack.hosts import Hosts
+from tenure.drivers.openstack.compute import Hypervisor, Server
+from tenure.drivers.openstack.hosts import HOST, Hosts
 from tenure.drivers.openstack.instance_drift import InstanceDrift
+from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
 from tenure.drivers.openstack.layout import Layout
-from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement, Stock
 from tenure.drivers.reserved_servers import SERVER
 
 LOG = logging.getLogger(__name__)
 
-#: The resource type of hosts.
-HOST: Final = "physical:host"
 #: Nova's default zone, used if no host is in it that would show its name.
 _DEFAULT_ZONE: Final = "nova"
 
 
-class Fleet:
+class Fleet(OpenStackKind):
     """The hosts and their reservations, for one driver call."""
 
-    def __init__(
-        self,
-        compute: Compute,
-        placement: Placement,
-        hosts: Hosts,
-        instances: InstanceDrift,
-        options: OpenStackOptions,
-        now: datetime,
-    ) -> None:
-        self._compute = compute
-        self._placement = placement
-        self._hosts = hosts
-        self._instances = instances
-        self._options = options
-        self._now = now
+    def __init__(self, call: DriverCall) -> None:
+        super().__init__(call)
+        self._placement = Placement(call.calls)
+        self._hosts = Hosts(call.compute, self._placement, call.options, call.now)
+        self._instances = InstanceDrift(call.calls, call.compute, call.options, call.now)
+
+    # Resources
 
     def discover(self) -> list[DiscoveredResource]:
         found = self._compute.hypervisors()
@@ -57,7 +57,7 @@ class Fleet:
         found = self._compute.hypervisor(reference)
         return self._to_resource(found, self._zones(), self._placement.stock(found.name))
 
-    def register(self, resource: ResourceRef) -> None:
+    def ensure_registered(self, resource: ResourceRef) -> None:
         """Add the host to the pool, and create a provider for reservations under the host's provider."""
         host = self._compute.hypervisors_of([resource.external_id])[0]
         fresh = self._hosts.pool(host)
@@ -68,7 +68,7 @@ class Fleet:
                 self._hosts.unpool(host)
             raise
 
-    def unregister(self, resource: ResourceRef) -> None:
+    def ensure_unregistered(self, resource: ResourceRef) -> None:
         """Remove the host from the pool.
 
         The provider for reservations stays, empty: Nova's compute services cache their provider trees for some minutes,
@@ -80,7 +80,7 @@ class Fleet:
     def held(self) -> list[str]:
         return sorted({*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute)})
 
-    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
+    def check(self, registered: Iterable[ResourceRef] = ()) -> dict[str, Health]:
         """Return the health of all hosts that Nova lists; unknown for registered hosts on missing pages."""
         ids: list[str] = []
 
@@ -96,7 +96,10 @@ class Fleet:
         LOG.warning("hosts that did not arrive keep their health: %s", missing)
         return dict.fromkeys(registered_ids(), UNKNOWN) | healths
 
-    def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
+    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> list[Drift]:
+        return list(self._drift(list(orders), list(pooled)))
+
+    def _drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         layout = self._layout()
         hypervisors = {hypervisor.external_id: hypervisor for hypervisor in self._compute.hypervisors()}
         try:
@@ -121,6 +124,20 @@ class Fleet:
         yield from servers.oversized(self._compute, reserved, hypervisors)
         parts = [order for order in parts if order.resource_type != SERVER]
         yield from self._instances.drift(parts, layout, hypervisors, providers)
+
+    # Reservations of whole hosts
+
+    def ensure_started(self, order: Order) -> Progress:
+        return self._hosts.hand_over(order)
+
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+        return self._cleared(order, deadline, ahead, whole=True)
+
+    def servers_of(self, order: Order) -> list[Server]:
+        return self._hosts.servers_of(order)
+
+    def ensure_ended(self, order: Order) -> Progress:
+        return self._hosts.take_back(order)
 
     def _layout(self) -> Layout:
         return Layout(self._compute.aggregates(), self._options)

@@ -32,6 +32,8 @@ from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.requests import BadRequest, Conflict
 
+#: The resource type of whole hosts.
+HOST: Final = "physical:host"
 #: The interval of checking for quick operations of the cloud.
 _SOON: Final = timedelta(seconds=2)
 #: The interval of checking for actions of others.
@@ -103,10 +105,6 @@ class Hosts:
         return bool(keepers)
 
     # Starting
-
-    def prepare(self, order: Order) -> Progress:
-        """Return at once: a host reservation needs no preparation."""
-        return DONE
 
     def hand_over(self, order: Order) -> Progress:
         """Move the hosts of the order to the reservation; behaves as ``ensure_started``."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from tenure.drivers.contract import CloudError, CloudNotFound
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import DONE, CloudError, CloudNotFound, CloudRefused, Order, Progress
 from tenure.drivers.openstack.compute import Server, instant
+from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict, Owner, Request
 
 LOG = logging.getLogger(__name__)
@@ -23,6 +25,8 @@ _LOST: Final = frozenset({"killed", "deleted", "pending_delete", "error"})
 _LONGEST_NAME: Final = 255
 #: How long after its creation an image is waited for if Nova is no longer creating it.
 _IDLE: Final = timedelta(seconds=30)
+#: The interval of checking whether images are ready.
+_LOOK_AGAIN: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,28 @@ class Images:
             }
         }
         return Request("compute", "POST", f"/servers/{server.id}/action", body, owner=self._owner)
+
+
+def saved(
+    calls: Calls, order: Order, servers: Sequence[Server], *, prefix: str, now: datetime, all_of_them: bool
+) -> Progress:
+    """Create an image of each of a reservation's servers, and report whether all are ready.
+
+    Raises ``CloudRefused`` if one of them has none, and ``all_of_them`` must have one.
+    """
+    found = of_project(servers, order.project_id)
+    if all_of_them and len(found) < len(servers):
+        states = ", ".join(sorted({server.status for server in servers}))
+        raise CloudRefused(Reason(f"No image can be made of a server in {states}; it is kept."))
+    if not found:
+        return DONE
+    owner = owner_of(calls, order, what="Images")
+    images = Images(calls, owner, now).ensure_of(found, order.reservation_id, prefix)
+    if images.waiting_for:
+        return Progress(False, _LOOK_AGAIN, Reason(f"Images are being saved of {', '.join(images.waiting_for[:10])}."))
+    if all_of_them and images.without:
+        raise CloudRefused(Reason(f"No image came to be of {', '.join(images.without)}; it is kept."))
+    return DONE
 
 
 def of_project(servers: Iterable[Server], project_id: str) -> list[Server]:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
@@ -20,20 +21,20 @@ from tenure.drivers.contract import (
     CloudNotFound,
     CloudRefused,
     Order,
+    Preempted,
     Progress,
     ResourceMissing,
 )
-from tenure.drivers.openstack.aggregates import Aggregates
-from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.compute import Aggregate, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
 from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
 from tenure.drivers.openstack.identity import owner_of
+from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
 from tenure.drivers.openstack.layout import RESERVATION_KEY, Layout
-from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict
+from tenure.drivers.openstack.requests import BadRequest, Conflict
 from tenure.drivers.openstack.units import Units
 
 LOG = logging.getLogger(__name__)
@@ -51,23 +52,26 @@ _SOON: Final = timedelta(seconds=2)
 _OTHERS: Final = timedelta(seconds=30)
 
 
-class Instances:
+class Instances(OpenStackKind):
     """Instance reservations, for one driver call."""
 
-    def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
-        self._calls = calls
-        self._compute = compute
-        self._options = options
-        self._now = now
-        self._aggregates = Aggregates(compute, options)
-        self._placement = Placement(calls)
-        self._flavors = Flavors(calls)
-        self._groups = ServerGroups(calls)
+    fetches = frozenset({"flavor"})
+
+    def __init__(self, call: DriverCall) -> None:
+        super().__init__(call)
+        self._placement = Placement(call.calls)
+        self._flavors = Flavors(call.calls)
+        self._groups = ServerGroups(call.calls)
 
     # Before the start
 
-    def prepare(self, order: Order) -> Progress:
-        """Create the server group; behaves as ``ensure_prepared``."""
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        found = self._flavors.seen_by(actor, reference)
+        names = ("id", "name", "vcpus", "ram", "swap", "disk", "ephemeral")
+        return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
+
+    def ensure_prepared(self, order: Order) -> Progress:
+        """Create the server group."""
         group = self._ensure_group(order)
         return Progress(True, effects={SERVER_GROUP: group.id if group is not None else None})
 
@@ -88,8 +92,8 @@ class Instances:
 
     # Starting
 
-    def hand_over(self, order: Order) -> Progress:
-        """Let the owner boot the booked number of servers on the order's hosts; behaves as ``ensure_started``."""
+    def ensure_started(self, order: Order) -> Progress:
+        """Let the owner boot the booked number of servers on the order's hosts."""
         known = self._known(order)
         units = {
             known[resource.external_id].service_host: order.units.get(resource.external_id, 0)
@@ -243,6 +247,9 @@ class Instances:
         ]
         return self._delete(surplus)
 
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+        return self._cleared(order, deadline, ahead, whole=False)
+
     def _clear(self, order: Order) -> Progress | None:
         """Delete the preemptible servers whose room the reservation needs."""
         vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
@@ -254,11 +261,8 @@ class Instances:
 
     # Ending
 
-    def take_back(self, order: Order) -> Progress:
-        """Delete the reservation's servers, then its other objects; the flavor last, by which servers are found.
-
-        Behaves as ``ensure_ended``.
-        """
+    def ensure_ended(self, order: Order) -> Progress:
+        """Delete the reservation's servers, then its other objects; the flavor last, by which servers are found."""
         flavor = self._flavors.get(order.reservation_id)
         if flavor is not None:
             self._flavors.close(flavor)

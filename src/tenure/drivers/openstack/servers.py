@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
+from tenure.domain.actor import Actor
 from tenure.domain.footprint import footprint_of
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
@@ -21,17 +22,17 @@ from tenure.drivers.contract import (
     CloudRefused,
     Drift,
     Order,
+    Preempted,
     Progress,
     ResourceMissing,
     ResourceOccupied,
 )
-from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
+from tenure.drivers.openstack.kind import OpenStackKind
 from tenure.drivers.openstack.layout import Layout
-from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict
+from tenure.drivers.openstack.requests import BadRequest, Conflict
 from tenure.drivers.reserved_servers import (
     ADOPTED,
     AT_END,
@@ -70,20 +71,31 @@ _GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
 _SOON: Final = timedelta(seconds=2)
 
 
-class Servers:
+class Servers(OpenStackKind):
     """Server reservations, for one driver call."""
 
-    def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
-        self._calls = calls
-        self._compute = compute
-        self._options = options
-        self._now = now
-        self._aggregates = Aggregates(compute, options)
+    fetches = frozenset({"server"})
+    saves_all = True
 
     # Before the start
 
-    def prepare(self, order: Order) -> Progress:
-        """Set the server's marks, and shelve it if the start is in the future; behaves as ``ensure_prepared``."""
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        found = self._compute.described_server(reference)
+        if found is None or found["tenant_id"] != actor.project_id:
+            raise CloudNotFound(Reason(f"Server {reference[:64]} could not be found."))
+        flavor = found["flavor"]
+        sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap", "ephemeral")}
+        name = flavor.get("original_name")
+        specs = dict(flavor.get("extra_specs") or {})
+        return {
+            "id": found["id"],
+            "name": found["name"],
+            "project_id": found["tenant_id"],
+            "flavor": {"id": name, "name": name, **sizes, "extra_specs": specs},
+        }
+
+    def ensure_prepared(self, order: Order) -> Progress:
+        """Set the server's marks, and shelve it if the start is in the future."""
         if named_server(order) is None:
             return DONE
         server = self._named(order)
@@ -105,8 +117,11 @@ class Servers:
 
     # Starting
 
-    def hand_over(self, order: Order) -> Progress:
-        """Keep the room, and unshelve the server there; behaves as ``ensure_started``."""
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+        return self._cleared(order, deadline, ahead, whole=False)
+
+    def ensure_started(self, order: Order) -> Progress:
+        """Keep the room, and unshelve the server there."""
         server = self._named(order)
         effects: dict[str, object] = {} if server is None else {ADOPTED: server.id}
         if is_in_place(order):
@@ -246,8 +261,8 @@ class Servers:
 
     # Ending
 
-    def take_back(self, order: Order) -> Progress:
-        """Do with the server what was asked for at the end; behaves as ``ensure_ended``."""
+    def ensure_ended(self, order: Order) -> Progress:
+        """Do with the server what was asked for at the end."""
         layout = Layout(self._compute.aggregates(), self._options)
         own = self._all(order)
         if order.is_over:

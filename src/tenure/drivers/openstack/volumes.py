@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
+from tenure.domain.actor import Actor
 from tenure.domain.capacity import Capacity
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
@@ -21,10 +22,8 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.drivers.openstack.block_storage import BlockStorage, Volume
-from tenure.drivers.openstack.compute import Server
 from tenure.drivers.openstack.identity import owner_of
-from tenure.drivers.openstack.options import OpenStackOptions
-from tenure.drivers.openstack.requests import Calls
+from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
 
 VOLUME: Final = "virtual:volume"
 #: The metadata keys of a volume: its state, its reservation, and its number in the reservation.
@@ -40,22 +39,20 @@ _UNLISTED: Final = 200
 _FREE: Final = frozenset({"available", "error", "error_deleting", "error_restoring", "error_extending"})
 
 
-class Volumes:
+class Volumes(OpenStackKind):
     """Creates volumes in the owner's project, as the owner, and deletes or keeps them at the end.
 
     Cinder cannot set a part of a pool aside. A reservation's volume is recognized by its recorded id, or by its
     metadata before the id is recorded, since the owner can change the metadata.
     """
 
-    def __init__(self, calls: Calls, options: OpenStackOptions) -> None:
-        self._calls = calls
-        self._cinder = BlockStorage(calls)
-        self._options = options
+    fetches = frozenset({"volume_type"})
+
+    def __init__(self, call: DriverCall) -> None:
+        super().__init__(call)
+        self._cinder = BlockStorage(call.calls)
 
     # Pools
-
-    def discover(self) -> list[DiscoveredResource]:
-        return []
 
     def look_up(self, reference: str) -> DiscoveredResource:
         for pool in self._cinder.pools():
@@ -69,20 +66,17 @@ class Volumes:
                 )
         raise CloudNotFound(f"There is no volume pool {reference}.")
 
-    def facts_of_type(self, reference: str, project_id: str) -> Mapping[str, object]:
-        """Return a volume type by name or id, with its pools; raise ``CloudNotFound``."""
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        """Return a volume type by name or id, with its pools."""
         found = self._cinder.volume_type(reference)
-        if not found.is_public and project_id not in self._cinder.projects_of(found):
+        if not found.is_public and actor.project_id not in self._cinder.projects_of(found):
             raise CloudNotFound(Reason(f"There is no volume type {reference}."))
         return {"id": found.id, "name": found.name, "pools": [pool.name for pool in self._cinder.pools(found.id)]}
 
-    def register(self, resource: ResourceRef) -> None:
+    def ensure_registered(self, resource: ResourceRef) -> None:
         self.look_up(resource.name)
 
-    def unregister(self, resource: ResourceRef) -> None:
-        """Do nothing: registering has changed nothing."""
-
-    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
+    def check(self, registered: Iterable[ResourceRef] = ()) -> dict[str, Health]:
         wanted = list(registered)
         pools = {pool.name: pool for pool in self._cinder.pools()} if wanted else {}
         healths: dict[str, Health] = {}
@@ -100,7 +94,10 @@ class Volumes:
         found = self._cinder.with_metadata(**{STATE: RESERVED})
         return sorted({volume.metadata[RESERVATION] for volume in found if RESERVATION in volume.metadata})
 
-    def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
+    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> list[Drift]:
+        return list(self._drift(list(orders)))
+
+    def _drift(self, orders: Sequence[Order]) -> Iterator[Drift]:
         existing = {volume.id for volume in self._cinder.with_metadata(**{STATE: RESERVED})} if orders else set()
         unlisted = [volume_id for order in orders for volume_id in ids_of(order) if volume_id not in existing][
             :_UNLISTED
@@ -128,14 +125,7 @@ class Volumes:
 
     # Reservations
 
-    def prepare(self, order: Order) -> Progress:
-        """Return at once: a volume needs no preparation."""
-        return DONE
-
-    def servers_of(self, order: Order) -> list[Server]:
-        return []
-
-    def hand_over(self, order: Order) -> Progress:
+    def ensure_started(self, order: Order) -> Progress:
         """Create the order's number of volumes in the owner's project, in the booked pool."""
         wanted = sum(order.units.values())
         own = self._volumes_of(order)
@@ -166,7 +156,7 @@ class Volumes:
             )
         return Progress(True, effects={"volume_ids": [found[number].id for number in sorted(found)]})
 
-    def take_back(self, order: Order) -> Progress:
+    def ensure_ended(self, order: Order) -> Progress:
         """Delete or keep the volumes, as requested; volumes that are not recorded are deleted."""
         at_end = order.parameters.get("at_end", "delete")
         found = self._volumes_of(order)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import wraps
 from os import PathLike
 from typing import Any
 
@@ -20,9 +19,9 @@ from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
-from tenure.drivers.openstack.requests import Circumstances, Request
+from tenure.drivers.openstack.requests import Calls, Circumstances, Request
 from tenure.drivers.simulated.catalogue import stock
-from tenure.drivers.simulated.faults import VERBS, Fault, Faults, Scope
+from tenure.drivers.simulated.faults import Fault, Faults, Scope
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY
 from tenure.drivers.simulated.openstack.service import Caller
@@ -101,6 +100,14 @@ class SimulatedCloud(OpenStackCloud):
         """Wait until so many calls of this process are held by faults; False when that did not come."""
         return self._faults.wait_until_blocked(calls, timeout_seconds)
 
+    @contextmanager
+    def _calling(self, verb: str, *about: object) -> Iterator[Calls]:
+        """Go through a driver call with the faults that are meant for it."""
+        with self._faults.call(_scope_of(verb, about)), super()._calling(verb, *about) as calls:
+            if verb == "ensure_ended":
+                self._slow_down(next(order for order in about if isinstance(order, Order)))
+            yield calls
+
     def _slowed_by(self) -> int | None:
         call = self._faults.current
         return call.slowed_by() if call is not None else None
@@ -163,21 +170,7 @@ class _Faulty(InProcess):
             call.effects_happened(self._cloud.recorded - before)
 
 
-def _struck(verb: str) -> Callable[..., Any]:
-    """The verb of the driver with the faults that are meant for it."""
-    method = getattr(SimulatedCloud, verb)
-
-    @wraps(method)
-    def call(self: SimulatedCloud, *arguments: Any, **named: Any) -> Any:
-        with self._faults.call(_scope_of(verb, arguments)):
-            if verb == "ensure_ended":
-                self._slow_down(arguments[0])
-            return method(self, *arguments, **named)
-
-    return call
-
-
-def _scope_of(verb: str, arguments: tuple[Any, ...]) -> Scope:
+def _scope_of(verb: str, arguments: Iterable[object]) -> Scope:
     """What the call of a verb is about: an order, a resource, or what a reference names."""
     order = next((argument for argument in arguments if isinstance(argument, Order)), None)
     if order is not None:
@@ -187,7 +180,3 @@ def _scope_of(verb: str, arguments: tuple[Any, ...]) -> Scope:
     for resource in arguments:
         references += [resource.external_id, resource.name] if isinstance(resource, ResourceRef) else []
     return Scope(verb, hosts=frozenset(references))
-
-
-for _verb in VERBS:
-    setattr(SimulatedCloud, _verb, _struck(_verb))

@@ -1,0 +1,86 @@
+"""The base class of the kinds of resources that OpenStack clouds have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, cached_property
+from typing import ClassVar
+
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import CloudRefused, Order, Preempted, Progress
+from tenure.drivers.kind import KindDriver, installed_kinds
+from tenure.drivers.openstack.aggregates import Aggregates
+from tenure.drivers.openstack.compute import Compute, Server
+from tenure.drivers.openstack.hosts import HOST
+from tenure.drivers.openstack.image import saved
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.preemption import Preemption
+from tenure.drivers.openstack.requests import Calls
+
+
+@dataclass(frozen=True)
+class DriverCall:
+    """What a driver call in an OpenStack cloud works with."""
+
+    calls: Calls
+    options: OpenStackOptions
+    now: datetime
+    open_compute: Callable[[Calls], Compute]
+
+    @cached_property
+    def compute(self) -> Compute:
+        return self.open_compute(self.calls)
+
+
+class OpenStackKind(KindDriver):
+    """A kind of resource in an OpenStack cloud, for one driver call.
+
+    An entry point that loads such a class belongs to the driver of OpenStack clouds, which has it in every region and
+    calls it with a ``DriverCall``.
+    """
+
+    #: Whether the action before the end is refused if a single server has no image, since it is kept without one.
+    saves_all: ClassVar[bool] = False
+
+    def __init__(self, call: DriverCall) -> None:
+        self._call = call
+        self._calls = call.calls
+        self._options = call.options
+        self._now = call.now
+
+    @property
+    def _compute(self) -> Compute:
+        return self._call.compute
+
+    @cached_property
+    def _aggregates(self) -> Aggregates:
+        return Aggregates(self._compute, self._options)
+
+    def servers_of(self, order: Order) -> list[Server]:
+        """Return the servers of which images are made before the end."""
+        return []
+
+    def before_end(self, order: Order, action: str) -> Progress:
+        if action not in {"snapshot", "last_snapshot"}:
+            raise CloudRefused(Reason(f"This cloud cannot do {action!r} before the end."))
+        servers, prefix = self.servers_of(order), self._options.image_prefix
+        return saved(self._calls, order, servers, prefix=prefix, now=self._now, all_of_them=self.saves_all)
+
+    def _cleared(self, order: Order, deadline: datetime, ahead: Iterable[Order], *, whole: bool) -> list[Preempted]:
+        """Make way on compute hosts; behaves as ``make_way``."""
+        parts = [earlier for earlier in ahead if earlier.resource_type != HOST]
+        preemption = Preemption(self._calls, self._compute, self._options, self._now, parts)
+        return preemption.make_way(order, deadline, whole=whole)
+
+
+@cache
+def openstack_kinds() -> Mapping[str, type[OpenStackKind]]:
+    """Return the installed kinds of resources in OpenStack clouds, by resource type."""
+    return {name: kind for name, kind in installed_kinds().items() if is_in_openstack(kind)}
+
+
+def is_in_openstack(kind: object) -> bool:
+    """Whether an entry point has loaded a kind of resource in OpenStack clouds."""
+    return isinstance(kind, type) and issubclass(kind, OpenStackKind)
