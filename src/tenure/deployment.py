@@ -27,10 +27,11 @@ from tenure.clock import Clock, SystemClock
 from tenure.config import REGION
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import MAX_TRUSTS, NAME
+from tenure.drivers.cloud import KindCloud
 from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.openstack.options import OpenStackOptions
-from tenure.drivers.router import KindCloud, Router
+from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.enforcement.unified_limits import UnifiedLimits

@@ -15,10 +15,11 @@ from stevedore import ExtensionManager
 from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
+from tenure.drivers.cloud import KindCloud
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.kind import KindDriver, installed_kinds
 from tenure.drivers.openstack.kind import is_in_openstack
-from tenure.drivers.router import KindCloud, Router
+from tenure.drivers.router import Router
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
 from tenure.engine.clock_watch import ClockWatch

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tenure.domain.reason import Reason
+from tenure.drivers.cloud import Kinds
 from tenure.drivers.contract import CloudError, CloudRefused, Order, Progress, ResourceOccupied
 from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.requests import Owner, Request, refusal
-from tenure.drivers.router import Kinds, Router
+from tenure.drivers.router import Router
 from tenure.testing.rig import order_of
 
 OURS = Request("compute", "POST", "/servers")

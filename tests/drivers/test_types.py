@@ -5,16 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import DONE, CloudAmbiguous, CloudNotFound, CloudRefused, Health, Order, Progress
+from tenure.drivers.cloud import Kinds
+from tenure.drivers.contract import (
+    DONE,
+    CloudAmbiguous,
+    CloudNotFound,
+    CloudRefused,
+    Health,
+    Order,
+    Progress,
+    ResourceRef,
+)
 from tenure.drivers.kind import KindDriver
-from tenure.drivers.router import Kinds, Router
+from tenure.drivers.openstack.kind import openstack_kinds
+from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
-from tenure.factory import build
+from tenure.factory import build, load_types
 from tenure.testing.rig import order_of
 from tests.support.world import HOST, OWNER, World, open_world
 
@@ -96,3 +109,48 @@ def test_the_engine_asks_the_driver_of_an_inventory_whatever_that_is(tmp_path: P
         routed.engine.settle()
         assert laboratory.given == [lease.reservations[0].id]
         assert not world.cloud.world.groups()
+
+
+def test_drivers_of_types_name_the_home_region_and_have_its_trusts() -> None:
+    class Watching(Laboratory):
+        trusts: ClassVar[list[str | None]] = []
+
+        def ensure_ended(self, order: Order) -> Progress:
+            self.trusts.append(order.trust_id)
+            raise CloudRefused(Reason("The door is locked."))
+
+    order = replace(order_of(resource_type=BENCH), trust_id="north=n south=s")
+    with SimulatedCloud.create(hosts=1) as north, SimulatedCloud.create(hosts=1) as south:
+        router = Router({"north": north, "south": south}).beside({BENCH: Watching()})
+        assert list(router.parts(BENCH)) == ["north"]
+        assert list(router.parts(HOST)) == ["north", "south"]
+        assert {bench.region for bench in router.discover(BENCH)} == {"north"}
+        assert router.look_up(BENCH, "north:odd").external_id == "left"
+        with pytest.raises(CloudRefused, match=r"^Region north: The door is locked\.$"):
+            router.ensure_ended(replace(order, region="north"))
+        with pytest.raises(CloudRefused, match=r"^The door is locked\.$"):
+            Router({"": north}).beside({BENCH: Watching()}).ensure_ended(order)
+    assert Watching.trusts == ["n", "north=n south=s"]
+
+
+def test_a_cloud_has_nothing_of_a_type_without_a_driver() -> None:
+    order = order_of(resource_type=BENCH)
+    with SimulatedCloud.create(hosts=1) as cloud:
+        assert list(cloud.discover(BENCH)) == list(cloud.held(BENCH)) == list(cloud.drift(BENCH, [order], [])) == []
+        assert cloud.check(BENCH) == cloud.remaining(BENCH, [order]) == {}
+        assert cloud.make_way(order, deadline=order.ends_at) == ()
+        for refused in (
+            lambda: cloud.look_up(BENCH, "left"),
+            lambda: cloud.ensure_registered(BENCH, ResourceRef("1", "left")),
+            lambda: cloud.ensure_unregistered(BENCH, ResourceRef("1", "left")),
+            lambda: cloud.ensure_prepared(order),
+            lambda: cloud.ensure_started(order),
+            lambda: cloud.before_end(order, "snapshot"),
+            lambda: cloud.ensure_ended(order),
+        ):
+            with pytest.raises(CloudRefused, match="This cloud has no lab:bench"):
+                refused()
+
+
+def test_every_installed_type_has_a_driver() -> None:
+    assert {kind.name for kind in load_types()} == set(openstack_kinds())

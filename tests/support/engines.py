@@ -12,7 +12,7 @@ from typing import Any, cast
 from sqlalchemy import bindparam, func, select, text
 
 from tenure.domain.lease import EventType, Lease, LeaseStatus
-from tenure.drivers.router import KindCloud
+from tenure.drivers.cloud import KindCloud
 from tenure.drivers.simulated import Effect, EffectKind, SimulatedCloud
 from tenure.factory import Service, build
 from tenure.store.tables import OutboxRow

@@ -12,8 +12,8 @@ from instruments.driver import InstrumentDriver
 from instruments.kind import INSTRUMENT
 from instruments.laboratory import Badge, Laboratory
 from tenure.domain.actor import Actor
+from tenure.drivers.cloud import Kinds
 from tenure.drivers.contract import CloudBusy, ResourceRef
-from tenure.drivers.router import Kinds
 from tenure.testing.breaking import Breaker, Watched
 from tenure.testing.resources import ResourceContract
 from tenure.testing.rig import NEIGHBOUR, OWNER

@@ -10,6 +10,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
+from tenure.drivers.cloud import KindCloud, Verb, called
 from tenure.drivers.contract import BootedServer
 from tenure.drivers.kind import UnknownKind
 from tenure.drivers.openstack.compute import Compute, shows_hints
@@ -20,7 +21,6 @@ from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.pages import PageStarts
 from tenure.drivers.openstack.requests import Calls, Transport
 from tenure.drivers.openstack.servers import booted_since
-from tenure.drivers.router import KindCloud, Verb, called
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,0 +1,149 @@
+"""The contract of drivers, implemented once, in terms of the drivers of kinds of resources."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from tenure.domain.actor import Actor
+from tenure.domain.reason import Reason
+from tenure.domain.resource import DiscoveredResource
+from tenure.drivers.contract import (
+    BootedServer,
+    CloudNotFound,
+    CloudRefused,
+    Drift,
+    Health,
+    Order,
+    Preempted,
+    Progress,
+    ResourceRef,
+)
+from tenure.drivers.kind import KindDriver, UnknownKind
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: A method of ``KindDriver``, by which the method of the same name of a kind's driver is called.
+Verb: TypeAlias = Callable[Concatenate[KindDriver, P], T]
+
+
+class ByKind(ABC):
+    """The methods of ``CloudDriver`` that a resource type has, each of which goes to the driver of the kind.
+
+    ``_ask`` calls a method of the kind's driver in one region, ``_ask_each`` in every region.
+    """
+
+    @abstractmethod
+    def _ask(self, resource_type: str, region: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
+        """Return the answer of the kind's driver in the region."""
+
+    @abstractmethod
+    def _ask_each(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> list[T]:
+        """Return the answer of each region to those of the orders and resources that are in it."""
+
+    def discover(self, resource_type: str) -> list[DiscoveredResource]:
+        found = chain.from_iterable(self._ask_each(resource_type, KindDriver.discover))
+        return sorted(found, key=lambda resource: resource.external_id)
+
+    def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
+        self._ask(resource_type, resource.region, KindDriver.ensure_registered, resource)
+
+    def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
+        self._ask(resource_type, resource.region, KindDriver.ensure_unregistered, resource)
+
+    def ensure_prepared(self, order: Order) -> Progress:
+        return self._ask(order.resource_type, order.region, KindDriver.ensure_prepared, order)
+
+    def ensure_started(self, order: Order) -> Progress:
+        return self._ask(order.resource_type, order.region, KindDriver.ensure_started, order)
+
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+        verb = KindDriver.make_way
+        return self._ask(order.resource_type, order.region, verb, order, deadline=deadline, ahead=ahead)
+
+    def before_end(self, order: Order, action: str) -> Progress:
+        return self._ask(order.resource_type, order.region, KindDriver.before_end, order, action)
+
+    def ensure_ended(self, order: Order) -> Progress:
+        return self._ask(order.resource_type, order.region, KindDriver.ensure_ended, order)
+
+    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
+        return _joined(self._ask_each(resource_type, KindDriver.remaining, orders))
+
+    def held(self, resource_type: str) -> Iterable[str]:
+        return list(chain.from_iterable(self._ask_each(resource_type, KindDriver.held)))
+
+    def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
+        return _joined(self._ask_each(resource_type, KindDriver.check, registered))
+
+    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+        return list(chain.from_iterable(self._ask_each(resource_type, KindDriver.drift, orders, pooled)))
+
+
+class Fetching(Protocol):
+    """A kind driver, or the class of one."""
+
+    @property
+    def fetches(self) -> frozenset[str]: ...
+
+
+class KindCloud(ByKind):
+    """A ``CloudDriver`` for one cloud, which knows no regions; ``ask`` calls the drivers of its ``kinds``."""
+
+    longest_call: timedelta
+
+    def __init__(self, kinds: Mapping[str, Fetching]) -> None:
+        #: The resource type whose driver fetches a kind of object.
+        self.fetches = {kind: name for name, driver in kinds.items() for kind in driver.fetches}
+
+    @abstractmethod
+    def ask(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
+        """Return what the method of the type's driver answers. Every call about a resource type comes through here."""
+
+    def _ask(self, resource_type: str, region: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
+        return self.ask(resource_type, verb, *about, **named)
+
+    def _ask_each(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> list[T]:
+        return [self.ask(resource_type, verb, *about, **named)]
+
+    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
+        return self.ask(resource_type, KindDriver.look_up, reference)
+
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        if kind not in self.fetches:
+            raise CloudNotFound(Reason(f"This cloud has no {kind} {reference}."))
+        return self.ask(self.fetches[kind], KindDriver.fetch, kind, reference, actor)
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        return ()
+
+    def delegate(self, actor: Actor) -> str:
+        raise CloudRefused(Reason("Nothing can be done in somebody's name here."))
+
+    def revoke(self, trust_id: str) -> None:
+        pass
+
+
+class Kinds(KindCloud):
+    """A ``CloudDriver`` of kind drivers that exist already, by resource type."""
+
+    def __init__(self, kinds: Mapping[str, KindDriver]) -> None:
+        super().__init__(kinds)
+        self._kinds = dict(kinds)
+        self.longest_call = max((driver.longest_call for driver in kinds.values()), default=timedelta(0))
+
+    def ask(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
+        return called(self._kinds.get(resource_type) or UnknownKind(resource_type), verb, *about, **named)
+
+
+def called(driver: KindDriver, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
+    """Return what the driver's own method of this name answers."""
+    method: Callable[P, T] = getattr(driver, verb.__name__)
+    return method(*about, **named)
+
+
+def _joined(answers: Iterable[Mapping[str, T]]) -> Mapping[str, T]:
+    return {name: value for answer in answers for name, value in answer.items()}
