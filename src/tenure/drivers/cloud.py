@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
@@ -83,19 +83,12 @@ class ByKind(ABC):
         return list(chain.from_iterable(self._ask_each(resource_type, KindDriver.drift, orders, pooled)))
 
 
-class Fetching(Protocol):
-    """A kind driver, or the class of one."""
-
-    @property
-    def fetches(self) -> frozenset[str]: ...
-
-
 class KindCloud(ByKind):
     """A ``CloudDriver`` for one cloud, which knows no regions; ``ask`` calls the drivers of its ``kinds``."""
 
     longest_call: timedelta
 
-    def __init__(self, kinds: Mapping[str, Fetching]) -> None:
+    def __init__(self, kinds: Mapping[str, KindDriver | type[KindDriver]]) -> None:
         #: The resource type whose driver fetches a kind of object.
         self.fetches = {kind: name for name, driver in kinds.items() for kind in driver.fetches}
 
