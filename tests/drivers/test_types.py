@@ -16,6 +16,7 @@ from tenure.drivers.cloud import Kinds
 from tenure.drivers.contract import (
     DONE,
     CloudAmbiguous,
+    CloudBusy,
     CloudNotFound,
     CloudRefused,
     Health,
@@ -26,7 +27,7 @@ from tenure.drivers.contract import (
 from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.kind import openstack_kinds
 from tenure.drivers.router import Router
-from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.factory import build, load_types
 from tenure.testing.rig import order_of
 from tests.support.world import HOST, OWNER, World, open_world
@@ -98,6 +99,9 @@ def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> No
         assert cloud.world.trusts() == {trust}
         router.revoke(trust)
         assert not cloud.world.trusts()
+        cloud.inject(Fault(FaultKind.BUSY, "servers"))
+        with pytest.raises(CloudBusy):
+            router.servers(order.ends_at)
 
 
 def test_the_engine_asks_the_driver_of_an_inventory_whatever_that_is(tmp_path: Path) -> None:

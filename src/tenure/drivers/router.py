@@ -216,12 +216,14 @@ class Router(ByKind):
         return super().make_way(order, deadline=deadline, ahead=ahead)
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
-        """Return the servers of all regions that answer."""
+        """Return the servers of all regions that answer. Without regions, raises what the cloud raises."""
         found: list[BootedServer] = []
         for region in self._regions.values():
             try:
                 found += region.call(region.cloud.servers, since)
             except CloudError as error:
+                if not region.name:
+                    raise
                 LOG.warning("servers that were booted there will be looked for again: %s", error)
         return found
 
