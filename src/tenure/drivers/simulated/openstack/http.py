@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 from wsgiref.util import request_uri, shift_path_info
 
@@ -20,8 +20,6 @@ from tenure.drivers.simulated.openstack.users import FOR_USERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-    from tenure.api.auth import TokenUser
 
 #: The first parts of the paths that are served here.
 PREFIXES: Final = frozenset({"identity", "cloud"})
@@ -43,6 +41,21 @@ _INSTANT: Final = "%Y-%m-%dT%H:%M:%S.000000Z"
 _MAX_BYTES: Final = 1024 * 1024
 
 
+class Account(Protocol):
+    """A user in a project, as a token names him."""
+
+    @property
+    def user_id(self) -> str: ...
+    @property
+    def user_name(self) -> str: ...
+    @property
+    def project_id(self) -> str: ...
+    @property
+    def project_name(self) -> str: ...
+    @property
+    def roles(self) -> tuple[str, ...]: ...
+
+
 class CloudEndpoints:
     """The WSGI application of simulated clouds, by region, beside ``reservations``, which answers all other paths.
 
@@ -53,7 +66,7 @@ class CloudEndpoints:
         self,
         clouds: Mapping[str, OpenStack],
         reservations: WSGIApplication,
-        user_with: Callable[[str], TokenUser | None],
+        user_with: Callable[[str], Account | None],
         around_compute: Callable[[WSGIApplication, str], WSGIApplication] = lambda compute, _region: compute,
     ) -> None:
         self._clouds = {name or ONLY_REGION: cloud for name, cloud in clouds.items()}
@@ -118,7 +131,7 @@ class CloudEndpoints:
         shown = {"token": self._described(user, base)}
         return _answer(start_response, 201 if method == "POST" else 200, shown, ("X-Subject-Token", token))
 
-    def _described(self, user: TokenUser, base: str) -> dict[str, Any]:
+    def _described(self, user: Account, base: str) -> dict[str, Any]:
         """Return a token as Keystone describes it, with the catalogue."""
         now, domain = datetime.now(UTC), {"id": "default", "name": "Default"}
         home = next(iter(self._clouds))
