@@ -196,7 +196,7 @@ def project_name(number: int) -> str:
 def write_hosts(connection: Connection, count: int, now: datetime) -> None:
     """Reservable hosts, numbered from 1, as the simulated cloud has them; a rack and a GPU are the operator's words."""
     with SimulatedCloud.create(hosts=count) as cloud:
-        found = {int(one.external_id): one for one in cloud.discover(HOST)}
+        found = {int(host.external_id): host for host in cloud.discover(HOST)}
     own = {number: _own_properties(number, one.traits) for number, one in found.items()}
     _insert(
         connection,

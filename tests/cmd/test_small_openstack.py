@@ -6,11 +6,15 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tenure.drivers.simulated.openstack.state import FloatingIP, Volume, VolumeSnapshot
 from tests.support.standalone import Standalone, standalone
 from tests.support.waiting import patience
 
@@ -99,6 +103,40 @@ def test_members_see_the_servers_of_their_project_only(service: Standalone):
     assert len(ask(service, "GET", f"{COMPUTE}/os-hypervisors/detail", user="admin")[1]["hypervisors"]) == 2
     for server, user in ((own, "demo"), (others, "admin")):
         assert ask(service, "DELETE", f"{COMPUTE}/servers/{server['id']}", user=user)[0] == 204
+    assert ask(service, "GET", f"{COMPUTE}/servers")[1] == {"servers": []}
+
+
+def test_members_see_the_images_volumes_and_addresses_of_their_project_only(tmp_path: Path):
+    with standalone(tmp_path / "data", hosts=1) as service:
+        with closing(SimulatedCloud(tmp_path / "data" / "cloud.db")) as cloud, cloud.openstack.objects.change():
+            state = cloud.openstack
+            for project in ("demo-project", "admin-project"):
+                image = {"id": f"image-of-{project}", "name": "saved", "status": "active", "owner": project}
+                state.images[image["id"]] = image
+                volume = Volume("data", 1, "fast", project, "u", status="available", id=f"volume-of-{project}")
+                state.volumes[volume.id] = volume
+                state.volume_snapshots[f"of-{project}"] = VolumeSnapshot(volume.id, f"of-{project}", project, {})
+                state.floating_ips[project] = FloatingIP(PUBLIC_NETWORK, "203.0.113.7", project, id=project)
+        images, volumes = "/cloud/RegionOne/image/v2/images", "/cloud/RegionOne/volume/v3/volumes"
+        shown = ask(service, "GET", f"{images}?visibility=private")[1]["images"]
+        assert [found["id"] for found in shown] == ["image-of-demo-project"]
+        shown = ask(service, "GET", f"{volumes}/detail?all_tenants=1")[1]["volumes"]
+        assert [found["id"] for found in shown] == ["volume-of-demo-project"]
+        shown = ask(service, "GET", "/cloud/RegionOne/volume/v3/demo-project/snapshots/detail")[1]["snapshots"]
+        assert [found["name"] for found in shown] == ["of-demo-project"]
+        shown = ask(service, "GET", "/cloud/RegionOne/network/v2.0/floatingips")[1]["floatingips"]
+        assert [found["id"] for found in shown] == ["demo-project"]
+        for method, path in (("GET", images), ("DELETE", images), ("GET", volumes)):
+            kind = path.rpartition("/")[2].removesuffix("s")
+            assert ask(service, method, f"{path}/{kind}-of-admin-project")[0] == 404, (method, path)
+        assert len(ask(service, "GET", f"{volumes}/detail?all_tenants=1", user="admin")[1]["volumes"]) == 2
+        assert ask(service, "DELETE", f"{images}/image-of-demo-project")[0] == 204
+
+
+def test_a_request_has_limits(service: Standalone):
+    body = {"server": {"name": "many", "flavorRef": FLAVOR, "min_count": 101}}
+    assert ask(service, "POST", f"{COMPUTE}/servers", body)[0] == 403
+    assert ask(service, "POST", f"{COMPUTE}/servers", content=b" " * (1024 * 1024 + 1))[0] == 413
     assert ask(service, "GET", f"{COMPUTE}/servers")[1] == {"servers": []}
 
 

@@ -114,7 +114,7 @@ class KindCloud(ByKind):
         return ()
 
     def delegate(self, actor: Actor) -> str:
-        raise CloudRefused(Reason("Nothing can be done in somebody's name here."))
+        raise CloudRefused(Reason("This cloud has no trusts, by which to act in the name of a lease's owner."))
 
     def revoke(self, trust_id: str) -> None:
         pass

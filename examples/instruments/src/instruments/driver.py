@@ -136,7 +136,9 @@ class InstrumentDriver(KindDriver):
             own = {badge.instrument_id for badge in _badges_of(order, badges) if badge.project == order.project_id}
             wanted = {resource.external_id: resource for resource in order.resources}
             for lost in sorted(wanted.keys() - own):
-                found.append(Drift(order.reservation_id, wanted[lost], f"nobody was let in to {wanted[lost].name}"))
+                found.append(
+                    Drift(order.reservation_id, wanted[lost], f"{wanted[lost].name} has no badge of the reservation")
+                )
             for surplus in sorted(own - wanted.keys()):
                 found.append(Drift(order.reservation_id, None, f"the badge for {surplus} is left over"))
         return found

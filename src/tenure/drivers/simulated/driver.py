@@ -130,7 +130,7 @@ class SimulatedCloud(OpenStackCloud):
             cloud.servers[lingering.id] = lingering
             cloud.finish("delete server", lingering.id)
 
-    # Callers: whoever calls Tenure is known to the cloud for as long as a verb acts for him
+    # Callers: the cloud knows the user who calls Tenure for as long as a verb acts in his name
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         with self._known(actor, actor.roles - {"admin"}) as caller:  # who sees flavors of his project only

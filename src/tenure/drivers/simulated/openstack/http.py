@@ -34,8 +34,8 @@ _SERVICES: Final = {
 }
 #: The newest and the oldest microversion of each service that has them.
 _MICROVERSIONS: Final = {"compute": ("2.96", "2.1"), "volume": ("3.70", "3.0")}
-#: What clients call the version of the other services.
-_VERSION_IDS: Final = {"image": "v2.9", "network": "v2.0"}
+#: What each service calls its version.
+_VERSION_IDS: Final = {"compute": "v2.1", "image": "v2.9", "network": "v2.0", "volume": "v3.0"}
 _TOKEN_LASTS: Final = timedelta(days=1)
 _INSTANT: Final = "%Y-%m-%dT%H:%M:%S.000000Z"
 _MAX_BYTES: Final = 1024 * 1024
@@ -141,7 +141,7 @@ class CloudEndpoints:
         ]
         for part, (service_type, name, version) in _SERVICES.items():
             # Glance's and Neutron's endpoints have no version in the catalogue, and clients add it.
-            suffix = "" if part in _VERSION_IDS else f"/{version}"
+            suffix = f"/{version}" if part in _MICROVERSIONS else ""
             urls = {region: f"{base}/cloud/{region}/{part}{suffix}" for region in self._clouds}
             catalogue.append(_in_catalogue(service_type, name, urls))
         return {
@@ -190,7 +190,7 @@ def _version(service: str, url: str) -> dict[str, Any]:
     """Describe the version of a service, as it does itself where no path is given."""
     newest, oldest = _MICROVERSIONS.get(service, ("", ""))
     return {
-        "id": _VERSION_IDS.get(service, "v2.1" if service == "compute" else "v3.0"),
+        "id": _VERSION_IDS[service],
         "status": "CURRENT",
         "version": newest,
         "min_version": oldest,

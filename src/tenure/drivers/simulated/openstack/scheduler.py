@@ -69,7 +69,7 @@ class Scheduler:
         raise NoValidHost
 
     def put(self, server: Server, host: Host) -> Server:
-        """Have the server run on the host, whoever may use that."""
+        """Have the server run on the host, also one that the filter would refuse."""
         server.host = host.service_host
         self._state.servers[server.id] = server
         reservation = (server.flavor or SMALL).extra_specs.get(SCOPED_KEY) or server.hints.get("reservation")

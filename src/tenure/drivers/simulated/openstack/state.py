@@ -110,7 +110,7 @@ class Server:
     tags: list[str] = field(default_factory=list)
     #: The host on which it is being woken.
     place: str = ""
-    #: The image that it was booted from; empty for one that nobody said an image for.
+    #: The id of the image that it was booted from; empty if the request named none.
     image_id: str = ""
     #: Why it could not be booted.
     fault: str = ""
