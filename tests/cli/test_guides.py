@@ -29,6 +29,9 @@ _SERVERS = ("3f0c2a5e-6c0e-4f0e-9e0e-2f6d6f0c8b11", "9d1e7b3c-0a52-4c86-8f13-5b7
 _ID = re.compile(r"(?<!server_id=)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+#: What `shlex` reads as a shell does: a continued line, and text in single quotes.
+_PLAIN = re.compile(r"\\\n|'[^']*'")
+
 #: A command whose answer goes into a variable.
 _ASSIGNMENT = re.compile(r"(\w+)=\$\((.*)\)")
 
@@ -53,7 +56,7 @@ def run(service: Standalone, command: str) -> subprocess.CompletedProcess[str]:
     environ = service.environment("tenure-demo")
     environ |= {"PATH": f"{BIN}:{os.environ['PATH']}", "TZ": "UTC"}
     words = shlex.split(command, comments=True)
-    if words[0] in {"tenure", "openstack"} and not set(command) & set("|<>&;$`\n"):
+    if words[0] in {"tenure", "openstack"} and not set(_PLAIN.sub("", command)) & set("|<>&;$`\n"):
         return run_forked(*words, env=environ)  # nothing is left for a shell to do
     shell = ["bash", "-c", command]
     return subprocess.run(shell, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
