@@ -22,7 +22,7 @@ from bench.demand import (
 )
 from bench.exact import Best, best
 from bench.replay import FirstFitPlanner, Outcome, by_choice, by_order, crowded, free_share, play, play_unmoved
-from tenure.services.planning import Planner
+from tenure.services.planning.planner import Planner
 from tests.support.databases import SQLITE, DatabaseServers
 
 Say = Callable[[str], None]

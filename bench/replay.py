@@ -21,7 +21,7 @@ from tenure.domain.period import Period
 from tenure.domain.resource import DiscoveredResource, scarcity
 from tenure.factory import load_types
 from tenure.services.context import Rules
-from tenure.services.planning import Planner
+from tenure.services.planning.planner import Planner
 from tenure.store import schema
 from tenure.store.database import Database, Transaction
 from tenure.store.tables import AllocationRow

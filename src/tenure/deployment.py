@@ -44,11 +44,11 @@ from tenure.rpc.bus import Misconfigured
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
-from tenure.services.enforcement import Origin
-from tenure.services.events import EventService
-from tenure.services.healing import HealingService
-from tenure.services.outbox import OutboxService
-from tenure.services.quotas import FixedLimits, Quotas, RememberedLimits, names_of
+from tenure.services.enforcement.filters import Origin
+from tenure.services.events.service import EventService
+from tenure.services.limits.quotas import FixedLimits, Quotas, RememberedLimits, names_of
+from tenure.services.notifications.outbox import OutboxService
+from tenure.services.resources.healing import HealingService
 from tenure.store.database import Database
 from tenure.tracing import id_for_services
 

@@ -35,18 +35,18 @@ from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
-from tenure.services.default_leases import DefaultLeaseBook
-from tenure.services.enforcement import Enforcement, Origin, deliver_to_filter
-from tenure.services.events import EventService
-from tenure.services.healing import Healer, HealingService
-from tenure.services.inventory import InventoryService
-from tenure.services.leases import LeaseService
-from tenure.services.limits import LimitService
+from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
+from tenure.services.events.preemption import PreemptionService
+from tenure.services.events.service import EventService
+from tenure.services.leases.default_leases import DefaultLeaseBook
+from tenure.services.leases.service import LeaseService
+from tenure.services.limits.quotas import Quotas
+from tenure.services.limits.service import LimitService
 from tenure.services.manager import Manager, metered
-from tenure.services.outbox import OutboxService
-from tenure.services.preemption import PreemptionService
-from tenure.services.quotas import Quotas
-from tenure.services.resources import ResourceService
+from tenure.services.notifications.outbox import OutboxService
+from tenure.services.resources.healing import Healer, HealingService
+from tenure.services.resources.inventory import InventoryService
+from tenure.services.resources.service import ResourceService
 from tenure.store import schema
 from tenure.store.database import Database
 

@@ -14,7 +14,7 @@ from tenure.config import new_config
 from tenure.domain.errors import Denied
 from tenure.enforcement.contract import EnforcementFilter, Values
 from tenure.enforcement.duration import MaxLeaseDurationFilter
-from tenure.services.quotas import FixedLimits, Quotas
+from tenure.services.limits.quotas import FixedLimits, Quotas
 from tests.api.rig import Api, minutes, open_api, rfc3339
 from tests.support.engines import rebuild
 

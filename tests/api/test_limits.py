@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.domain.errors import Unavailable
-from tenure.services.quotas import FixedLimits, Quotas
+from tenure.services.limits.quotas import FixedLimits, Quotas
 from tests.api.rig import Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
 

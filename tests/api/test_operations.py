@@ -10,10 +10,10 @@ from typing import Any, cast
 from tenure.api.openapi import describe
 from tenure.api.table import operations_of
 from tenure.api.versions import LATEST
-from tenure.services.leases import LeaseService
-from tenure.services.limits import LimitService
+from tenure.services.leases.service import LeaseService
+from tenure.services.limits.service import LimitService
 from tenure.services.manager import OPERATIONS, Manager
-from tenure.services.resources import ResourceService
+from tenure.services.resources.service import ResourceService
 from tests.api.rig import ADDRESS, HOSTS, NETWORK, Api, open_api
 from tests.support.world import ADMIN
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, Server
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.api.rig import Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
 

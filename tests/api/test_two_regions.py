@@ -13,7 +13,7 @@ import pytest
 from tenure.domain.volume import pool_id
 from tenure.drivers.simulated import Fault, FaultKind, Server, SimulatedCloud
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
-from tenure.services.default_leases import DefaultLeaseBook
+from tenure.services.leases.default_leases import DefaultLeaseBook
 from tests.api.rig import ADDRESS, FLAVORS, HOSTS, INSTANCES, NETWORK, Api, api_over
 from tests.support.regions import NORTH, SOUTH, Regions, open_regions
 

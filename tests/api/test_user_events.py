@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.api.rig import HOSTS, Api
 from tests.support.engines import HOUR, rebuild
 

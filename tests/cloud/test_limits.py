@@ -11,7 +11,7 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 
 from tenure.factory import load_types
-from tenure.services.quotas import names_of
+from tenure.services.limits.quotas import names_of
 from tests.support.cloud import Cloud, Undo
 from tests.support.site import Site, answered, moment, open_site
 

@@ -33,8 +33,8 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, load_types
 from tenure.rpc.listener import NovaListener
-from tenure.services.outbox import Message
-from tenure.services.quotas import FixedLimits, Quotas
+from tenure.services.limits.quotas import FixedLimits, Quotas
+from tenure.services.notifications.outbox import Message
 from tenure.tracing import traced
 from tests.support.deployment import Options, write_config
 from tests.support.openstack import PASSWORD, FakeOpenStack

@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.request import LeaseChange
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tenure.store import schema
 from tests.api.rig import Api, api_over
 from tests.cmd.conftest import Site

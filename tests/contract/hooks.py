@@ -10,7 +10,7 @@ from zlib import crc32
 import schemathesis
 
 from tenure.api.schemas.moments import MINUTE_PATTERN, RFC3339_PATTERN
-from tenure.services.bounds import MAX_RESERVATIONS
+from tenure.services.leases.bounds import MAX_RESERVATIONS
 
 _LEASE = "/v1/leases/{lease_id}"
 #: What a schema cannot express of leases: how dates lie to each other and to now, and what is free.

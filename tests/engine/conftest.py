@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.support.engines import Checkpoints, rebuild
 from tests.support.world import World, open_world
 

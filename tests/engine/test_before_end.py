@@ -14,7 +14,7 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.services.context import Rules
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.support.engines import (
     HOUR,
     MINUTE,

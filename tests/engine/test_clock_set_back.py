@@ -10,7 +10,7 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.resource import ResourceHealth
 from tenure.drivers.simulated import HostHealth
 from tenure.services.context import Rules
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.support.engines import (
     HOUR,
     MINUTE,

@@ -15,8 +15,8 @@ from tenure.domain.errors import Conflict
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
-from tenure.services.default_leases import DefaultLeaseBook
-from tenure.services.quotas import FixedLimits, Quotas
+from tenure.services.leases.default_leases import DefaultLeaseBook
+from tenure.services.limits.quotas import FixedLimits, Quotas
 from tests.support.engines import rebuild
 from tests.support.world import OWNER, STRANGER, World, open_world
 

@@ -16,7 +16,7 @@ from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.lease import LeaseStatus
 from tenure.engine.delivery import BATCH
 from tenure.factory import Service
-from tenure.services.outbox import DELIVERY_TIME, MAX_REFUSALS, Message, OutboxService
+from tenure.services.notifications.outbox import DELIVERY_TIME, MAX_REFUSALS, Message, OutboxService
 from tenure.store.database import Transaction
 from tenure.store.tables import OutboxRow
 from tests.support.engines import HOUR, MINUTE, SECOND, Killed, another, lease_of, rebuild

@@ -21,7 +21,7 @@ from tenure.domain.reason import Reason
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudRefused
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.support import ledger
 from tests.support.engines import HOUR, Checkpoints, Killed, another, lease_of, path_of, rebuild, status_of, watch
 from tests.support.waiting import patience

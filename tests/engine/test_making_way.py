@@ -10,8 +10,8 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated import EffectKind
 from tenure.engine.preemption import Preemption
 from tenure.services.context import Rules
-from tenure.services.outbox import Message
-from tenure.services.preemption import TOPIC, PreemptionService
+from tenure.services.events.preemption import TOPIC, PreemptionService
+from tenure.services.notifications.outbox import Message
 from tests.support.engines import effects_of, lease_of, rebuild
 from tests.support.world import HOST, NOW, OWNER, open_world
 

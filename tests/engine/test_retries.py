@@ -15,7 +15,7 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy, Progress
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.services.context import Rules
-from tenure.services.events import EventService, Work
+from tenure.services.events.service import EventService, Work
 from tests.support.engines import (
     HOUR,
     MINUTE,

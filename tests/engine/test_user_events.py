@@ -11,7 +11,7 @@ from tenure.domain.errors import Conflict, InvalidParameter, InvalidState, Lease
 from tenure.domain.lease import MAX_USER_EVENTS, Event, EventStatus, EventType, Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, UserEvent
 from tenure.drivers.simulated import Fault, FaultKind
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.support.engines import (
     HOUR,
     MINUTE,

@@ -23,7 +23,7 @@ from tenure.rpc import serving
 from tenure.rpc.bus import notification_transport
 from tenure.rpc.listener import NovaListener, Report
 from tenure.rpc.notifier import NotificationSink
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 from tests.rpc.conftest import in_memory
 from tests.support.waiting import patience
 from tests.support.world import NOW, World

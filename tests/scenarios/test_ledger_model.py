@@ -39,8 +39,8 @@ from tenure.domain.period import ENDLESS
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
-from tenure.services import survey
 from tenure.services.context import Rules
+from tenure.services.planning import survey
 from tenure.store.tables import AllocationRow
 from tests.scenarios.test_model import template
 from tests.support import ledger

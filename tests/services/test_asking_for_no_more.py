@@ -11,8 +11,8 @@ import pytest
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import Fault, FaultKind
-from tenure.services import bounds
 from tenure.services.context import Rules
+from tenure.services.leases import bounds
 from tests.support import ledger
 from tests.support.engines import rebuild
 from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation, url_in

@@ -21,9 +21,9 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.enforcement.external import AWAY, DENIED, ExternalServiceFilter
-from tenure.services.commitments import notify_updated
-from tenure.services.enforcement import PATIENCE
-from tenure.services.outbox import MAX_REFUSALS
+from tenure.services.enforcement.commitments import notify_updated
+from tenure.services.enforcement.filters import PATIENCE
+from tenure.services.notifications.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
 from tests.support.credits import Call, Credits, filter_for
 from tests.support.engines import deliver_all

@@ -15,7 +15,7 @@ from tenure.deployment import ConfigurationError, open_quotas
 from tenure.domain.errors import OverQuota, TenureError, TooManyConflicts
 from tenure.domain.request import LeaseChange, LeaseQuery, ReservationChange
 from tenure.factory import load_types
-from tenure.services.quotas import FixedLimits, Quotas, names_of
+from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.engines import rebuild
 from tests.support.waiting import patience

@@ -15,7 +15,7 @@ from tenure.deployment import ConfigurationError, open_filters, open_quotas
 from tenure.domain.errors import OverQuota, Unavailable
 from tenure.domain.request import LeaseChange, LeaseQuery
 from tenure.enforcement.external import AWAY
-from tenure.services.quotas import Quotas
+from tenure.services.limits.quotas import Quotas
 from tests.support.certificates import ELSEWHERE, Authority, Certificate, Terminator, terminating_tls
 from tests.support.credits import Credits, filter_for
 from tests.support.engines import deliver_all, rebuild

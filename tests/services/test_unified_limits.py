@@ -15,7 +15,7 @@ from tenure.config import new_config, read_config
 from tenure.deployment import ConfigurationError, open_quotas
 from tenure.domain.errors import OverQuota, Unavailable
 from tenure.domain.request import LeaseChange, LeaseQuery
-from tenure.services.quotas import Quotas, RememberedLimits, names_of
+from tenure.services.limits.quotas import Quotas, RememberedLimits, names_of
 from tests.support.engines import rebuild
 from tests.support.openstack.answers import Seen
 from tests.support.openstack.cloud import PASSWORD, FakeOpenStack

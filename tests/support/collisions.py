@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from tenure.services.planning import Planner
+from tenure.services.planning.planner import Planner
 from tenure.store.resources import ResourceStore
 from tests.support.waiting import SECONDS, patience
 from tests.support.world import World

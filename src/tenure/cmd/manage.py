@@ -27,9 +27,9 @@ from tenure.deployment import ConfigurationError, open_database, open_driver, op
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
 from tenure.services.context import Rules
-from tenure.services.inventory import InventoryService
-from tenure.services.outbox import OutboxService
+from tenure.services.notifications.outbox import OutboxService
 from tenure.services.regions import RegionService
+from tenure.services.resources.inventory import InventoryService
 from tenure.store import schema
 from tenure.store.database import Database
 

@@ -38,7 +38,7 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.openstack.http import CloudEndpoints
 from tenure.factory import Filters, Parts, Service, build, load_types, open_type_drivers
 from tenure.services.context import Rules
-from tenure.services.quotas import FixedLimits, Quotas, names_of
+from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService
 from tenure.store import schema
 from tenure.store.database import Database

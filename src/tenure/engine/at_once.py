@@ -15,7 +15,7 @@ from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef, trust_i
 from tenure.engine.performer import Performer
 from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
-from tenure.services.events import EventService, Work
+from tenure.services.events.service import EventService, Work
 
 LOG = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from tenure.services.events import EventService
-from tenure.services.outbox import OutboxService
+from tenure.services.events.service import EventService
+from tenure.services.notifications.outbox import OutboxService
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tenure.clock import Clock
 from tenure.metrics import DELIVERIES
-from tenure.services.outbox import DELIVERY_TIME, Message, OutboxService
+from tenure.services.notifications.outbox import DELIVERY_TIME, Message, OutboxService
 
 LOG = logging.getLogger(__name__)
 

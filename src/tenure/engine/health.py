@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection
 
 from tenure.drivers.contract import CloudDriver, CloudError, parts_of
-from tenure.services.healing import Healed, HealingService
+from tenure.services.resources.healing import Healed, HealingService
 
 LOG = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
 )
 from tenure.metrics import ATTEMPTS, LATENESS
-from tenure.services.events import EventService, Work
+from tenure.services.events.service import EventService, Work
 from tenure.tracing import GLOBAL_REQUEST_ID, REQUEST_ID, new_request_id, traced
 
 LOG = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection
 
 from tenure.drivers.contract import CloudDriver, CloudError, parts_of
-from tenure.services.healing import HealingService
-from tenure.services.inventory import InventoryService
+from tenure.services.resources.healing import HealingService
+from tenure.services.resources.inventory import InventoryService
 
 LOG = logging.getLogger(__name__)
 

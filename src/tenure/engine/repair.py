@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, parts_of
-from tenure.services.events import EventService
+from tenure.services.events.service import EventService
 
 LOG = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from tenure.rpc.operations import TABLE, Operation
 from tenure.rpc.server import VERSION
 from tenure.rpc.serving import in_one_line
 from tenure.rpc.wire import decode_error
-from tenure.services.leases import LeaseService
-from tenure.services.limits import LimitService
+from tenure.services.leases.service import LeaseService
+from tenure.services.limits.service import LimitService
 from tenure.services.manager import Manager
-from tenure.services.resources import ResourceService
+from tenure.services.resources.service import ResourceService
 
 LOG = logging.getLogger(__name__)
 

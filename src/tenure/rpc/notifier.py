@@ -11,7 +11,7 @@ from oslo_config.cfg import ConfigOpts
 
 from tenure.clock import Clock
 from tenure.rpc.bus import Misconfigured, notification_transport
-from tenure.services.outbox import Message
+from tenure.services.notifications.outbox import Message
 
 #: How often one attempt tries to send again if the connection is lost. The outbox makes the next attempt.
 RETRIES = 1

@@ -9,10 +9,10 @@ from typing import Any, get_type_hints
 
 from tenure.rpc.wire import decode, encode
 from tenure.services.context import new_id
-from tenure.services.leases import LeaseService
-from tenure.services.limits import LimitService
+from tenure.services.leases.service import LeaseService
+from tenure.services.limits.service import LimitService
 from tenure.services.manager import OPERATIONS, Manager
-from tenure.services.resources import ResourceService
+from tenure.services.resources.service import ResourceService
 
 #: The services whose methods are operations, by the first part of the operations' names.
 SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}

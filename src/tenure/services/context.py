@@ -14,8 +14,8 @@ from tenure.domain.lease import Action, HistoryEntry, Lease, LeaseStatus, next_s
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import ResourceRef
-from tenure.services.commitments import notify_created, notify_ended, notify_updated
-from tenure.services.notices import notification_payload
+from tenure.services.enforcement.commitments import notify_created, notify_ended, notify_updated
+from tenure.services.notifications.notices import notification_payload
 from tenure.store.database import Transaction
 
 #: Whether an actor may do what a policy rule covers to a target (``project_id``, ``user_id``).

@@ -13,9 +13,9 @@ from typing import ParamSpec, TypeVar, cast
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
 from tenure.metrics import REFUSALS, timed
-from tenure.services.leases import LeaseService
-from tenure.services.limits import LimitService
-from tenure.services.resources import ResourceService
+from tenure.services.leases.service import LeaseService
+from tenure.services.limits.service import LimitService
+from tenure.services.resources.service import ResourceService
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -32,7 +32,7 @@ from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import MAX_USER_EVENTS, Lease, Reservation
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, UserEvent
 from tenure.resources.contract import ResourceType
-from tenure.services.bounds import MAX_RESERVATIONS
+from tenure.services.leases.bounds import MAX_RESERVATIONS
 
 #: The longest hold of a lease, in seconds.
 LONGEST_HOLD = 3600

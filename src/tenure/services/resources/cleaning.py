@@ -14,9 +14,9 @@ from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, columns_of, write_history
-from tenure.services.demands import demand_of
-from tenure.services.naming import reason_about
-from tenure.services.planning import Planner
+from tenure.services.planning.demands import demand_of
+from tenure.services.planning.planner import Planner
+from tenure.services.resources.naming import reason_about
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 

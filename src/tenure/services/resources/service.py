@@ -32,7 +32,7 @@ from tenure.drivers.contract import (
 )
 from tenure.resources.contract import Inventory, ResourceTypes
 from tenure.services.context import Authorize, CloudActions, require
-from tenure.services.healing import Healer, empty_all
+from tenure.services.resources.healing import Healer, empty_all
 from tenure.store.database import Database, Transaction
 
 #: The maximum length of a property name, in characters.

@@ -11,7 +11,7 @@ from tenure.domain.lease import AllocationState, EventStatus, EventType, Lease, 
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.services.before_end import given_up_reservations
+from tenure.services.events.before_end import given_up_reservations
 from tenure.store.database import Transaction
 
 

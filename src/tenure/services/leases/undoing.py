@@ -19,10 +19,10 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import ENDLESS
 from tenure.domain.reason import Reason
-from tenure.services.commitments import notify_ended, notify_updated
 from tenure.services.context import Rules, apply, columns_of, notify, write_history
-from tenure.services.provisional import search_for_remains
-from tenure.services.user_events import restore_events
+from tenure.services.enforcement.commitments import notify_ended, notify_updated
+from tenure.services.events.user_events import restore_events
+from tenure.services.leases.provisional import search_for_remains
 from tenure.store.database import Transaction
 
 

@@ -17,7 +17,7 @@ from tenure.domain.errors import Denied, TooManyConflicts, Unavailable
 from tenure.domain.lease import Lease
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.resources.contract import ResourceTypes
-from tenure.services.commitments import (
+from tenure.services.enforcement.commitments import (
     COMMIT_CREATE,
     COMMIT_UPDATE,
     ON_END,
@@ -25,9 +25,9 @@ from tenure.services.commitments import (
     promise_withdrawal,
     withdraw,
 )
-from tenure.services.outbox import Message
-from tenure.services.quotas import Quotas
-from tenure.services.statements import Values, from_json, proposal, revision, served, statement
+from tenure.services.enforcement.statements import Values, from_json, proposal, revision, served, statement
+from tenure.services.limits.quotas import Quotas
+from tenure.services.notifications.outbox import Message
 from tenure.store.database import Database, OutcomeUnknown, Transaction
 
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from tenure.domain.allocation import Candidate, Choice, Demand, beside, choose
 from tenure.domain.period import Period
-from tenure.services.budget import Budget
+from tenure.services.planning.budget import Budget
 from tenure.store.allocations import SAMPLE
 from tenure.store.database import Transaction
 

@@ -24,7 +24,8 @@ from tenure.domain.reason import Reason
 from tenure.domain.resource import Registration
 from tenure.drivers.contract import SLOWEST_BOOT, Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
-from tenure.services.before_end import (
+from tenure.services.context import Rules, apply, columns_of, new_id, notify, write_history
+from tenure.services.events.before_end import (
     given_up_reservations,
     has_failed,
     is_awaited,
@@ -34,13 +35,9 @@ from tenure.services.before_end import (
     record_finished,
     start_waiting,
 )
-from tenure.services.cleaning import cleaned_at, release
-from tenure.services.context import Rules, apply, columns_of, new_id, notify, write_history
-from tenure.services.demands import demand_of
-from tenure.services.healing import flag, lacking, request_mending
-from tenure.services.orders import kept_orders, leftover_orders, orders_of, planned_orders
-from tenure.services.planning import Planner, Stuck
-from tenure.services.undoing import (
+from tenure.services.events.orders import kept_orders, leftover_orders, orders_of, planned_orders
+from tenure.services.events.user_events import due_events, notify_event
+from tenure.services.leases.undoing import (
     end_with_the_lease,
     give_up,
     ids_in,
@@ -49,7 +46,10 @@ from tenure.services.undoing import (
     unmake,
     update_undone,
 )
-from tenure.services.user_events import due_events, notify_event
+from tenure.services.planning.demands import demand_of
+from tenure.services.planning.planner import Planner, Stuck
+from tenure.services.resources.cleaning import cleaned_at, release
+from tenure.services.resources.healing import flag, lacking, request_mending
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
 

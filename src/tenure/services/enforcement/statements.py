@@ -12,7 +12,7 @@ from tenure.domain.allocation import Allocation
 from tenure.domain.capacity import WHOLE
 from tenure.domain.lease import AllocationState, EventType, Lease, Reservation, ReservationStatus
 from tenure.domain.resource import Resource
-from tenure.services.notices import notification_payload
+from tenure.services.notifications.notices import notification_payload
 from tenure.store.database import Transaction
 
 Values = dict[str, Any]

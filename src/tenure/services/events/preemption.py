@@ -8,7 +8,7 @@ from datetime import datetime
 
 from tenure.drivers.contract import Order, Preempted
 from tenure.services.context import Rules
-from tenure.services.events import EventService
+from tenure.services.events.service import EventService
 from tenure.store.database import Database, Transaction
 
 TOPIC = "lease.preemption"

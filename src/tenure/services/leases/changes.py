@@ -37,15 +37,15 @@ from tenure.domain.period import ENDLESS, TICK, Period, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.domain.requirement import Comparison
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
-from tenure.services.bounds import check_one_more, check_sizes
-from tenure.services.budget import Budget
 from tenure.services.context import Rules, apply, new_id, notify, write_history
-from tenure.services.default_leases import give_way
-from tenure.services.demands import demand_of
-from tenure.services.healing import request_mending
-from tenure.services.planning import Planner
-from tenure.services.survey import is_large
-from tenure.services.user_events import check_events, replace_events
+from tenure.services.events.user_events import check_events, replace_events
+from tenure.services.leases.bounds import check_one_more, check_sizes
+from tenure.services.leases.default_leases import give_way
+from tenure.services.planning.budget import Budget
+from tenure.services.planning.demands import demand_of
+from tenure.services.planning.planner import Planner
+from tenure.services.planning.survey import is_large
+from tenure.services.resources.healing import request_mending
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 

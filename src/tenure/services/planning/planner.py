@@ -17,8 +17,8 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 from tenure.domain.shortfall import Shortfall
 from tenure.resources.contract import ResourceTypes
-from tenure.services.budget import Budget
-from tenure.services.demands import demand_of
+from tenure.services.planning.budget import Budget
+from tenure.services.planning.demands import demand_of
 from tenure.store.conditions import Fixed
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Transaction

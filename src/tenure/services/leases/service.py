@@ -40,9 +40,12 @@ from tenure.domain.request import (
 )
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
-from tenure.services.bounds import check_sizes
-from tenure.services.budget import Budget
-from tenure.services.changes import (
+from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, new_id, notify, require, write_history
+from tenure.services.enforcement.commitments import notify_ended
+from tenure.services.enforcement.filters import Enforcement
+from tenure.services.events.user_events import check_events, new_events
+from tenure.services.leases.bounds import check_sizes
+from tenure.services.leases.changes import (
     Facts,
     LeaseChanger,
     bind,
@@ -56,15 +59,12 @@ from tenure.services.changes import (
     placed_demand,
     resolve,
 )
-from tenure.services.commitments import notify_ended
-from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, new_id, notify, require, write_history
-from tenure.services.enforcement import Enforcement
-from tenure.services.planning import Planner
-from tenure.services.provisional import check_confirmed, confirmation_deadline, search_for_remains
-from tenure.services.survey import found_before, is_large, survey
-from tenure.services.trusts import Need, Trusts
-from tenure.services.undoing import promise
-from tenure.services.user_events import check_events, new_events
+from tenure.services.leases.provisional import check_confirmed, confirmation_deadline, search_for_remains
+from tenure.services.leases.trusts import Need, Trusts
+from tenure.services.leases.undoing import promise
+from tenure.services.planning.budget import Budget
+from tenure.services.planning.planner import Planner
+from tenure.services.planning.survey import found_before, is_large, survey
 from tenure.store.database import Database, Transaction
 
 LOG = logging.getLogger(__name__)

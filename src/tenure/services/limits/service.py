@@ -7,7 +7,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.request import Allowance, Allowances
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Authorize, require
-from tenure.services.quotas import UNLIMITED, Quotas, names_of
+from tenure.services.limits.quotas import UNLIMITED, Quotas, names_of
 from tenure.store.database import Database
 
 

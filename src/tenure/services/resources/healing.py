@@ -31,9 +31,9 @@ from tenure.domain.resource import KnownHealth, Resource, ResourceHealth
 from tenure.drivers.contract import Health, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, columns_of, new_id, notify, write_history
-from tenure.services.demands import demand_of
-from tenure.services.naming import name_for_owner, reason_about
-from tenure.services.planning import Planner
+from tenure.services.planning.demands import demand_of
+from tenure.services.planning.planner import Planner
+from tenure.services.resources.naming import name_for_owner, reason_about
 from tenure.store.database import Database, Transaction
 
 LOG = logging.getLogger(__name__)
