@@ -40,10 +40,12 @@ from tenure.services.events.preemption import PreemptionService
 from tenure.services.events.service import EventService
 from tenure.services.leases.default_leases import DefaultLeaseBook
 from tenure.services.leases.service import LeaseService
+from tenure.services.leases.trusts import IdleTrusts
 from tenure.services.limits.quotas import Quotas
 from tenure.services.limits.service import LimitService
 from tenure.services.manager import Manager, metered
 from tenure.services.notifications.outbox import OutboxService
+from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
 from tenure.services.resources.service import ResourceService
@@ -144,6 +146,7 @@ class Service:
     manager: Manager
     engine: Engine
     events: EventService
+    drift: DriftService
     outbox: OutboxService
     repair: Repair
     clock_watch: ClockWatch
@@ -157,6 +160,7 @@ def build(parts: Parts) -> Service:
     """Wire a manager with its engine."""
     driver = _routed(parts)
     events = EventService(parts.db, parts.types, parts.rules)
+    drift = DriftService(parts.db, parts.types)
     outbox = OutboxService(parts.db, parts.rules)
     wake, look = _Relay(), _Relay()
     inventories = {kind.inventory for kind in parts.types}
@@ -172,7 +176,7 @@ def build(parts: Parts) -> Service:
         mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
         checkpoint=parts.checkpoint,
     )
-    repair = Repair(events, driver, inventories, tally=tally, wake=wake)
+    repair = Repair(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
     listed = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_listed}
     health_check = HealthCheck(healing, driver, inventories)
@@ -189,7 +193,7 @@ def build(parts: Parts) -> Service:
         health,
     ]
     if parts.rules.preemption_notice:
-        preemption = Preemption(PreemptionService(parts.db, events, parts.rules), driver)
+        preemption = Preemption(PreemptionService(parts.db, parts.rules), driver)
         periodic.append(Periodic("preemption", preemption.run, PREEMPTION_INTERVAL))
     if parts.inventory_interval is not None:
         periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
@@ -214,6 +218,7 @@ def build(parts: Parts) -> Service:
     look.target = look_soon
     effects = AtOnce(
         events,
+        drift,
         performer,
         driver,
         workers,
@@ -248,7 +253,9 @@ def build(parts: Parts) -> Service:
     if parts.default_terms is not None:
         defaults = DefaultLeases(manager.leases, DefaultLeaseBook(parts.db), driver, parts.clock, parts.default_terms)
         engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
-    return Service(metered(manager), engine, events, outbox, repair, clock_watch, healing, health_check, refresh, parts)
+    return Service(
+        metered(manager), engine, events, drift, outbox, repair, clock_watch, healing, health_check, refresh, parts
+    )
 
 
 def _routed(parts: Parts) -> CloudDriver:

@@ -139,7 +139,7 @@ def test_stuck_leftover_blocks_no_other(world: World):
     leases = [world.book(1), world.book(1)]
     world.engine.settle()
     for lease in leases:
-        [order] = world.service.events.orders(lease.id)
+        [order] = world.orders(lease.id)
         world.leases.delete(OWNER, lease.id)
         world.cloud.ensure_started(replace(order, resources=()))
     stays, goes = sorted(lease.reservations[0].id for lease in leases)
@@ -154,7 +154,7 @@ def test_unknown_reservation_in_the_cloud_is_left_alone(world: World, caplog: py
     """Others may use the same cloud, and the same names. It is logged once."""
     lease = world.book(1)
     world.engine.settle()
-    [order] = world.service.events.orders(lease.id)
+    [order] = world.orders(lease.id)
     world.cloud.ensure_started(replace(order, reservation_id="somebody's", resources=()))
     for _ in range(3):
         assert world.service.repair.run() == 0

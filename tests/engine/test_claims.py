@@ -166,7 +166,7 @@ def test_repair_pass_leaves_live_reservations_alone(world: World, checkpoints: C
 def test_failed_repair_pass_is_repeated(world: World):
     lease = world.book(1, hours=1)
     world.engine.settle()
-    [order] = world.service.events.orders(lease.id)
+    [order] = world.orders(lease.id)
     world.pass_time(2 * HOUR)
     world.cloud.ensure_started(order)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended"))

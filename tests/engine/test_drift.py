@@ -45,12 +45,12 @@ def group_of(world: World, lease: Lease) -> str:
 def assert_as_it_should_be(world: World) -> None:
     """Every started reservation has its hosts, and its owner; all others are in the pool."""
     groups = world.cloud.world.groups()
-    wanted = {order.reservation_id: order for order in world.service.events.running(HOST)}
+    wanted = {order.reservation_id: order for order in world.service.drift.running(HOST)}
     assert groups.keys() == wanted.keys()
     for reservation_id, order in wanted.items():
         assert sorted(groups[reservation_id].hosts) == sorted(resource.external_id for resource in order.resources)
         assert groups[reservation_id].project_id == order.project_id
-    assert world.cloud.world.pool() == {resource.external_id for resource in world.service.events.unheld(HOST)}
+    assert world.cloud.world.pool() == {resource.external_id for resource in world.service.drift.unheld(HOST)}
 
 
 def tally(world: World) -> tuple[int, int]:

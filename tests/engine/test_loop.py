@@ -103,7 +103,7 @@ def test_the_running_engine_repairs_once_a_minute(tmp_path):
     with open_world(tmp_path, workers=2) as world:
         lease = world.book(1, hours=1)
         world.engine.settle()
-        [order] = world.service.events.orders(lease.id)
+        [order] = world.orders(lease.id)
         world.pass_time(2 * HOUR)
         with running(world):
             for _ in range(2):

@@ -32,7 +32,7 @@ def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
         starts_at = NOW + timedelta(hours=1)
         request = LeaseRequest("lease", starts_at, starts_at + timedelta(hours=1), reservations=(wanted, wanted))
         lease = world.leases.create(OWNER, request)
-        service = PreemptionService(world.db, world.service.events, rules)
+        service = PreemptionService(world.db, rules)
         preemption = Preemption(service, world.cloud)
         for left in (NOTICE, timedelta(seconds=30), timedelta(seconds=5)):
             world.pass_until(starts_at - left)
@@ -53,7 +53,7 @@ def test_server_is_notified_again_when_the_start_has_moved(tmp_path: Path):
         world.cloud.world.instances.add_flavor("spot", extra_specs={"blazar:preemptible": "true"})
         server_id = world.cloud.world.instances.boot("somebody", "spot")
         lease = world.book(1, start=1)
-        preemption = Preemption(PreemptionService(world.db, world.service.events, rules), world.cloud)
+        preemption = Preemption(PreemptionService(world.db, rules), world.cloud)
         deadlines = [NOW + timedelta(hours=1), NOW + timedelta(hours=2)]
         for deadline in deadlines:
             world.leases.update(OWNER, lease.id, LeaseChange(starts_at=deadline, ends_at=deadline + NOTICE))

@@ -356,7 +356,7 @@ def test_server_of_others_is_not_deleted(world: World):
 def test_repair_takes_back_late_effects(world: World):
     lease = world.book(1, hours=1)
     world.engine.settle()
-    [order] = world.service.events.orders(lease.id)
+    [order] = world.orders(lease.id)
     world.pass_time(2 * HOUR)
     world.cloud.ensure_started(order)
     assert world.service.repair.run() == 1

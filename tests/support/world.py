@@ -18,13 +18,14 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
-from tenure.drivers.contract import ResourceRef
+from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, build, load_types
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
+from tenure.services.events.orders import orders_of
 from tenure.store.database import Database, Transaction
 from tests.support import schemas
 
@@ -152,6 +153,12 @@ class World:
 
     def hosts_of(self, lease_id: str, actor: Actor = ADMIN) -> list[str]:
         return sorted(resource.resource.name for resource in self.leases.resources(actor, lease_id, HOST))
+
+    def orders(self, lease_id: str) -> list[Order]:
+        """Return the lease's reservations as orders for a driver."""
+        with self.db.read() as tx:
+            lease = tx.leases.get(lease_id)
+            return list(orders_of(tx, [lease], pinned_only=False)) if lease else []
 
     def restart(self) -> None:
         """Build the service again, as after the end of its process."""

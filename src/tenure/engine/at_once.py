@@ -16,6 +16,7 @@ from tenure.engine.performer import Performer
 from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
 from tenure.services.events.service import EventService, Work
+from tenure.services.resources.drift import DriftService
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class AtOnce:
     def __init__(
         self,
         events: EventService,
+        drift: DriftService,
         performer: Performer,
         driver: CloudDriver,
         workers: Workers,
@@ -45,6 +47,7 @@ class AtOnce:
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._events = events
+        self._drift = drift
         self._performer = performer
         self._driver = driver
         self._workers = workers
@@ -108,7 +111,7 @@ class AtOnce:
 
     def _take_back(self, reservation_ids: Collection[str]) -> None:
         try:
-            take_back(self._events, self._driver, reservation_ids)
+            take_back(self._drift, self._driver, reservation_ids)
         except Exception:
             LOG.exception("reservations that are over could not be taken back; the repair pass will do it")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, parts_of
-from tenure.services.events.service import EventService
+from tenure.services.leases.trusts import IdleTrusts
+from tenure.services.resources.drift import DriftService
 
 LOG = logging.getLogger(__name__)
 
@@ -42,10 +43,10 @@ class DriftTally:
         self.on_mended(resource_type)
 
 
-def take_back(events: EventService, driver: CloudDriver, reservation_ids: Collection[str]) -> set[str]:
+def take_back(drift: DriftService, driver: CloudDriver, reservation_ids: Collection[str]) -> set[str]:
     """Take back the cloud resources of reservations that are over; return the reservations without any left."""
     gone = set(reservation_ids)
-    for order in events.leftovers(reservation_ids):
+    for order in drift.leftovers(reservation_ids):
         try:
             done = driver.ensure_ended(order).done
         except CloudError as error:
@@ -65,14 +66,16 @@ class Repair:
 
     def __init__(
         self,
-        events: EventService,
+        drift: DriftService,
+        trusts: IdleTrusts,
         driver: CloudDriver,
         inventories: Collection[str],
         *,
         tally: DriftTally | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self._events = events
+        self._drift = drift
+        self._trusts = trusts
         self._driver = driver
         self._inventories = sorted(inventories)
         self._wake = wake
@@ -103,7 +106,7 @@ class Repair:
         Each call may last as long as the time-out of the cloud. A trust that causes this cannot block others for ever:
         it comes last in the next pass.
         """
-        idle = self._events.idle_trusts(TRUSTS)
+        idle = self._trusts.find(TRUSTS)
         self._resisting &= set(idle)
         for trust_id in sorted(idle, key=lambda trust_id: trust_id in self._resisting):
             try:
@@ -115,7 +118,7 @@ class Repair:
             except CloudError as error:
                 LOG.warning("deleting trust %s will be tried again: %s", trust_id, error)
             else:
-                self._events.forget_trust(trust_id)
+                self._trusts.forget(trust_id)
 
     def _take_back(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Take back the cloud resources of reservations that are over; return their number.
@@ -123,14 +126,14 @@ class Repair:
         What the ledger does not know is left alone: others may use the same cloud, and the same names.
         """
         held = set(cloud.held(inventory))
-        over = self._events.over(held)
+        over = self._drift.over(held)
         where = (inventory, region)
-        self._log_unknown(where, held - over - self._events.known(held - over))
+        self._log_unknown(where, held - over - self._drift.known(held - over))
         lasting = self._lasting.get(where, set()) & over
         for reservation_id in sorted(over - lasting):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
-        gone = take_back(self._events, self._driver, over)
+        gone = take_back(self._drift, self._driver, over)
         for _ in gone - lasting:
             self.tally.count_mended(inventory)
         self._lasting[where] = lasting | gone
@@ -144,8 +147,8 @@ class Repair:
     def _compare(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Look for differences from the ledger; return how many reservations and resources have any."""
         # Free resources first: one that is handed over meanwhile is then among the orders, and not put into the pool.
-        pooled = self._events.unheld(inventory, region=region)
-        drifts = cloud.drift(inventory, list(self._events.running(inventory, region=region)), pooled)
+        pooled = self._drift.unheld(inventory, region=region)
+        drifts = cloud.drift(inventory, list(self._drift.running(inventory, region=region)), pooled)
         lasting = {
             drift.reservation_id: drift.what for drift in drifts if drift.reservation_id is not None and drift.lasts
         }
@@ -158,14 +161,14 @@ class Repair:
                 LOG.warning("not as it should be: %s", drift.what)
         for reservation_id, difference in lasting.items():
             self.tally.count_found(inventory)
-            if self._events.show_drift(reservation_id, difference):
+            if self._drift.show_drift(reservation_id, difference):
                 LOG.warning("not as it should be, and nothing mends it: reservation %s: %s", reservation_id, difference)
-        repairing = self._events.mend(reservations)  # not those that have ended, or changed, since they were read
+        repairing = self._drift.mend(reservations)  # not those that have ended, or changed, since they were read
         for _ in repairing:
             self.tally.count_found(inventory)
         if repairing:
             self._wake()
-        loose = [resource for resource in resources if self._events.is_registered(inventory, resource)]
+        loose = [resource for resource in resources if self._drift.is_registered(inventory, resource)]
         for resource in sorted(loose, key=lambda resource: resource.external_id):
             self.tally.count_found(inventory)
             self._return_to_pool(inventory, resource)
@@ -173,10 +176,10 @@ class Repair:
 
     def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Free the room of kept things that their owners have deleted. This is not a difference, so it returns 0."""
-        kept = [subject for subject in self._events.kept(inventory) if region in {None, subject.region}]
+        kept = [subject for subject in self._drift.kept(inventory) if region in {None, subject.region}]
         if kept:
             remaining = cloud.remaining(inventory, kept)
-            gone = self._events.let_go(inventory, remaining, of={subject.reservation_id for subject in kept})
+            gone = self._drift.let_go(inventory, remaining, of={subject.reservation_id for subject in kept})
             if gone:
                 LOG.info("%d of what was kept of %s is gone; its room is free", gone, inventory)
         return 0
@@ -193,5 +196,5 @@ class Repair:
             LOG.warning("putting %s back into the pool will be tried again: %s", resource.name, error)
         else:
             self.tally.count_mended(inventory)
-            if not self._events.is_registered(inventory, resource):  # it was unregistered in the meantime
+            if not self._drift.is_registered(inventory, resource):  # it was unregistered in the meantime
                 self._driver.ensure_unregistered(inventory, resource)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from tenure.drivers.contract import Order, Preempted
 from tenure.services.context import Rules
-from tenure.services.events.service import EventService
+from tenure.services.events.orders import planned_orders
 from tenure.store.database import Database, Transaction
 
 TOPIC = "lease.preemption"
@@ -17,9 +17,8 @@ TOPIC = "lease.preemption"
 class PreemptionService:
     """The use cases of preemption."""
 
-    def __init__(self, db: Database, events: EventService, rules: Rules) -> None:
+    def __init__(self, db: Database, rules: Rules) -> None:
         self._db = db
-        self._events = events
         self._rules = rules
 
     def approaching(self) -> Iterator[tuple[str, Sequence[Order], datetime]]:
@@ -28,7 +27,10 @@ class PreemptionService:
             now = tx.now()
             leases = tx.leases.starting(now, now + self._rules.preemption_notice)
         for lease_id, starts_at in leases:
-            yield lease_id, self._events.planned(lease_id), starts_at
+            with self._db.read() as tx:
+                lease = tx.leases.get(lease_id)
+                orders = tuple(planned_orders(tx, lease)) if lease else ()
+            yield lease_id, orders, starts_at
 
     def notify(self, lease_id: str, preempted: Iterable[Preempted], *, deadline: datetime) -> None:
         """Notify others that these servers must go for this lease; each server only once."""

@@ -114,3 +114,19 @@ class Trusts:
                 self._db.write(lambda tx: tx.leases.keep_surplus_trust(trust_id, now=tx.now()))
             except TenureError as lost:
                 LOG.warning("trust %s stays in Keystone and is not recorded for deletion: %s", trust_id, lost)
+
+
+class IdleTrusts:
+    """The trusts of owners whose leases have all ended: nothing needs them any more."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def find(self, limit: int) -> list[str]:
+        """Return the ids of idle trusts."""
+        with self._db.read() as tx:
+            return tx.leases.idle_trusts(limit)
+
+    def forget(self, trust_id: str) -> None:
+        """Record that a trust was deleted."""
+        self._db.write(lambda tx: tx.leases.forget_trust(trust_id))
