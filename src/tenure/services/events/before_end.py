@@ -7,19 +7,20 @@ anything of the reservation is deleted. The payload of the end event, which ever
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from tenure.domain.errors import InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, ResourceTypes
 from tenure.services.context import Rules, notify
+from tenure.services.events.payloads import EndPayload
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
 #: The notification before a reservation's end, if it was asked for.
 TOPIC = "lease.reservation.before_end"
 
-_FINISHED, _FAILED, _SINCE = "settled", "failed", "awaiting_since"
 _DELETION = frozenset({LeaseStatus.DELETING, LeaseStatus.DELETED})
 
 
@@ -37,7 +38,7 @@ def pending_actions(tx: Transaction, types: ResourceTypes, lease: Lease, *, at_t
         and (action := types[reservation.resource_type].before_end(reservation.parameters)) is not None
         and (at_the_end or action != LAST_SNAPSHOT)
     }
-    finished = (_end_of(tx, lease).payload or {}).get(_FINISHED, {}) if wanted else {}
+    finished = EndPayload.of(_end_of(tx, lease)).finished if wanted else {}
     return {
         reservation_id: action for reservation_id, action in wanted.items() if finished.get(reservation_id) != action
     }
@@ -48,22 +49,22 @@ def record_finished(
 ) -> None:
     """Record that these actions, by reservation id, are finished, or with ``failed`` that they are given up."""
     end = _end_of(tx, lease)
-    payload = dict(end.payload or {})
-    payload[_FINISHED] = {**payload.get(_FINISHED, {}), **actions}
+    payload = EndPayload.of(end)
+    payload = replace(payload, finished={**payload.finished, **actions})
     if failed:
-        payload[_FAILED] = sorted({*payload.get(_FAILED, ()), *actions})
-    tx.events.change([end.event.id], now=now, payload=payload)
+        payload = replace(payload, failed=tuple(sorted({*payload.failed, *actions})))
+    tx.events.change([end.event.id], now=now, payload=payload.to_json())
 
 
 def given_up_reservations(tx: Transaction, lease: Lease) -> frozenset[str]:
     """Return the reservations with an action that was given up."""
     end = next((stored for stored in tx.events.of_lease(lease.id) if stored.event.event_type is EventType.END), None)
-    return frozenset((end.payload or {}).get(_FAILED, ())) if end is not None else frozenset()
+    return frozenset(EndPayload.of(end).failed)
 
 
 def has_failed(tx: Transaction, lease: Lease) -> bool:
     """Whether an action was given up."""
-    return bool((_end_of(tx, lease).payload or {}).get(_FAILED))
+    return bool(EndPayload.of(_end_of(tx, lease)).failed)
 
 
 def notify_before_end(tx: Transaction, types: ResourceTypes, lease: Lease, *, now: datetime) -> None:
@@ -82,15 +83,15 @@ def notify_before_end(tx: Transaction, types: ResourceTypes, lease: Lease, *, no
 def start_waiting(tx: Transaction, lease: Lease, *, now: datetime) -> None:
     """Record since when the end waits for pending actions; an earlier record stays."""
     end = _end_of(tx, lease)
-    payload = dict(end.payload or {})
-    if _SINCE not in payload:
-        tx.events.change([end.event.id], now=now, payload={**payload, _SINCE: now.isoformat()})
+    payload = EndPayload.of(end)
+    if payload.awaiting_since is None:
+        tx.events.change([end.event.id], now=now, payload=replace(payload, awaiting_since=now).to_json())
 
 
 def is_awaited(tx: Transaction, lease: Lease, rules: Rules, *, now: datetime) -> bool:
     """Whether the end still waits for a pending action."""
-    since = (_end_of(tx, lease).payload or {}).get(_SINCE)
-    return since is None or now < datetime.fromisoformat(since) + rules.before_end_patience
+    since = EndPayload.of(_end_of(tx, lease)).awaiting_since
+    return since is None or now < since + rules.before_end_patience
 
 
 def is_retried(lease: Lease, rules: Rules, *, attempts: int) -> bool:

@@ -34,11 +34,11 @@ from tenure.services.events.before_end import (
     start_waiting,
 )
 from tenure.services.events.orders import leftover_orders, orders_of
+from tenure.services.events.payloads import MendPayload, StartPayload, UpdatePayload, payload_of
 from tenure.services.events.user_events import due_events, notify_event
 from tenure.services.leases.undoing import (
     end_with_the_lease,
     give_up,
-    ids_in,
     is_promised,
     undo_update,
     unmake,
@@ -46,7 +46,7 @@ from tenure.services.leases.undoing import (
 )
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planner import Planner, Stuck
-from tenure.services.resources.cleaning import cleaned_at, release
+from tenure.services.resources.cleaning import release
 from tenure.services.resources.healing import flag, lacking
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
@@ -245,8 +245,8 @@ class EventService:
                 update_undone(tx, work.event_id, lease, now=now)
                 return
             stored = tx.events.get(work.event_id)
-            payload = (stored.payload if stored else None) or {}
-            tx.leases.change_reservations(payload.get("new", ()), now=now, status=ReservationStatus.ACTIVE.value)
+            payload = UpdatePayload.of(stored)
+            tx.leases.change_reservations(payload.new, now=now, status=ReservationStatus.ACTIVE.value)
             if work.dropped:
                 release(tx, self._types, self._rules, work.dropped, now=now)
                 tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
@@ -256,7 +256,7 @@ class EventService:
             if lease.status is LeaseStatus.UPDATING:
                 # An earlier end has waited for this, and so has the removal of kept volumes that are not wanted any
                 # more.
-                end_with_the_lease(tx, lease, self._rules, ending=payload.get("ending", ()))
+                end_with_the_lease(tx, lease, self._rules, ending=payload.ending)
                 if work.replaced:
                     lease = flag(tx, lease, lacking(tx, self._types, lease, lease.reason), now=now)
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)
@@ -442,15 +442,14 @@ class EventService:
             stored = tx.events.get(work.event_id)
             if stored is None or stored.claim_token != work.token:
                 return True  # another worker has claimed the event
-            payload = dict(stored.payload or {})
+            payload = payload_of(stored)
             # All occupied resources since the last delay: otherwise the plan would alternate between two of them.
-            met = {*payload.pop("occupied", ()), *self._pinned_ids(tx, work, resources)}
+            met = {*payload.occupied, *self._pinned_ids(tx, work, resources)}
             moved = self._move_allocations(
                 tx, self._lease(tx, work), now, states={AllocationState.HELD}, resource_ids=met
             )
-            if moved:
-                payload["occupied"] = sorted(met)
-            tx.events.change([work.event_id], now=now, payload=payload or None)
+            payload = replace(payload, occupied=tuple(sorted(met)) if moved else ())
+            tx.events.change([work.event_id], now=now, payload=payload.to_json() or None)
             return bool(moved) and tx.events.finish(
                 work.event_id,
                 token=work.token,
@@ -485,7 +484,7 @@ class EventService:
 
     def _can_start(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> bool:
         """Pin the lease's plan; return False if its resources are not released, or not clean."""
-        clean_at = cleaned_at(stored)
+        clean_at = StartPayload.of(stored).not_before
         if clean_at is not None and clean_at > now:
             tx.events.change([stored.event.id], now=now, ready_at=clean_at)
             return False
@@ -568,10 +567,10 @@ class EventService:
         return reason
 
     def _work(self, tx: Transaction, stored: StoredEvent, lease: Lease, token: str, *, attempts: int) -> Work:
-        payload = stored.payload or {}
-        undoing = bool(payload.get("undoing"))
-        replaced = {} if undoing else payload.get("replaced", {})
-        without = ids_in(payload, "added" if undoing else "replaced")
+        payload = payload_of(stored)
+        update = payload if isinstance(payload, UpdatePayload) else UpdatePayload()
+        undoing = update.undoing
+        without = update.added_ids if undoing else update.replaced_ids
         ends = stored.event.event_type is EventType.END
         near = stored.event.event_type in _RUN_ACTIONS
         actions = pending_actions(tx, self._types, lease, at_the_end=ends) if near else {}
@@ -581,8 +580,7 @@ class EventService:
             over = lease.reservations if _is_search_for_remains(EventType.HOLD, lease) else ()
             orders = leftover_orders(tx, [reservation.id for reservation in over])
         elif undoing:
-            refused = payload.get("refused", {})
-            orders = (replace(order, withdrawn=refused.get(order.reservation_id, {})) for order in orders)
+            orders = (replace(order, withdrawn=update.refused.get(order.reservation_id, {})) for order in orders)
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -595,10 +593,10 @@ class EventService:
             unsaved=given_up_reservations(tx, lease) if ends else frozenset(),
             waits=not at_the_end or is_awaited(tx, lease, self._rules, now=tx.now()),
             retries=not at_the_end or is_retried(lease, self._rules, attempts=attempts),
-            dropped=frozenset(payload.get("new" if undoing else "dropped", ())),
+            dropped=frozenset(update.new if undoing else update.dropped),
             undoing=undoing,
-            replaced=replaced,
-            drifted=frozenset(payload.get("drifted", ())),
+            replaced={} if undoing else update.replaced,
+            drifted=frozenset(payload.drifted if isinstance(payload, MendPayload) else ()),
         )
 
     def _finish_event(

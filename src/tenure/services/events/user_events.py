@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.lease import MAX_USER_EVENTS, Event, EventStatus, EventType, Lease
 from tenure.domain.period import minute_of
 from tenure.domain.request import UserEvent
 from tenure.services.context import new_id, notify
+from tenure.services.events.payloads import NotifyPayload, UserEventBefore, UserEventsBefore
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
@@ -37,7 +37,7 @@ def new_events(lease_id: str, asked: Sequence[UserEvent], now: datetime) -> tupl
 
 def replace_events(
     tx: Transaction, lease_id: str, asked: Sequence[UserEvent], stored: Iterable[StoredEvent], now: datetime
-) -> dict[str, Any]:
+) -> UserEventsBefore:
     """Replace the stored events by these; return what ``restore_events`` needs to undo that.
 
     An event with an id stays, perhaps with another time and message; those without an id are new; stored events that
@@ -71,32 +71,33 @@ def replace_events(
         assert wanted.event_id is not None
         _write(tx, wanted.event_id, wanted.at, wanted.message, now)
     tx.events.add(added)
-    return {"before": [_to_payload(event) for event in before.values()], "added": [event.id for event in added]}
+    return UserEventsBefore(
+        before=tuple(_as_before(event) for event in before.values()), added=tuple(event.id for event in added)
+    )
 
 
-def restore_events(tx: Transaction, lease_id: str, payload: Mapping[str, Any], now: datetime) -> None:
+def restore_events(tx: Transaction, lease_id: str, replaced: UserEventsBefore, now: datetime) -> None:
     """Restore the events that ``replace_events`` has replaced; notifications sent meanwhile are not repeated."""
-    tx.events.discard(payload["added"])
+    tx.events.discard(replaced.added)
     there = {stored.event.id: stored.event for stored in tx.events.of_lease(lease_id)}
-    for known in payload["before"]:
-        due_at = datetime.fromisoformat(known["due_at"])
-        event = there.get(known["id"])
+    for known in replaced.before:
+        event = there.get(known.id)
         if event is None:
             event = Event(
-                id=known["id"],
+                id=known.id,
                 lease_id=lease_id,
                 event_type=EventType.NOTIFY,
-                due_at=due_at,
-                status=EventStatus(known["status"]),
+                due_at=known.due_at,
+                status=known.status,
                 attempts=0,
-                created_at=datetime.fromisoformat(known["created_at"]),
-                message=known["message"],
+                created_at=known.created_at,
+                message=known.message,
             )
             tx.events.add([event])
             if event.status not in _TO_COME:
                 tx.events.change([event.id], now=now, ready_at=None)
-        elif event.status in _TO_COME and (event.due_at, event.message) != (due_at, known["message"]):
-            _write(tx, event.id, due_at, known["message"], now)
+        elif event.status in _TO_COME and (event.due_at, event.message) != (known.due_at, known.message):
+            _write(tx, event.id, known.due_at, known.message or "", now)
 
 
 def notify_event(tx: Transaction, lease: Lease, event: Event, *, now: datetime) -> None:
@@ -136,19 +137,15 @@ def _write(tx: Transaction, event_id: str, due_at: datetime, message: str, now: 
         now=now,
         due_at=due_at,
         ready_at=due_at,
-        payload={"message": message},
+        payload=NotifyPayload(message=message).to_json(),
         status=EventStatus.UNDONE.value,
         claim_token=None,
         attempts=0,
     )
 
 
-def _to_payload(event: Event) -> dict[str, object]:
+def _as_before(event: Event) -> UserEventBefore:
     status = EventStatus.UNDONE if event.status in _TO_COME else event.status
-    return {
-        "id": event.id,
-        "due_at": event.due_at.isoformat(),
-        "message": event.message,
-        "status": status.value,
-        "created_at": event.created_at.isoformat(),
-    }
+    return UserEventBefore(
+        id=event.id, due_at=event.due_at, message=event.message, status=status, created_at=event.created_at
+    )

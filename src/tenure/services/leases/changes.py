@@ -38,6 +38,7 @@ from tenure.domain.request import LeaseChange, Moment, ReservationChange, Reserv
 from tenure.domain.requirement import Comparison
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, notify, write_history
+from tenure.services.events.payloads import NO_PAYLOAD, LeaseBefore, Payload, UpdatePayload, UserEventsBefore
 from tenure.services.events.user_events import check_events, replace_events
 from tenure.services.leases.bounds import check_one_more, check_sizes
 from tenure.services.leases.default_leases import give_way
@@ -262,9 +263,9 @@ class LeaseChanger:
         self._actor = actor
         self._now = now
         self._outcome = _Outcome()
-        self._events_before: Mapping[str, object] | None = None
+        self._events_before: UserEventsBefore | None = None
         #: The earlier due dates of events, by event id.
-        self._due_before: dict[str, str] = {}
+        self._due_before: dict[str, datetime] = {}
 
     def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
         """Change the lease; return it with the id and token of the claimed event for the cloud's part, if any."""
@@ -336,7 +337,7 @@ class LeaseChanger:
             self._note(lease, f"reservation {reservation.id} dropped")
             notify(self._tx, "lease.update", self._again(lease), now=self._now)
             return None, ""
-        return self._follow(lease, payload={"dropped": [reservation.id]}, reason=f"drop {reservation.id}")
+        return self._follow(lease, payload=UpdatePayload(dropped=(reservation.id,)), reason=f"drop {reservation.id}")
 
     def add(self, lease: Lease, reservation: Reservation, *, checks_values: bool = False) -> tuple[str | None, str]:
         """Add a reservation; return the id and token of the claimed event for the cloud's part, if there is one.
@@ -372,7 +373,7 @@ class LeaseChanger:
             added = planner.book(reservation.id, demand, period, position=position, state=state)
         what = f"reservation {reservation.id} added"
         if running:
-            payload = {"added": {reservation.id: added}, "new": [reservation.id]}
+            payload = UpdatePayload(added={reservation.id: tuple(added)}, new=(reservation.id,))
             return self._follow(self._again(lease), payload=payload, reason=what)
         self._tx.leases.change(lease, now=self._now)
         self._note(lease, what)
@@ -745,7 +746,7 @@ class LeaseChanger:
                 continue
             due_at = self._due_at(event, lease, dates)
             if due_at is not None and due_at != event.due_at:
-                self._due_before[event.id] = event.due_at.isoformat()
+                self._due_before[event.id] = event.due_at
                 self._tx.events.change([event.id], now=self._now, due_at=due_at, ready_at=due_at, attempts=0)
         if dates.notice_at is not None and all(
             stored.event.event_type is not EventType.BEFORE_END for stored in events
@@ -772,21 +773,17 @@ class LeaseChanger:
             values["name"] = change.name
         what = self._describe(lease, change, dates)
         if self._outcome.added or (self._outcome.bound and lease.status is LeaseStatus.ACTIVE):
-            before = {
-                "name": lease.name,
-                "starts_at": lease.starts_at.isoformat(),
-                "ends_at": lease.ends_at.isoformat(),
-            }
-            payload = {
-                "added": self._outcome.added,
-                "parameters": self._outcome.parameters_before,
-                "before": before,
-                "due": self._due_before,
-                "bound": self._outcome.bound,
-                "ending": self._outcome.ending,
-                "lasting": self._outcome.lasting,
-                **({} if self._events_before is None else {"events": self._events_before}),
-            }
+            outcome = self._outcome
+            payload = UpdatePayload(
+                added={reservation_id: tuple(ids) for reservation_id, ids in outcome.added.items()},
+                parameters=outcome.parameters_before,
+                before=LeaseBefore(name=lease.name, starts_at=lease.starts_at, ends_at=lease.ends_at),
+                due=self._due_before,
+                events=self._events_before,
+                bound=tuple(outcome.bound),
+                ending=tuple(outcome.ending),
+                lasting=tuple(outcome.lasting),
+            )
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)
             return lease, event_id, token
         for end, allocation_ids in self._outcome.shorter.items():
@@ -806,16 +803,14 @@ class LeaseChanger:
             return changed, *self._claimed(lease, EventType.PREPARE)
         return changed, None, ""
 
-    def _follow(self, lease: Lease, *, payload: Mapping[str, object], reason: str, **values: Any) -> tuple[str, str]:
+    def _follow(self, lease: Lease, *, payload: UpdatePayload, reason: str, **values: Any) -> tuple[str, str]:
         """Add the event by which the cloud follows a change of a running lease, claimed by the caller."""
         claimed = self._claimed(lease, EventType.UPDATE, payload)
         apply(self._tx, lease, Action.UPDATE, actor=self._actor, now=self._now, **values)
         self._note(lease, reason, status=LeaseStatus.UPDATING)
         return claimed
 
-    def _claimed(
-        self, lease: Lease, event_type: EventType, payload: Mapping[str, object] | None = None
-    ) -> tuple[str, str]:
+    def _claimed(self, lease: Lease, event_type: EventType, payload: Payload = NO_PAYLOAD) -> tuple[str, str]:
         """Add an event that the caller carries out; return its id and the token of the claim."""
         token = new_id()
         now = self._tx.now()
@@ -825,7 +820,7 @@ class LeaseChanger:
         if any(stored.claim_token and stored.ready_at and stored.ready_at > now for stored in others):
             raise LeaseBusy(lease.status)  # a worker carries out another event of the lease
         event = Event(new_id(), lease.id, event_type, now, EventStatus.IN_PROGRESS, 1, self._now)
-        self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload)
+        self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload.to_json())
         return event.id, token
 
     def _note(self, lease: Lease, reason: str, *, status: LeaseStatus | None = None) -> None:

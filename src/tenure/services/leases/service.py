@@ -43,6 +43,7 @@ from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, new_id, notify, require, write_history
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
+from tenure.services.events.payloads import UpdatePayload
 from tenure.services.events.user_events import check_events, new_events
 from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.changes import (
@@ -668,7 +669,7 @@ class LeaseService:
             stored = tx.events.get(event_id)
         if lease is None:
             raise NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
-        if stored is not None and (stored.payload or {}).get("undoing"):
+        if UpdatePayload.of(stored).undoing:
             raise Conflict(f"The change was undone: {lease.status_reason}")
         return lease
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from tenure.domain.actor import ENGINE
 from tenure.domain.lease import (
@@ -21,6 +20,7 @@ from tenure.domain.period import ENDLESS
 from tenure.domain.reason import Reason
 from tenure.services.context import Rules, apply, columns_of, notify, write_history
 from tenure.services.enforcement.commitments import notify_ended, notify_updated
+from tenure.services.events.payloads import PreparePayload, UpdatePayload
 from tenure.services.events.user_events import restore_events
 from tenure.services.leases.provisional import search_for_remains
 from tenure.store.database import Transaction
@@ -57,18 +57,16 @@ def promise(tx: Transaction, lease_id: str) -> Lease | None:
     """
     lease = tx.leases.get(lease_id, deleted=True, lock=True)
     if lease is not None and lease.status is LeaseStatus.CREATING:
-        preparations = [
-            stored for stored in tx.events.of_lease(lease_id) if stored.event.event_type is EventType.PREPARE
-        ]
-        for stored in preparations:
-            payload = {**(stored.payload or {}), "promised": True}
-            tx.events.change([stored.event.id], now=tx.now(), payload=payload)
+        for stored in tx.events.of_lease(lease_id):
+            if stored.event.event_type is EventType.PREPARE:
+                payload = replace(PreparePayload.of(stored), promised=True)
+                tx.events.change([stored.event.id], now=tx.now(), payload=payload.to_json())
     return lease
 
 
 def is_promised(tx: Transaction, event_id: str) -> bool:
     """Whether the owner knows of the lease that the event prepares."""
-    return bool(_payload_of(tx, event_id).get("promised"))
+    return PreparePayload.of(tx.events.get(event_id)).promised
 
 
 def _release_plan(tx: Transaction, lease: Lease, status: ReservationStatus, now: datetime) -> None:
@@ -86,29 +84,25 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
 
     Allocations that the update had added stay with the lease until the cloud has taken them back.
     """
-    payload = dict(_payload_of(tx, event_id))
+    payload = UpdatePayload.of(tx.events.get(event_id))
     refused = {
         reservation.id: reservation.parameters
         for reservation in lease.reservations
-        if reservation.id in payload.get("parameters", {})
+        if reservation.id in payload.parameters
     }
-    for reservation_id, parameters in payload.get("parameters", {}).items():
+    for reservation_id, parameters in payload.parameters.items():
         tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
-    tx.leases.change_reservations(payload.get("bound", ()), now=now, subject=None)
+    tx.leases.change_reservations(payload.bound, now=now, subject=None)
     values: dict[str, object] = {**columns_of(reason)}
-    if before := payload.get("before"):
-        ends_at = datetime.fromisoformat(before["ends_at"])
-        values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
-        previous_lease = replace(lease, ends_at=ends_at)
-        end_with_the_lease(
-            tx, previous_lease, rules, without=ids_in(payload, "added"), ending=payload.get("lasting", ())
-        )
-    if "events" in payload:
-        restore_events(tx, lease.id, payload["events"], now)
-    for moved_id, due in payload.get("due", {}).items():
+    if before := payload.before:
+        values.update(name=before.name, starts_at=before.starts_at, ends_at=before.ends_at)
+        previous_lease = replace(lease, ends_at=before.ends_at)
+        end_with_the_lease(tx, previous_lease, rules, without=payload.added_ids, ending=payload.lasting)
+    if payload.events is not None:
+        restore_events(tx, lease.id, payload.events, now)
+    for moved_id, due_at in payload.due.items():
         event = tx.events.get(moved_id)
         if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
-            due_at = datetime.fromisoformat(due)
             tx.events.change([moved_id], now=now, due_at=due_at, ready_at=due_at)
     tx.leases.change(lease, now=now, **values)
     write_history(
@@ -117,7 +111,7 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
     tx.events.change(
         [event_id],
         now=now,
-        payload={**payload, "undoing": True, "refused": refused},
+        payload=replace(payload, undoing=True, refused=refused).to_json(),
         status=EventStatus.UNDONE.value,
         ready_at=now,
         attempts=0,
@@ -126,15 +120,14 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
 
 def update_undone(tx: Transaction, event_id: str, lease: Lease, *, now: datetime) -> None:
     """Release the allocations that a refused update had added: the cloud has taken them back."""
-    payload = _payload_of(tx, event_id)
-    tx.leases.change_reservations(payload.get("new", ()), now=now, status=ReservationStatus.DELETED.value)
-    added = ids_in(payload, "added")
+    payload = UpdatePayload.of(tx.events.get(event_id))
+    tx.leases.change_reservations(payload.new, now=now, status=ReservationStatus.DELETED.value)
     allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
     tx.allocations.remove(
         [
             allocation.id
             for allocation in allocations
-            if allocation.id in added and allocation.state is AllocationState.HELD
+            if allocation.id in payload.added_ids and allocation.state is AllocationState.HELD
         ]
     )
     if lease.status is LeaseStatus.UPDATING:
@@ -160,13 +153,3 @@ def end_with_the_lease(
         and (allocation.period.end != ENDLESS or allocation.id in ending)
     ]
     tx.allocations.shorten(pinned, until)
-
-
-def ids_in(payload: Mapping[str, Any], name: str) -> frozenset[int]:
-    """Return the allocation ids that the payload of an update has under this name, of all reservations."""
-    return frozenset(allocation_id for ids in payload.get(name, {}).values() for allocation_id in ids)
-
-
-def _payload_of(tx: Transaction, event_id: str) -> Mapping[str, Any]:
-    stored = tx.events.get(event_id)
-    return (stored.payload if stored else None) or {}

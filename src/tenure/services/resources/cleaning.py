@@ -14,16 +14,14 @@ from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, columns_of, write_history
+from tenure.services.events.payloads import StartPayload
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planner import Planner
 from tenure.services.resources.naming import reason_about
 from tenure.store.database import Transaction
-from tenure.store.events import StoredEvent
 
 #: The share of the cleaning time that a late release may cost: a teardown takes a moment.
 TOLERANCE = 0.1
-#: The key in the payload of a start event for the time at which the lease's resources are clean.
-NOT_BEFORE = "not_before"
 
 
 def release(
@@ -129,17 +127,11 @@ def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until:
     if lease is None or start is None or start.status is not EventStatus.UNDONE:
         return
     stored = tx.events.get(start.id)
-    payload = (stored.payload if stored is not None else None) or {}
+    payload = replace(StartPayload.of(stored), not_before=until)
     tx.allocations.shorten([plan.id], start=until)
-    tx.events.change([start.id], now=now, ready_at=until, payload={**payload, NOT_BEFORE: until.isoformat()})
+    tx.events.change([start.id], now=now, ready_at=until, payload=payload.to_json())
     [resource] = tx.resources.by_ids([plan.resource_id]).values()
     late = f"was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
     reason = reason_about(types, reservation, resource, late)
     tx.leases.change(lease, now=now, **columns_of(reason))
     write_history(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
-
-
-def cleaned_at(start: StoredEvent) -> datetime | None:
-    """Return when the resources for this start are clean, or None if the start was never delayed."""
-    until = (start.payload or {}).get(NOT_BEFORE)
-    return None if until is None else datetime.fromisoformat(until)

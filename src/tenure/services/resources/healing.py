@@ -31,6 +31,7 @@ from tenure.domain.resource import KnownHealth, Resource, ResourceHealth
 from tenure.drivers.contract import Health, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, columns_of, new_id, notify, write_history
+from tenure.services.events.payloads import MendPayload, UpdatePayload
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planner import Planner
 from tenure.services.resources.naming import name_for_owner, reason_about
@@ -318,7 +319,8 @@ class Healer:
             lease = flag(tx, lease, look.missing, now=look.now)
         if look.added:
             event = Event(new_id(), lease.id, EventType.UPDATE, look.now, EventStatus.UNDONE, 0, look.now)
-            tx.events.add([event], payload={"added": look.added, "replaced": look.replaced})
+            payload = UpdatePayload(added=_frozen(look.added), replaced=_frozen(look.replaced))
+            tx.events.add([event], payload=payload.to_json())
             lease = apply(tx, lease, Action.UPDATE, actor=actor, now=look.now, keep_reason=True)
             words = together(look.words)
             write_history(tx, lease.id, "replace", lease.status, lease.status, actor=actor, now=look.now, reason=words)
@@ -365,6 +367,10 @@ def _affected(
     return AffectedPart(
         reservation.id, lease.id, lease.starts_at, lease.ends_at, part.state, moves_to=moves_to, reason=reason
     )
+
+
+def _frozen(ids: Mapping[str, Sequence[int]]) -> Mapping[str, tuple[int, ...]]:
+    return {reservation_id: tuple(allocation_ids) for reservation_id, allocation_ids in ids.items()}
 
 
 def _live(lease: Lease) -> list[Reservation]:
@@ -426,7 +432,7 @@ def request_mending(tx: Transaction, lease: Lease, *, now: datetime, drifted: Se
     ):
         return False
     event = Event(new_id(), lease.id, EventType.MEND, now, EventStatus.UNDONE, 0, now)
-    tx.events.add([event], payload={"drifted": sorted(drifted)})
+    tx.events.add([event], payload=MendPayload(drifted=tuple(sorted(drifted))).to_json())
     return True
 
 
