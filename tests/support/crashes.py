@@ -18,6 +18,10 @@ from tests.support.waiting import wait_for
 #: What a driver may do again without harm: it writes metadata and inventories as they are to be then.
 REPEATED = frozenset({EffectKind.INVENTORY_SET, EffectKind.GROUP_CHANGED, EffectKind.AGGREGATE_CHANGED})
 
+#: The effects on the zone of a host, which are those without a reservation: the host leaves it at the start of each
+#: reservation and returns at its end.
+ZONE_CHANGES = {EffectKind.HOST_ADDED: 1, EffectKind.HOST_DROPPED: -1}
+
 
 @dataclass(frozen=True)
 class Traces:
@@ -68,15 +72,19 @@ class Traces:
             assert disagreements(self.database, cloud) == []
             holders: dict[str | None, str | None] = {}
             done: Counter[tuple[EffectKind, str | None, str | None, str | None]] = Counter()
+            in_zone: Counter[str | None] = Counter()
             for effect in cloud.world.journal():
                 if effect.kind is EffectKind.HOST_TAKEN:
                     assert holders.get(effect.host) is None, f"{effect} while {holders[effect.host]} has it"
                     holders[effect.host] = effect.reservation_id
                 elif effect.kind is EffectKind.HOST_RETURNED:
                     assert holders.pop(effect.host) == effect.reservation_id
-                if effect.kind not in REPEATED:
+                if effect.kind in ZONE_CHANGES and effect.reservation_id is None:
+                    in_zone[effect.host] += ZONE_CHANGES[effect.kind]
+                elif effect.kind not in REPEATED:
                     done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
         assert {what: times for what, times in done.items() if times > 1} == {}
+        assert idle <= (not any(in_zone.values())), in_zone
 
 
 def wait_for_event(caller: Caller, lease: dict[str, Any], event_type: str) -> None:
