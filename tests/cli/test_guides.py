@@ -29,8 +29,8 @@ _SERVERS = ("3f0c2a5e-6c0e-4f0e-9e0e-2f6d6f0c8b11", "9d1e7b3c-0a52-4c86-8f13-5b7
 _ID = re.compile(r"(?<!server_id=)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-#: What `shlex` reads as a shell does: a continued line, and text in single quotes.
-_PLAIN = re.compile(r"\\\n|'[^']*'")
+#: Text that `shlex` reads as a shell does.
+_QUOTED = re.compile(r"'[^']*'")
 
 #: A command whose answer goes into a variable.
 _ASSIGNMENT = re.compile(r"(\w+)=\$\((.*)\)")
@@ -55,8 +55,9 @@ def _is_whole(command: str) -> bool:
 def run(service: Standalone, command: str) -> subprocess.CompletedProcess[str]:
     environ = service.environment("tenure-demo")
     environ |= {"PATH": f"{BIN}:{os.environ['PATH']}", "TZ": "UTC"}
+    command = command.replace("\\\n", " ")
     words = shlex.split(command, comments=True)
-    if words[0] in {"tenure", "openstack"} and not set(_PLAIN.sub("", command)) & set("|<>&;$`\n"):
+    if words[0] in {"tenure", "openstack"} and not set(_QUOTED.sub("", command)) & set("|<>&;$`\n"):
         return run_forked(*words, env=environ)  # nothing is left for a shell to do
     shell = ["bash", "-c", command]
     return subprocess.run(shell, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
