@@ -34,9 +34,11 @@ DELAY_SECONDS = 0.4
 
 #: For what Blazar's filter does not know, or what no filter has a part in.
 ours_only = pytest.mark.parametrize("scheduler_filter", ["tenure"], indirect=True)
+#: For what shows every time that zones work under Blazar's filter; all other tests do so in a long run only.
+under_both = pytest.mark.parametrize("scheduler_filter", ["tenure", "blazar"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=["tenure", "blazar"])
+@pytest.fixture(scope="module", params=["tenure", pytest.param("blazar", marks=pytest.mark.long)])
 def scheduler_filter(cloud: Cloud, request: pytest.FixtureRequest) -> Iterator[str]:
     """The filter that Nova's scheduler has while the tests of this module run."""
     before = FILTER_IN_USE.read_text()
@@ -119,6 +121,7 @@ def whole(**more: object) -> Mapping[str, object]:
     return {"resource_type": "physical:host", "min": 1, "max": 1, **more}
 
 
+@under_both
 @pytest.mark.parametrize(
     "asked",
     [{"availability_zone": "west"}, {"resource_properties": '["==", "$availability_zone", "west"]'}],
