@@ -214,8 +214,17 @@ def end_late(world: World, lease: Lease, by: timedelta) -> None:
     world.teardown_lasts(lease, until=lease.ends_at + by)
 
 
-@pytest.mark.parametrize("by", [CLEANING / 2, CLEANING, 2 * CLEANING], ids=["half", "all", "twice"])
-@pytest.mark.parametrize("asked", [reservation(1, 1), instance_reservation(1, vcpus=64)], ids=["host", "instances"])
+@pytest.mark.parametrize(
+    ("asked", "by"),
+    [
+        pytest.param(reservation(1, 1), CLEANING / 2, id="host-half"),
+        pytest.param(reservation(1, 1), CLEANING, id="host-all"),
+        pytest.param(reservation(1, 1), 2 * CLEANING, id="host-twice"),
+        pytest.param(instance_reservation(1, vcpus=64), CLEANING / 2, id="instances-half", marks=pytest.mark.long),
+        pytest.param(instance_reservation(1, vcpus=64), CLEANING, id="instances-all"),
+        pytest.param(instance_reservation(1, vcpus=64), 2 * CLEANING, id="instances-twice", marks=pytest.mark.long),
+    ],
+)
 def test_late_release_is_cleaned_before_the_next_lease_starts(tmp_path: Path, asked: ReservationRequest, by: timedelta):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         world.resize(64)
