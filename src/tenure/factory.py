@@ -159,7 +159,6 @@ class Service:
 def build(parts: Parts) -> Service:
     """Wire a manager with its engine."""
     driver = _routed(parts)
-    events = EventService(parts.db, parts.types, parts.rules)
     drift = DriftService(parts.db, parts.types)
     outbox = OutboxService(parts.db, parts.rules)
     wake, look = _Relay(), _Relay()
@@ -168,14 +167,13 @@ def build(parts: Parts) -> Service:
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
         on_mended=lambda inventory: DRIFT_MENDED.labels(inventory).inc(),
     )
-    performer = Performer(
-        events,
-        driver,
-        parts.clock,
-        wake=wake,
-        mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
-        checkpoint=parts.checkpoint,
+    events = EventService(
+        parts.db,
+        parts.types,
+        parts.rules,
+        on_mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
     )
+    performer = Performer(events, driver, parts.clock, wake=wake, checkpoint=parts.checkpoint)
     repair = Repair(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
     listed = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_listed}

@@ -15,7 +15,8 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy, Progress
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.services.context import Rules
-from tenure.services.events.service import EventService, Work
+from tenure.services.events.handler import Work
+from tenure.services.events.service import EventService
 from tests.support.engines import (
     HOUR,
     MINUTE,
@@ -463,7 +464,7 @@ def test_a_database_that_is_away_is_no_failure_of_the_cloud(world: World, monkey
     """However often: it uses up no attempts, and the lease does not show it."""
     lease = world.book(1)
 
-    def fail(_events: EventService, _work: Work) -> bool:
+    def fail(_events: EventService, _work: Work[Any]) -> bool:
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as patched:

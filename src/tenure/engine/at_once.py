@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
@@ -15,7 +16,8 @@ from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef, trust_i
 from tenure.engine.performer import Performer
 from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
-from tenure.services.events.service import EventService, Work
+from tenure.services.events.handler import Work
+from tenure.services.events.service import EventService
 from tenure.services.resources.drift import DriftService
 
 LOG = logging.getLogger(__name__)
@@ -105,7 +107,7 @@ class AtOnce:
         with self._take_place():
             self._driver.revoke(trust_id)
 
-    def _attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
+    def _attempt(self, event_id: str, take: Callable[[], Work[Any] | None]) -> bool:
         """Start an attempt, and wait for the running attempt within the limit; return whether it is this one."""
         return self._wait_for(event_id, partial(self._performer.attempt, event_id, take))
 

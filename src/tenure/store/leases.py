@@ -317,7 +317,8 @@ class LeaseStore:
 
     def add_effects(self, effects: Mapping[str, Mapping[str, object]], *, now: datetime) -> None:
         """Add cloud resources that were created for reservations, by reservation id, to those known already."""
-        known = self.reservations_by_ids([reservation_id for reservation_id, created in effects.items() if created])
+        ids = [reservation_id for reservation_id, created in effects.items() if created]
+        known = self.reservations_by_ids(ids) if ids else {}
         added = {
             reservation_id: {**reservation.effects, **effects[reservation_id]}
             for reservation_id, reservation in known.items()

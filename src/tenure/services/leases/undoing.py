@@ -10,7 +10,6 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.lease import (
     Action,
     AllocationState,
-    EventStatus,
     EventType,
     Lease,
     LeaseStatus,
@@ -18,10 +17,9 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import ENDLESS
 from tenure.domain.reason import Reason
-from tenure.services.context import Rules, apply, columns_of, notify, write_history
-from tenure.services.enforcement.commitments import notify_ended, notify_updated
-from tenure.services.events.payloads import PreparePayload, UpdatePayload
-from tenure.services.events.user_events import restore_events
+from tenure.services.context import Rules, apply, notify
+from tenure.services.enforcement.commitments import notify_ended
+from tenure.services.events.payloads import PreparePayload
 from tenure.services.leases.provisional import search_for_remains
 from tenure.store.database import Transaction
 
@@ -77,62 +75,6 @@ def _release_plan(tx: Transaction, lease: Lease, status: ReservationStatus, now:
     tx.leases.change_reservations(ids, now=now, status=status.value, subject=None)
     tx.events.change([stored.event.id for stored in tx.events.of_lease(lease.id)], now=now, ready_at=None)
     search_for_remains(tx, lease.id, now=now)
-
-
-def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reason: Reason, *, now: datetime) -> None:
-    """Restore the lease to what it was before this update; then the cloud has to follow once more.
-
-    Allocations that the update had added stay with the lease until the cloud has taken them back.
-    """
-    payload = UpdatePayload.of(tx.events.get(event_id))
-    refused = {
-        reservation.id: reservation.parameters
-        for reservation in lease.reservations
-        if reservation.id in payload.parameters
-    }
-    for reservation_id, parameters in payload.parameters.items():
-        tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
-    tx.leases.change_reservations(payload.bound, now=now, subject=None)
-    values: dict[str, object] = {**columns_of(reason)}
-    if before := payload.before:
-        values.update(name=before.name, starts_at=before.starts_at, ends_at=before.ends_at)
-        previous_lease = replace(lease, ends_at=before.ends_at)
-        end_with_the_lease(tx, previous_lease, rules, without=payload.added_ids, ending=payload.lasting)
-    if payload.events is not None:
-        restore_events(tx, lease.id, payload.events, now)
-    for moved_id, due_at in payload.due.items():
-        event = tx.events.get(moved_id)
-        if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
-            tx.events.change([moved_id], now=now, due_at=due_at, ready_at=due_at)
-    tx.leases.change(lease, now=now, **values)
-    write_history(
-        tx, lease.id, "undo", LeaseStatus.UPDATING, LeaseStatus.UPDATING, actor=ENGINE, now=now, reason=reason
-    )
-    tx.events.change(
-        [event_id],
-        now=now,
-        payload=replace(payload, undoing=True, refused=refused).to_json(),
-        status=EventStatus.UNDONE.value,
-        ready_at=now,
-        attempts=0,
-    )
-
-
-def update_undone(tx: Transaction, event_id: str, lease: Lease, *, now: datetime) -> None:
-    """Release the allocations that a refused update had added: the cloud has taken them back."""
-    payload = UpdatePayload.of(tx.events.get(event_id))
-    tx.leases.change_reservations(payload.new, now=now, status=ReservationStatus.DELETED.value)
-    allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
-    tx.allocations.remove(
-        [
-            allocation.id
-            for allocation in allocations
-            if allocation.id in payload.added_ids and allocation.state is AllocationState.HELD
-        ]
-    )
-    if lease.status is LeaseStatus.UPDATING:
-        apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=True)
-    notify_updated(tx, lease.id, now=now)  # for services that were notified of the change meanwhile
 
 
 def end_with_the_lease(

@@ -1,0 +1,55 @@
+"""Mending a running lease that differs in the cloud from the ledger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import Progress
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules
+from tenure.services.events.handler import Attempt, Effects, Handler, Work, put_off
+from tenure.services.events.handlers.calls import start_all
+from tenure.services.events.payloads import MendPayload
+from tenure.store.database import Transaction
+
+LOG = logging.getLogger(__name__)
+
+
+class MendHandler(Handler[MendPayload]):
+    """Starts the reservations again. No notification is sent, and nothing is shown: the lease has not changed.
+
+    The event is deleted when it is done, or given up: the next drift pass finds a difference that is left.
+    """
+
+    is_visible = False
+    replaces = False  # the resources of a running lease do not move here: healing replaces them
+
+    def __init__(self, types: ResourceTypes, rules: Rules, on_mended: Callable[[str], None]) -> None:
+        """``on_mended`` is called with the type of each reservation that was mended."""
+        super().__init__(types, rules)
+        self._on_mended = on_mended
+
+    def act(self, attempt: Attempt[MendPayload]) -> Progress:
+        return start_all(attempt, attempt.work.orders)
+
+    def record(self, tx: Transaction, work: Work[MendPayload], effects: Effects, now: datetime) -> bool:
+        kept = tx.events.remove(work.event_id, token=work.token)
+        if kept:
+            tx.leases.add_effects(effects, now=now)
+        return kept
+
+    def after_record(self, work: Work[MendPayload]) -> None:
+        for order in work.orders:
+            if order.reservation_id in work.payload.drifted:
+                LOG.warning("reservation %s is in the cloud as it should be again", order.reservation_id)
+                self._on_mended(order.resource_type)
+
+    def fail(self, tx: Transaction, work: Work[MendPayload], reason: Reason, now: datetime, *, final: bool) -> bool:
+        if final or self.is_tried_enough(work, now):
+            tx.events.remove(work.event_id, token=work.token)
+        else:
+            put_off(tx, work, now + self._rules.delay_after(work.attempts), now)
+        return False
