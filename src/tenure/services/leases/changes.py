@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import combinations
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from tenure.domain.actor import Actor
@@ -20,9 +20,11 @@ from tenure.domain.errors import (
     LeaseBusy,
     MissingParameter,
     NotEnoughResources,
+    NotFound,
     OutOfLease,
 )
 from tenure.domain.lease import (
+    BUSY,
     Action,
     AllocationState,
     Event,
@@ -42,6 +44,7 @@ from tenure.services.events.payloads import NO_PAYLOAD, LeaseBefore, Payload, Up
 from tenure.services.events.user_events import check_events, replace_events
 from tenure.services.leases.bounds import check_one_more, check_sizes
 from tenure.services.leases.default_leases import give_way
+from tenure.services.leases.provisional import check_confirmed
 from tenure.services.planning.budget import Budget
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planner import Planner
@@ -171,6 +174,14 @@ def errors_at_position(position: int) -> Iterator[None]:
 
 #: The facts that the cloud has given for a request.
 Facts = Mapping[Wanted, Mapping[str, object]]
+NO_FACTS: Facts = MappingProxyType({})
+
+
+class Claim(NamedTuple):
+    """The claim of an event that was written as claimed, for the caller to carry it out."""
+
+    event_id: str
+    token: str
 
 
 def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
@@ -247,7 +258,7 @@ class LeaseChanger:
         rules: Rules,
         actor: Actor,
         now: datetime,
-        facts: Facts = MappingProxyType({}),
+        facts: Facts = NO_FACTS,
         *,
         sees: bool = True,
         budget: Budget | None = None,
@@ -267,12 +278,15 @@ class LeaseChanger:
         #: The earlier due dates of events, by event id.
         self._due_before: dict[str, datetime] = {}
 
-    def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
-        """Change the lease; return it with the id and token of the claimed event for the cloud's part, if any."""
+    def apply(self, lease: Lease, change: LeaseChange) -> Claim | None:
+        """Change the lease; return the claim of the event for the cloud's part, if there is one."""
+        if change.is_empty:
+            return None
+        _refuse_busy(lease)
         if change.only_name:
             self._tx.leases.change(lease, now=self._now, name=change.name)
             self._note(lease, f"name: {lease.name} → {change.name}")
-            return self._again(lease), None, ""
+            return None
         self._check_status(lease, change)
         dates = self._dates(lease, change)
         changes = self._match(lease, change.reservations)
@@ -295,12 +309,16 @@ class LeaseChanger:
             self._move_events(lease, dates, events)
         return self._finish(lease, change, dates)
 
-    def confirm(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> tuple[str | None, str]:
+    def confirm(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> Claim | None:
         """Confirm a provisional lease, with changes of its reservations.
 
-        Return the id and token of the claimed event that prepares the lease in the cloud, if it needs that; the lease
-        is confirmed when the event is done. Raises ``InvalidState`` if the end of the lease has come.
+        Return the claim of the event that prepares the lease in the cloud, if it needs that; the lease is confirmed
+        when the event is done. Raises ``InvalidState`` if the end of the lease has come, and ``Conflict`` if the lease
+        was confirmed with other values.
         """
+        if lease.hold_until is None:
+            check_confirmed(lease, changes)
+            return None
         if lease.ends_at <= self._now:
             raise InvalidState("The lease has come to its end before it was confirmed.")
         stored_events = self._tx.events.of_lease(lease.id)
@@ -324,26 +342,36 @@ class LeaseChanger:
         self._tx.events.discard(hold)
         apply(self._tx, lease, Action.CONFIRM, actor=self._actor, now=self._now)
         notify(self._tx, "lease.create", self._again(lease), now=self._now)
-        return None, ""
+        return None
 
-    def drop(self, lease: Lease, reservation: Reservation) -> tuple[str | None, str]:
-        """Drop a reservation; return the id and token of the claimed event for the cloud's part, if there is one."""
+    def drop(self, lease: Lease, reservation_id: str) -> Claim | None:
+        """Drop a reservation; return the claim of the event for the cloud's part, if there is one.
+
+        Raises ``NotFound`` if the lease has no such reservation.
+        """
+        found = [reservation for reservation in lease.reservations if reservation.id == reservation_id]
+        if not found:
+            raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
+        if found[0].status is ReservationStatus.DELETED:
+            return None
+        _refuse_busy(lease)
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
             raise InvalidState(f"A reservation of a lease that is {lease.status} cannot be dropped.")
         if lease.status is LeaseStatus.PENDING:
-            self._tx.allocations.remove_planned([reservation.id])
-            self._tx.leases.change_reservations([reservation.id], now=self._now, status=ReservationStatus.DELETED.value)
-            self._tx.leases.change(lease, now=self._now)
-            self._note(lease, f"reservation {reservation.id} dropped")
-            notify(self._tx, "lease.update", self._again(lease), now=self._now)
-            return None, ""
-        return self._follow(lease, payload=UpdatePayload(dropped=(reservation.id,)), reason=f"drop {reservation.id}")
+            self._tx.allocations.remove_planned([reservation_id])
+            self._tx.leases.change_reservations([reservation_id], now=self._now, status=ReservationStatus.DELETED.value)
+            self._record(lease, f"reservation {reservation_id} dropped")
+            return None
+        return self._follow(lease, payload=UpdatePayload(dropped=(reservation_id,)), reason=f"drop {reservation_id}")
 
-    def add(self, lease: Lease, reservation: Reservation, *, checks_values: bool = False) -> tuple[str | None, str]:
-        """Add a reservation; return the id and token of the claimed event for the cloud's part, if there is one.
+    def add(self, lease: Lease, reservation: Reservation, *, checks_values: bool = False) -> Claim | None:
+        """Add a reservation; return the claim of the event for the cloud's part, if there is one.
 
         ``checks_values`` as in ``ReservationRequest``.
         """
+        if any(known.id == reservation.id for known in lease.reservations):
+            return None
+        _refuse_busy(lease)
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self._now:
             raise InvalidState(f"A lease that is {lease.status} gets no reservation any more.")
         if lease.ends_at <= lease.starts_at:
@@ -375,12 +403,8 @@ class LeaseChanger:
         if running:
             payload = UpdatePayload(added={reservation.id: tuple(added)}, new=(reservation.id,))
             return self._follow(self._again(lease), payload=payload, reason=what)
-        self._tx.leases.change(lease, now=self._now)
-        self._note(lease, what)
-        notify(self._tx, "lease.update", self._again(lease), now=self._now)
-        if self._is_prepared(reservation):
-            return self._claimed(lease, EventType.PREPARE)
-        return None, ""
+        self._record(lease, what)
+        return self._claimed(lease, EventType.PREPARE) if self._is_prepared(reservation) else None
 
     def _is_prepared(self, reservation: Reservation) -> bool:
         return self._types[reservation.resource_type].is_prepared(reservation.parameters)
@@ -767,7 +791,7 @@ class LeaseChanger:
             return min(max(event.due_at, dates.starts_at), dates.ends_at)
         return None
 
-    def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> tuple[Lease, str | None, str]:
+    def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> Claim | None:
         values: dict[str, Any] = {"starts_at": dates.starts_at, "ends_at": dates.ends_at}
         if change.name is not None:
             values["name"] = change.name
@@ -784,14 +808,10 @@ class LeaseChanger:
                 ending=tuple(outcome.ending),
                 lasting=tuple(outcome.lasting),
             )
-            event_id, token = self._follow(lease, payload=payload, reason=what, **values)
-            return lease, event_id, token
+            return self._follow(lease, payload=payload, reason=what, **values)
         for end, allocation_ids in self._outcome.shorter.items():
             self._tx.allocations.shorten(allocation_ids, end)
-        self._tx.leases.change(lease, now=self._now, **values)
-        self._note(lease, what)
-        changed = self._again(lease)
-        notify(self._tx, "lease.update", changed, now=self._now)
+        changed = self._record(lease, what, **values)
         if self._outcome.ends_otherwise:
             request_mending(self._tx, changed, now=self._now)  # writes the new end to the metadata
         if lease.status is LeaseStatus.PENDING and any(
@@ -800,18 +820,26 @@ class LeaseChanger:
             if reservation.id in self._outcome.parameters_before
             for parameters in (reservation.parameters, self._outcome.parameters_before[reservation.id])
         ):
-            return changed, *self._claimed(lease, EventType.PREPARE)
-        return changed, None, ""
+            return self._claimed(lease, EventType.PREPARE)
+        return None
 
-    def _follow(self, lease: Lease, *, payload: UpdatePayload, reason: str, **values: Any) -> tuple[str, str]:
+    def _record(self, lease: Lease, what: str, **values: Any) -> Lease:
+        """Record a change that the cloud need not follow, and notify others; return the changed lease."""
+        self._tx.leases.change(lease, now=self._now, **values)
+        self._note(lease, what)
+        changed = self._again(lease)
+        notify(self._tx, "lease.update", changed, now=self._now)
+        return changed
+
+    def _follow(self, lease: Lease, *, payload: UpdatePayload, reason: str, **values: Any) -> Claim:
         """Add the event by which the cloud follows a change of a running lease, claimed by the caller."""
         claimed = self._claimed(lease, EventType.UPDATE, payload)
         apply(self._tx, lease, Action.UPDATE, actor=self._actor, now=self._now, **values)
         self._note(lease, reason, status=LeaseStatus.UPDATING)
         return claimed
 
-    def _claimed(self, lease: Lease, event_type: EventType, payload: Payload = NO_PAYLOAD) -> tuple[str, str]:
-        """Add an event that the caller carries out; return its id and the token of the claim."""
+    def _claimed(self, lease: Lease, event_type: EventType, payload: Payload = NO_PAYLOAD) -> Claim:
+        """Add an event that the caller carries out; return the claim."""
         token = new_id()
         now = self._tx.now()
         others = [
@@ -821,7 +849,7 @@ class LeaseChanger:
             raise LeaseBusy(lease.status)  # a worker carries out another event of the lease
         event = Event(new_id(), lease.id, event_type, now, EventStatus.IN_PROGRESS, 1, self._now)
         self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload.to_json())
-        return event.id, token
+        return Claim(event.id, token)
 
     def _note(self, lease: Lease, reason: str, *, status: LeaseStatus | None = None) -> None:
         after = status or lease.status
@@ -849,6 +877,16 @@ class LeaseChanger:
             given = sorted(name for name, value in asked.parameters.items() if value is not None)
             parts.append(f"reservation {asked.reservation_id}: {', '.join(given)}")
         return "; ".join(parts) or "nothing"
+
+
+def _refuse_busy(lease: Lease) -> None:
+    """Raise ``LeaseBusy`` during an operation on the lease, and ``InvalidState`` if the lease is provisional."""
+    if lease.hold_until is not None:
+        raise InvalidState(
+            f"The lease is held until {lease.hold_until:%Y-%m-%d %H:%M:%S} UTC: confirm it first, or delete it."
+        )
+    if lease.status in BUSY:
+        raise LeaseBusy(lease.status)
 
 
 def _within(period: Period, allocations: Iterable[Allocation]) -> dict[int, Period]:

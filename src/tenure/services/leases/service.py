@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -13,9 +13,8 @@ from zlib import crc32
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Choice, Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter, InvalidState, LeaseBusy, NotFound, TenureError, Unavailable
+from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureError, Unavailable
 from tenure.domain.lease import (
-    BUSY,
     Action,
     AllocationState,
     Event,
@@ -47,6 +46,8 @@ from tenure.services.events.payloads import UpdatePayload
 from tenure.services.events.user_events import check_events, new_events
 from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.changes import (
+    NO_FACTS,
+    Claim,
     Facts,
     LeaseChanger,
     bind,
@@ -132,7 +133,7 @@ class LeaseService:
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
-            lease = self._prepare(lease, _preparation(lease).id, lease.id)
+            lease = self._prepare(lease, Claim(_preparation(lease).id, lease.id))
         self._cloud.wake()
         return self._redacted(actor, booked or lease)
 
@@ -165,30 +166,8 @@ class LeaseService:
         Raises ``NotFound``, ``Forbidden``, ``LeaseBusy``, ``InvalidState``, ``InvalidParameter``,
         ``NotEnoughResources``, and ``Conflict`` if the cloud refuses the new resources.
         """
-        now = self._clock.now()
-        budget = Budget(self._rules.planning_time)
-
-        def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            if change.is_empty:
-                return lease, None, "", False
-            _refuse_busy(lease)
-            entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(
-                tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease), budget=budget
-            )
-            return *changer.apply(lease, change), entrusted
-
         need, facts = self._needs(actor, lease_id, change)
-        with self._trusts.given_by(actor, need) as trust_id:
-            lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
-        if trust_id is not None and not entrusted:
-            self._trusts.revoke(trust_id)  # a request at the same time has created its own trust
-        if event_id is not None:
-            self._cloud.carry_out(event_id, token)
-            lease = self._outcome(lease_id, event_id)
-        self._cloud.wake()
-        return self._redacted(actor, lease)
+        return self._change(actor, lease_id, lambda changer, lease: changer.apply(lease, change), need, facts)
 
     def confirm(self, actor: Actor, lease_id: str, changes: tuple[ReservationChange, ...] = ()) -> Lease:
         """Confirm a provisional lease, with all of these ``changes`` to its reservations or none; return the lease.
@@ -197,35 +176,13 @@ class LeaseService:
         was removed before, and ``Conflict`` if it was confirmed with other values, or if the cloud refuses something
         that clients must see of it: the lease is removed then.
         """
-        now = self._clock.now()
-        budget = Budget(self._rules.planning_time)
         with self._db.read() as tx:
             seen = self._get_for(tx, actor, lease_id, "blazar:leases:put")
         if seen.hold_until is None:
             check_confirmed(seen, changes)
             return self._redacted(actor, self._record_promise(lease_id) or seen)
-
-        def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            if lease.hold_until is None:
-                check_confirmed(lease, changes)
-                return lease, None, "", False
-            entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(
-                tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease), budget=budget
-            )
-            event_id, token = changer.confirm(lease, changes)
-            return tx.leases.get(lease.id) or lease, event_id, token, entrusted
-
         need, facts = self._needs(actor, lease_id, LeaseChange(reservations=changes))
-        with self._trusts.given_by(actor, need) as trust_id:
-            lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
-        if trust_id is not None and not entrusted:
-            self._trusts.revoke(trust_id)  # a request at the same time has confirmed it
-        if event_id is not None:
-            lease = self._prepare(lease, event_id, token)
-        self._cloud.wake()
-        return self._redacted(actor, lease)
+        return self._change(actor, lease_id, lambda changer, lease: changer.confirm(lease, changes), need, facts)
 
     def delete(self, actor: Actor, lease_id: str, *, reason: str | None = None) -> None:
         """Delete the lease and take back its resources, for this ``reason``; no error if it is deleted already.
@@ -258,8 +215,6 @@ class LeaseService:
         A caller that may repeat the request gives it a ``reservation_id``, as in ``create``. Raises the errors of
         ``update``.
         """
-        now = self._clock.now()
-        budget = Budget(self._rules.planning_time)
         with self._db.read() as tx:
             seen = self._get_for(tx, actor, lease_id, "blazar:leases:put")
         position = len(seen.reservations)
@@ -268,54 +223,23 @@ class LeaseService:
         with errors_at_position(position):
             parameters = complete(self._types[request.resource_type], request.parameters, facts)
         request = replace(request, parameters=parameters)
-        reservation = self._new_reservation(lease_id, request, now, reservation_id)
+        reservation = self._new_reservation(lease_id, request, self._clock.now(), reservation_id)
 
-        def work(tx: Transaction, trust_id: str | None) -> tuple[str | None, str, bool]:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            if any(known.id == reservation.id for known in lease.reservations):
-                return None, "", False
-            _refuse_busy(lease)
-            entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(
-                tx, self._types, self._rules, actor, now, sees=self._sees(actor, lease), budget=budget
-            )
-            return *changer.add(lease, reservation, checks_values=request.checks_values), entrusted
+        def add(changer: LeaseChanger, lease: Lease) -> Claim | None:
+            return changer.add(lease, reservation, checks_values=request.checks_values)
 
-        need = self._trusts.needed_with(seen, request, actor)
-        with self._trusts.given_by(actor, need) as trust_id:
-            event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
-        if trust_id is not None and not entrusted:
-            self._trusts.revoke(trust_id)
-        if event_id is not None:
-            self._cloud.carry_out(event_id, token)
-            self._outcome(lease_id, event_id)
-        self._cloud.wake()
-        return self.get(actor, lease_id)
+        return self._change(actor, lease_id, add, self._trusts.needed_with(seen, request, actor))
 
     def drop_reservation(self, actor: Actor, lease_id: str, reservation_id: str) -> None:
         """Drop a reservation of a lease; no error if it is dropped already."""
-        now = self._clock.now()
 
-        def work(tx: Transaction) -> tuple[str | None, str, bool]:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            reservation = next(
-                (reservation for reservation in lease.reservations if reservation.id == reservation_id), None
-            )
-            if reservation is None:
-                raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
-            if reservation.status is ReservationStatus.DELETED:
-                return None, "", False
-            _refuse_busy(lease)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now)
-            return *changer.drop(lease, reservation), self._may_exist_in_cloud(reservation)
+        def drop(changer: LeaseChanger, lease: Lease) -> Claim | None:
+            return changer.drop(lease, reservation_id)
 
-        event_id, token, is_made = self._enforcement.update(lease_id, work, dropped=reservation_id)
-        if event_id is not None:
-            self._cloud.carry_out(event_id, token)
-            self._outcome(lease_id, event_id)
-        elif is_made:
-            self._cloud.take_back([reservation_id])
-        self._cloud.wake()
+        lease = self._change(actor, lease_id, drop, dropped=reservation_id)
+        if lease.status is LeaseStatus.PENDING:
+            dropped = [reservation for reservation in lease.reservations if reservation.id == reservation_id]
+            self._cloud.take_back([reservation.id for reservation in dropped if self._is_made(reservation)])
 
     def history(
         self, actor: Actor, lease_id: str, *, limit: int | None = None, marker: str | None = None
@@ -364,6 +288,49 @@ class LeaseService:
         )
 
     # --- inside
+
+    def _change(
+        self,
+        actor: Actor,
+        lease_id: str,
+        change: Callable[[LeaseChanger, Lease], Claim | None],
+        need: Need | None = None,
+        facts: Facts = NO_FACTS,
+        *,
+        dropped: str = "",
+    ) -> Lease:
+        """Change a lease if the filters allow it, and have the cloud follow if ``change`` returns a claimed event.
+
+        ``need`` is the trust that the change needs, ``dropped`` the reservation that it drops. Returns the lease.
+        """
+        now = self._clock.now()
+        budget = Budget(self._rules.planning_time)
+
+        def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, Claim | None, bool]:
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            sees = self._sees(actor, lease)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=sees, budget=budget)
+            claim = change(changer, lease)
+            is_entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
+            return tx.leases.get(lease_id) or lease, claim, is_entrusted
+
+        with self._trusts.given_by(actor, need) as trust_id:
+            lease, claim, is_entrusted = self._enforcement.update(
+                lease_id, partial(work, trust_id=trust_id), dropped=dropped
+            )
+        if trust_id is not None and not is_entrusted:
+            self._trusts.revoke(trust_id)  # a request at the same time has created its own trust
+        if claim is not None:
+            lease = self._follow(lease, claim)
+        self._cloud.wake()
+        return self._redacted(actor, lease)
+
+    def _follow(self, lease: Lease, claim: Claim) -> Lease:
+        """Have the cloud follow a change; return the lease. Raises ``Conflict`` if the cloud refuses."""
+        if lease.status is LeaseStatus.CREATING:
+            return self._prepare(lease, claim)
+        self._cloud.carry_out(*claim)
+        return self._outcome(lease.id, claim.event_id)
 
     def _sees(self, actor: Actor, lease: Lease) -> bool:
         """Whether the actor sees private properties and the details of reasons."""
@@ -493,12 +460,12 @@ class LeaseService:
 
         return self._enforcement.create(lease, work, survey=look_before if large else None)
 
-    def _prepare(self, lease: Lease, event_id: str, token: str) -> Lease:
+    def _prepare(self, lease: Lease, claim: Claim) -> Lease:
         """Create in the cloud what clients must see of a booked lease, and wait for it as long as allowed.
 
         Returns the lease. Raises ``Conflict`` if the cloud refuses; the lease is removed then.
         """
-        self._cloud.carry_out(event_id, token)
+        self._cloud.carry_out(*claim)
         found = self._record_promise(lease.id)
         if found is None or found.status is LeaseStatus.DELETED:
             self._cloud.take_back(
@@ -571,9 +538,12 @@ class LeaseService:
 
     def _may_exist_in_cloud(self, reservation: Reservation) -> bool:
         """Whether something may exist in the cloud for a reservation that was never started."""
+        return self._is_made(reservation) and reservation.status is ReservationStatus.PENDING
+
+    def _is_made(self, reservation: Reservation) -> bool:
+        """Whether something of the reservation is created in the cloud before its start."""
         kind = self._types[reservation.resource_type]
-        made = kind.is_prepared(reservation.parameters) or self._has_effects(reservation)
-        return made and reservation.status is ReservationStatus.PENDING
+        return kind.is_prepared(reservation.parameters) or self._has_effects(reservation)
 
     def _has_effects(self, reservation: Reservation) -> bool:
         return reservation.effects != self._types[reservation.resource_type].effects(reservation.id)
@@ -684,13 +654,3 @@ def _preparation(lease: Lease) -> Event:
     """Return the event that creates what clients must see of a new lease. Its id is derived from the lease's id."""
     event_id = str(uuid.uuid5(uuid.UUID(lease.id), EventType.PREPARE.value))
     return Event(event_id, lease.id, EventType.PREPARE, lease.created_at, EventStatus.IN_PROGRESS, 1, lease.created_at)
-
-
-def _refuse_busy(lease: Lease) -> None:
-    """Raise ``LeaseBusy`` during an operation on the lease, and ``InvalidState`` if the lease is provisional."""
-    if lease.hold_until is not None:
-        raise InvalidState(
-            f"The lease is held until {lease.hold_until:%Y-%m-%d %H:%M:%S} UTC: confirm it first, or delete it."
-        )
-    if lease.status in BUSY:
-        raise LeaseBusy(lease.status)
