@@ -141,6 +141,27 @@ def test_a_stopped_engine_begins_nothing(tmp_path):
         assert lease_of(world, lease.id).status is LeaseStatus.PENDING
 
 
+def test_waiting_start_searches_for_other_hosts_every_ten_seconds(world: World, monkeypatch: pytest.MonkeyPatch):
+    """The search is expensive, and many starts may wait for one cloud that hangs."""
+    slow = world.book(4, hours=1)
+    world.engine.settle()
+    world.book(4, start=1, hours=1)
+    world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=slow.reservations[0].id))
+    search = EventService.move_off_unreturned
+    searches: list[datetime] = []
+
+    def count(service: EventService, event_id: str) -> bool:
+        searches.append(world.clock.now())
+        return search(service, event_id)
+
+    monkeypatch.setattr(EventService, "move_off_unreturned", count)
+    world.clock.set(NOW + HOUR)
+    for _ in range(21):
+        world.engine.round()
+        world.clock.advance(SECOND)
+    assert searches == [NOW + HOUR + wait * SECOND for wait in (0, 10, 20)]
+
+
 def test_unavailable_database_is_logged_in_one_line(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -29,7 +29,7 @@ from tests.support.world import (
 )
 
 HOUR = timedelta(hours=1)
-CLEANING = timedelta(minutes=30)
+CLEANING = timedelta(minutes=10)
 #: The number of hosts in the simulated cloud.
 ALL = 2
 #: One instance on each host, so that a request for any host conflicts with it.
@@ -260,7 +260,7 @@ def test_lease_after_a_late_release_gets_another_host_if_possible(tmp_path: Path
 def test_lease_waits_for_cleaning_after_a_restart(tmp_path: Path) -> None:
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         ending = world.reserve(reservation(1, 1))
-        following = world.reserve(reservation(1, 1), start=1.5, hours=3)
+        following = world.reserve(reservation(1, 1), start=(HOUR + CLEANING) / HOUR, hours=3)
         world.teardown_lasts(ending, until=ending.ends_at + CLEANING)
         world.pass_until(ending.ends_at + CLEANING + timedelta(minutes=1))
         world.restart()
@@ -286,8 +286,8 @@ def test_cleaning_does_not_take_all_time_of_the_next_lease(tmp_path: Path):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         before = world.reserve(reservation(1, 1))
         world.engine.settle()
-        after = world.reserve(reservation(1, 1), start=(HOUR + CLEANING) / HOUR, hours=0.5)
-        end_late(world, before, CLEANING + timedelta(minutes=5))
-        world.pass_until(after.starts_at + timedelta(minutes=10))
+        after = world.reserve(reservation(1, 1), start=(HOUR + CLEANING) / HOUR, hours=CLEANING / HOUR)
+        end_late(world, before, CLEANING / 6 + CLEANING)
+        world.pass_until(after.starts_at + CLEANING / 3)
         assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
         assert ledger.faults(url_in(tmp_path)) == []

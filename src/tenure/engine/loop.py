@@ -24,6 +24,8 @@ LOG = logging.getLogger(__name__)
 BATCH = 200
 #: The longest sleep if nothing wakes the engine: other managers may have booked something.
 POLL = timedelta(seconds=2)
+#: How long a waiting start is not planned anew after no free resources were found for it: the search is expensive.
+REPLAN = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Engine:
         self._workers = workers
         #: Events that could not be claimed or recorded, and the time until which they are not tried again.
         self._resting: dict[str, datetime] = {}
+        #: Waiting starts for which no free resources were found, and the time until which they are not planned anew.
+        self._stuck: dict[str, datetime] = {}
         #: Ready events from the last query that are not begun yet. Lanes with ends come first: what they release can
         #: be handed on.
         self._found: dict[Lane, deque[str]] = {Lane.OTHERS: deque(), Lane.STARTS: deque()}
@@ -179,6 +183,7 @@ class Engine:
         now = self._clock.now()
         with self._guard:
             self._resting = {event_id: until for event_id, until in self._resting.items() if now < until <= now + POLL}
+        self._stuck = {event_id: until for event_id, until in self._stuck.items() if now < until <= now + REPLAN}
         taken = sum(self._take(lane) for lane in self._found)
         if not self._found[Lane.STARTS]:  # otherwise there is no room for more of them
             waiting = (event_id for event_id in self._events.waiting(BATCH) if not self._is_resting(event_id))
@@ -209,18 +214,20 @@ class Engine:
         return not self._stopping.is_set() and (not self._threads or self._workers.has_room(lane))
 
     def _is_resting(self, event_id: str) -> bool:
-        """Whether an attempt at the event has just failed, or is running."""
-        return event_id in self._resting or self._workers.is_at(event_id)
+        """Whether an attempt at the event has just failed, or is running, or no free resources were just found."""
+        return event_id in self._resting or event_id in self._stuck or self._workers.is_at(event_id)
 
     def _replan(self, event_id: str) -> bool:
         """Plan a waiting start on free resources; return whether it need not wait any more."""
+        moved = False
         try:
             moved = self._events.move_off_unreturned(event_id)
         except Exception:
             LOG.exception("event %s could not be planned anew; it waits", event_id)
-            return False
         if moved:
             self._wake.set()
+        else:
+            self._stuck[event_id] = self._clock.now() + REPLAN
         return moved
 
     def _attempt(self, event_id: str) -> None:
