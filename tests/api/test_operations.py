@@ -94,10 +94,3 @@ def test_the_manager_can_do_nothing_for_the_api_but_what_is_on_the_list(api: Api
     assert {f"{service}.{name}" for service in SERVICES for name in vars(getattr(manager, service))} == OPERATIONS - {
         "health"
     }
-
-
-def test_every_use_case_is_on_the_list():
-    offered = {
-        f"{service}.{name}" for service, kind in SERVICES.items() for name in vars(kind) if not name.startswith("_")
-    }
-    assert offered == OPERATIONS - {"health"}

@@ -9,13 +9,8 @@ from typing import Any, get_type_hints
 
 from tenure.rpc.wire import decode, encode
 from tenure.services.context import new_id
-from tenure.services.leases.service import LeaseService
-from tenure.services.limits.service import LimitService
-from tenure.services.manager import OPERATIONS, Manager
-from tenure.services.resources.service import ResourceService
+from tenure.services.manager import OPERATIONS, SERVICES, Manager
 
-#: The services whose methods are operations, by the first part of the operations' names.
-SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
 #: The argument that holds the id of a new lease.
 NEW_IDS: Mapping[str, str] = {"leases.create": "lease_id", "leases.add_reservation": "reservation_id"}
 

@@ -6,7 +6,8 @@ of ``OPERATIONS``, the actor and the arguments; the answer is a domain value or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, cast
 
@@ -20,34 +21,18 @@ from tenure.services.resources.service import ResourceService
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: The services whose public methods are operations, by the first part of the operations' names.
+SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
 #: The operations that the API may call.
 OPERATIONS = frozenset(
     {
-        "leases.create",
-        "leases.get",
-        "leases.list",
-        "leases.update",
-        "leases.confirm",
-        "leases.delete",
-        "leases.add_reservation",
-        "leases.drop_reservation",
-        "leases.history",
-        "leases.resources",
-        "resources.list",
-        "resources.get",
-        "resources.register",
-        "resources.update",
-        "resources.lend",
-        "resources.unregister",
-        "resources.disable",
-        "resources.enable",
-        "resources.reallocate",
-        "resources.bookings",
-        "resources.bookings_of",
-        "resources.properties",
-        "resources.set_property",
-        "limits.show",
         "health",
+        *(
+            f"{name}.{verb}"
+            for name, service in SERVICES.items()
+            for verb, method in vars(service).items()
+            if inspect.isfunction(method) and not verb.startswith("_")
+        ),
     }
 )
 
