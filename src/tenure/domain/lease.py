@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from tenure.domain.errors import InvalidState
 from tenure.domain.reason import Reason, reason_from
@@ -175,11 +176,41 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseDetails:
+    """What an owner says about a lease; nothing that the service does depends on it.
+
+    Requests, leases and the table of leases have these fields, under the same names. A further field has a default, and
+    is given by name only (``kw_only``).
+    """
+
+    name: str
+
+    def details(self) -> dict[str, Any]:
+        """Return the details by name."""
+        return {detail.name: getattr(self, detail.name) for detail in fields(LeaseDetails)}
+
+
+@dataclass(frozen=True, slots=True)
+class DetailsChange:
+    """A change of the details of a lease; fields that are None stay."""
+
+    name: str | None = None
+
+    def details(self) -> dict[str, Any]:
+        """Return the changed details by name."""
+        given = {detail.name: getattr(self, detail.name) for detail in fields(DetailsChange)}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+#: The names of the details of a lease.
+DETAILS = frozenset(detail.name for detail in fields(LeaseDetails))
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(LeaseDetails):
     """The user's contract: who may use which resources, and when."""
 
     id: str
-    name: str
     project_id: str
     user_id: str
     starts_at: datetime

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from tenure.domain.allocation import Booking
-from tenure.domain.lease import AllocationState
+from tenure.domain.lease import AllocationState, DetailsChange, LeaseDetails
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 
@@ -49,10 +49,9 @@ class UserEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(LeaseDetails):
     """A lease to create."""
 
-    name: str
     starts_at: When
     ends_at: When
     before_end_at: datetime | Moment | None = None
@@ -74,10 +73,9 @@ class ReservationChange:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseChange:
+class LeaseChange(DetailsChange):
     """The change of a lease; fields that are None stay."""
 
-    name: str | None = None
     starts_at: When | None = None
     ends_at: When | None = None
     before_end_at: When | None = None
@@ -86,8 +84,8 @@ class LeaseChange:
     events: tuple[UserEvent, ...] | None = None
 
     @property
-    def only_name(self) -> bool:
-        return self.name is not None and self == LeaseChange(name=self.name)
+    def only_details(self) -> bool:
+        return not self.is_empty and self == LeaseChange(**self.details())
 
     @property
     def is_empty(self) -> bool:

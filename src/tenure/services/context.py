@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tenure.domain.actor import Actor
 from tenure.domain.errors import Forbidden
-from tenure.domain.lease import Action, HistoryEntry, Lease, LeaseStatus, next_status
+from tenure.domain.lease import DETAILS, Action, HistoryEntry, Lease, LeaseStatus, next_status
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import ResourceRef
@@ -152,7 +152,7 @@ def apply(
     tx.leases.change(lease, now=now, status=status.value, **columns_of(shown), **values)
     if status is not lease.status:
         write_history(tx, lease.id, action.value, lease.status, status, actor=actor, now=now, reason=reason)
-    known = {name: value for name, value in values.items() if name in {"name", "starts_at", "ends_at", "degraded"}}
+    known = {name: value for name, value in values.items() if name in {*DETAILS, "starts_at", "ends_at", "degraded"}}
     return replace(
         lease,
         status=status,

@@ -13,6 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tenure.domain.errors import Conflict, InvalidParameter
 from tenure.domain.lease import (
+    DETAILS,
     AllocationState,
     Event,
     EventStatus,
@@ -48,8 +49,8 @@ class LeaseStore:
     def add(self, lease: Lease) -> None:
         """Write a new lease with its reservations; raise ``Overtaken`` if its id exists already."""
         row = {
+            **lease.details(),
             "id": lease.id,
-            "name": lease.name,
             "project_id": lease.project_id,
             "user_id": lease.user_id,
             "starts_at": lease.starts_at,
@@ -431,8 +432,8 @@ class LeaseStore:
 
 def _lease(row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[Event]) -> Lease:
     return Lease(
+        **{name: getattr(row, name) for name in DETAILS},
         id=row.id,
-        name=row.name,
         project_id=row.project_id,
         user_id=row.user_id,
         starts_at=row.starts_at,

@@ -29,7 +29,7 @@ from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_ID, PRINTABLE, GivenName, Identifier, LenientName, Message, RegionName
 from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.lease import MAX_USER_EVENTS, Lease, Reservation
+from tenure.domain.lease import DETAILS, MAX_USER_EVENTS, Lease, Reservation
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, UserEvent
 from tenure.resources.contract import ResourceType
 from tenure.services.leases.bounds import MAX_RESERVATIONS
@@ -162,7 +162,7 @@ class LeaseSchemas:
         """Return the lease that ``body`` requests."""
         given: Any = check(self.create_model, body, self._version, tags=self._names)
         return LeaseRequest(
-            name=given.name,
+            **_details(given),
             starts_at=given.start_date,
             ends_at=given.end_date,
             before_end_at=given.before_end_date,
@@ -187,7 +187,7 @@ class LeaseSchemas:
         """Return the change that ``body`` requests. The lease is read only if the types of reservations are needed."""
         given: Any = check(self.update_model, self._with_types(body, find_lease), self._version, tags=self._names)
         return LeaseChange(
-            name=given.name,
+            **_details(given),
             starts_at=given.start_date,
             ends_at=given.end_date,
             before_end_at=given.before_end_date,
@@ -306,6 +306,11 @@ def _change_model(kind: ResourceType, version: Version) -> type[BaseModel]:
         __base__=(*additions_of(kind, version), change, identified),
         resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
     )
+
+
+def _details(given: BaseModel) -> dict[str, Any]:
+    """Return the details of a lease that the request can have at its version."""
+    return {name: getattr(given, name) for name in DETAILS & type(given).model_fields.keys()}
 
 
 def _with_reservations(name: str, base: type[BaseModel], reservations: Any) -> type[BaseModel]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter
 
-from tenure.domain.lease import EventStatus, EventType
+from tenure.domain.lease import EventStatus, EventType, LeaseDetails
 from tenure.store.events import StoredEvent
 
 
@@ -74,10 +74,9 @@ class NotifyPayload(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseBefore:
+class LeaseBefore(LeaseDetails):
     """The columns of a lease before an update."""
 
-    name: str
     starts_at: datetime
     ends_at: datetime
 

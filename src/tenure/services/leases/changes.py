@@ -283,9 +283,9 @@ class LeaseChanger:
         if change.is_empty:
             return None
         _refuse_busy(lease)
-        if change.only_name:
-            self._tx.leases.change(lease, now=self._now, name=change.name)
-            self._note(lease, f"name: {lease.name} → {change.name}")
+        if change.only_details:
+            self._tx.leases.change(lease, now=self._now, **change.details())
+            self._note(lease, "; ".join(_changed_details(lease, change)) or "nothing")
             return None
         self._check_status(lease, change)
         dates = self._dates(lease, change)
@@ -792,16 +792,14 @@ class LeaseChanger:
         return None
 
     def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> Claim | None:
-        values: dict[str, Any] = {"starts_at": dates.starts_at, "ends_at": dates.ends_at}
-        if change.name is not None:
-            values["name"] = change.name
+        values = {**change.details(), "starts_at": dates.starts_at, "ends_at": dates.ends_at}
         what = self._describe(lease, change, dates)
         if self._outcome.added or (self._outcome.bound and lease.status is LeaseStatus.ACTIVE):
             outcome = self._outcome
             payload = UpdatePayload(
                 added={reservation_id: tuple(ids) for reservation_id, ids in outcome.added.items()},
                 parameters=outcome.parameters_before,
-                before=LeaseBefore(name=lease.name, starts_at=lease.starts_at, ends_at=lease.ends_at),
+                before=LeaseBefore(**lease.details(), starts_at=lease.starts_at, ends_at=lease.ends_at),
                 due=self._due_before,
                 events=self._events_before,
                 bound=tuple(outcome.bound),
@@ -862,9 +860,7 @@ class LeaseChanger:
 
     def _describe(self, lease: Lease, change: LeaseChange, dates: _Dates) -> str:
         """Return the change in words, for the history."""
-        parts = []
-        if change.name is not None and change.name != lease.name:
-            parts.append(f"name: {lease.name} → {change.name}")
+        parts = _changed_details(lease, change)
         if dates.starts_at != lease.starts_at:
             parts.append(f"start_date: {lease.starts_at.isoformat()} → {dates.starts_at.isoformat()}")
         if dates.ends_at != lease.ends_at:
@@ -877,6 +873,12 @@ class LeaseChanger:
             given = sorted(name for name, value in asked.parameters.items() if value is not None)
             parts.append(f"reservation {asked.reservation_id}: {', '.join(given)}")
         return "; ".join(parts) or "nothing"
+
+
+def _changed_details(lease: Lease, change: LeaseChange) -> list[str]:
+    """Return the changed details in words."""
+    before = lease.details()
+    return [f"{name}: {before[name]} → {value}" for name, value in change.details().items() if value != before[name]]
 
 
 def _refuse_busy(lease: Lease) -> None:

@@ -561,8 +561,8 @@ class LeaseService:
         deadline = confirmation_deadline(lease_id, request.hold_for, ends_at, now)
         due = {EventType.START: starts_at, EventType.BEFORE_END: notice_at, EventType.END: ends_at}
         return Lease(
+            **request.details(),
             id=lease_id,
-            name=request.name,
             project_id=actor.project_id,
             user_id=actor.user_id,
             starts_at=starts_at,

@@ -72,7 +72,7 @@ class UpdateHandler(Handler[UpdatePayload]):
         tx.leases.change_reservations(change.bound, now=now, subject=None)
         values: dict[str, object] = {**columns_of(reason)}
         if before := change.before:
-            values.update(name=before.name, starts_at=before.starts_at, ends_at=before.ends_at)
+            values.update(before.details(), starts_at=before.starts_at, ends_at=before.ends_at)
             previous_lease = replace(lease, ends_at=before.ends_at)
             end_with_the_lease(tx, previous_lease, self._rules, without=change.added_ids, ending=change.lasting)
         if change.events is not None:
