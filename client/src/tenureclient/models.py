@@ -125,28 +125,31 @@ class Event:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A user's contract: what is reserved, for which project and for which period."""
+    """A user's contract: what is reserved, for which project and for which period.
+
+    Commands show the fields in this order, and leave out a field that has its default.
+    """
 
     id: str
     name: str
-    project_id: str
-    user_id: str
+    status: str
+    status_reason: str | None
+    detail: str | None = None
+    """For administrators: the full reason, if ``status_reason`` leaves something out."""
     start_date: datetime
     end_date: datetime
     before_end_date: datetime | None
-    status: str
-    status_reason: str | None
+    hold_until: datetime | None = None
+    """When the lease expires unless it is confirmed; None if it needs no confirmation."""
     degraded: bool
+    project_id: str
+    user_id: str
     created_at: datetime | None
     updated_at: datetime | None
     reservations: tuple[Reservation, ...]
     events: tuple[Event, ...]
-    hold_until: datetime | None = None
-    """When the lease expires unless it is confirmed; None if it needs no confirmation."""
-    detail: str | None = None
-    """For administrators: the full reason, if ``status_reason`` leaves something out."""
 
     @property
     def duration(self) -> timedelta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
@@ -53,22 +54,8 @@ class DataColumn(columns.FormattableColumn[JsonValue]):
 
 
 def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
-    """Return every field of a lease, in display order."""
-    return {
-        "id": lease.id,
-        "name": lease.name,
-        "status": lease.status,
-        "status_reason": lease.status_reason,
-        **({"detail": lease.detail} if lease.detail is not None else {}),
-        "start_date": MomentColumn(lease.start_date, zone),
-        "end_date": MomentColumn(lease.end_date, zone),
-        "before_end_date": _moment(lease.before_end_date, zone),
-        **({"hold_until": _moment(lease.hold_until, zone)} if lease.hold_until else {}),
-        "degraded": lease.degraded,
-        "project_id": lease.project_id,
-        "user_id": lease.user_id,
-        "created_at": _moment(lease.created_at, zone),
-        "updated_at": _moment(lease.updated_at, zone),
+    """Return the fields of a lease, in the order of its model, without those that have their default."""
+    composed = {
         "reservations": DataColumn(
             [_reservation(reservation) for reservation in lease.reservations],
             (line for reservation in lease.reservations for line in _reservation_lines(reservation)),
@@ -78,6 +65,13 @@ def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
             (_event_line(event, zone) for event in sorted(lease.events, key=_event_order)),
         ),
     }
+    row: dict[str, object] = {}
+    for field in dataclasses.fields(lease):
+        value = getattr(lease, field.name)
+        if value != field.default:
+            shown = _moment(value, zone) if isinstance(value, datetime) else value
+            row[field.name] = composed.get(field.name, shown)
+    return row
 
 
 def history_row(entry: HistoryEntry, zone: tzinfo | None) -> Row:
