@@ -2,7 +2,8 @@
 
 The rows are those that the code of the time wrote for hosts and their leases. Each is written with all columns that
 there have ever been; ``insert_rows`` leaves out the columns and the tables that a revision does not have yet. A change
-with a migration that adds a column or a table adds it here, with its revision.
+with a migration that adds a table adds it here, with its revision. A column that it adds gets a sample, and is named
+here only if its value matters.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, bindparam, inspect, text
 
 from tenure.store.tables import UtcDateTime
 
@@ -44,27 +45,6 @@ NAMES = {str(number): f"sim-host-{number:03d}" for number in range(1, 9)}
 
 #: Since which revision there is a table that the first schema lacks.
 TABLES = {"resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011"}
-#: Since which revision a table has a column that it was not made with.
-COLUMNS = {
-    ("resources", "registration"): "0002",
-    ("resources", "enabled"): "0002",
-    ("resources", "disabled_reason"): "0002",
-    ("resources", "health"): "0002",
-    ("resources", "health_reason"): "0002",
-    ("resources", "health_since"): "0002",
-    ("leases", "trust_id"): "0003",
-    ("outbox", "failed_at"): "0004",
-    ("outbox", "refusals"): "0004",
-    ("allocations", "units"): "0005",
-    ("resources", "limits"): "0005",
-    ("resources", "unreviewed"): "0005",
-    ("reservations", "effects"): "0005",
-    ("outbox", "channel"): "0006",
-    ("reservations", "subject"): "0007",
-    ("reservations", "region"): "0008",
-    ("leases", "status_detail"): "0012",
-    ("history", "detail"): "0012",
-}
 
 
 @dataclass(frozen=True)
@@ -81,13 +61,31 @@ def at(clock: str) -> datetime:
 
 
 def insert_rows(connection: Connection, revision: str) -> None:
-    """Write the rows into an empty database whose schema is at ``revision``."""
+    """Write the rows into an empty database whose schema is at ``revision``.
+
+    A column that no row of its table names gets a sample of its type in all rows.
+    """
     quote = connection.dialect.identifier_preparer.quote
-    for row in rows_of(revision):
-        columns = [name for name in row.values if COLUMNS.get((row.table, name), "0001") <= revision]
-        statement = f"INSERT INTO {row.table} ({', '.join(map(quote, columns))}) VALUES (:{', :'.join(columns)})"
-        times = [bindparam(name, type_=UtcDateTime()) for name in columns if isinstance(row.values[name], datetime)]
-        connection.execute(text(statement).bindparams(*times), {name: row.values[name] for name in columns})
+    rows = list(rows_of(revision))
+    there = {table: _columns(connection, table) for table in {row.table for row in rows}}
+    named = {table: {name for row in rows if row.table == table for name in row.values} for table in there}
+    for row in rows:
+        samples = {name: sample for name, sample in there[row.table].items() if name not in named[row.table]}
+        values = {name: value for name, value in {**samples, **row.values}.items() if name in there[row.table]}
+        statement = f"INSERT INTO {row.table} ({', '.join(map(quote, values))}) VALUES (:{', :'.join(values)})"
+        times = [bindparam(name, type_=UtcDateTime()) for name, value in values.items() if isinstance(value, datetime)]
+        connection.execute(text(statement).bindparams(*times), values)
+
+
+def _columns(connection: Connection, table: str) -> dict[str, object]:
+    """Return a sample for each column of a table, but for a number that the database counts itself."""
+    counted = {("resources", "id"), ("allocations", "id"), ("history", "id"), ("outbox", "id"), ("properties", "id")}
+    samples: Mapping[type, object] = {str: "sample", datetime: at("07:00")}
+    return {
+        column["name"]: samples.get(column["type"].python_type, 1)
+        for column in inspect(connection).get_columns(table)
+        if (table, column["name"]) not in counted
+    }
 
 
 def rows_of(revision: str) -> Iterator[Row]:
