@@ -45,7 +45,8 @@ from tenure.domain.request import (
 )
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.engine.delivery import Delivery
-from tenure.factory import Parts, Service, build, load_types
+from tenure.factory import Parts, Service, build
+from tenure.resources.contract import load_types
 from tenure.store import schema
 from tenure.store.database import Database
 from tenure.store.tables import EventRow, LeaseRow

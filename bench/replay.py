@@ -19,7 +19,7 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus, Reservation, ReservationStatus
 from tenure.domain.period import Period
 from tenure.domain.resource import DiscoveredResource, scarcity
-from tenure.factory import load_types
+from tenure.resources.contract import load_types
 from tenure.services.context import Rules
 from tenure.services.planning.planner import Planner
 from tenure.store import schema

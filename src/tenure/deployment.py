@@ -37,9 +37,9 @@ from tenure.enforcement.contract import EnforcementFilter
 from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
 from tenure.engine.performer import Checkpoint
-from tenure.factory import Parts, Service, build, load_filters, load_types, open_type_drivers, type_drivers
+from tenure.factory import Parts, Service, build, load_filters, open_type_drivers, type_drivers
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
-from tenure.resources.contract import ResourceTypes
+from tenure.resources.contract import ResourceTypes, load_types
 from tenure.rpc.bus import Misconfigured
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink

@@ -33,7 +33,7 @@ from tenure.engine.refresh import Refresh
 from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
-from tenure.resources.contract import ResourceType, ResourceTypes
+from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
@@ -54,16 +54,6 @@ from tenure.store.database import Database
 
 #: Enforcement filters by name, in the order of their calls.
 Filters = Mapping[str, EnforcementFilter]
-
-
-def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})) -> ResourceTypes:
-    """Return the installed resource types, ours and third-party ones, from their entry points.
-
-    ``settings`` are arguments for their constructors, by entry point name.
-    """
-    extensions: ExtensionManager[ResourceType] = ExtensionManager("tenure.resource_types", invoke_on_load=False)
-    installed = sorted(extensions, key=lambda extension: extension.name)
-    return ResourceTypes(tuple(extension.plugin(**settings.get(extension.name, {})) for extension in installed))
 
 
 def load_filters() -> Mapping[str, type[EnforcementFilter]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tenure.factory import load_types
+from tenure.resources.contract import load_types
 from tests.support.waiting import COMMAND_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]

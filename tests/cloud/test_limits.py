@@ -10,7 +10,7 @@ import pytest
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 
-from tenure.factory import load_types
+from tenure.resources.contract import load_types
 from tenure.services.limits.quotas import names_of
 from tests.support.cloud import Cloud, Undo
 from tests.support.site import Site, answered, moment, open_site

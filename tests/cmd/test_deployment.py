@@ -31,7 +31,8 @@ from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.factory import Parts, Service, load_types
+from tenure.factory import Parts, Service
+from tenure.resources.contract import load_types
 from tenure.rpc.listener import NovaListener
 from tenure.services.limits.quotas import FixedLimits, Quotas
 from tenure.services.notifications.outbox import Message

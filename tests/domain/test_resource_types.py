@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from tenure.factory import load_types
-from tenure.resources.contract import Wanted
+from tenure.resources.contract import Wanted, load_types
 from tenure.resources.flavor import FlavorType
 from tenure.resources.floatingip import FloatingIPType
 from tenure.resources.host import HostType

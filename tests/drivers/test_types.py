@@ -28,7 +28,8 @@ from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.kind import openstack_kinds
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
-from tenure.factory import build, load_types
+from tenure.factory import build
+from tenure.resources.contract import load_types
 from tenure.testing.rig import order_of
 from tests.support.world import HOST, OWNER, World, open_world
 

@@ -14,7 +14,7 @@ from tenure.config import new_config, read_config
 from tenure.deployment import ConfigurationError, open_quotas
 from tenure.domain.errors import OverQuota, TenureError, TooManyConflicts
 from tenure.domain.request import LeaseChange, LeaseQuery, ReservationChange
-from tenure.factory import load_types
+from tenure.resources.contract import load_types
 from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.engines import rebuild

@@ -22,8 +22,8 @@ from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.factory import Parts, Service, build, load_types
-from tenure.resources.contract import ResourceTypes
+from tenure.factory import Parts, Service, build
+from tenure.resources.contract import ResourceTypes, load_types
 from tenure.services.context import Rules
 from tenure.services.events.orders import orders_of
 from tenure.store.database import Database, Transaction

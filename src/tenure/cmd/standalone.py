@@ -36,7 +36,8 @@ from tenure.drivers.contract import CloudDriver
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.openstack.http import CloudEndpoints
-from tenure.factory import Filters, Parts, Service, build, load_types, open_type_drivers
+from tenure.factory import Filters, Parts, Service, build, open_type_drivers
+from tenure.resources.contract import load_types
 from tenure.services.context import Rules
 from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Protocol
 
@@ -157,3 +158,12 @@ class ResourceTypes:
             return self._types[name]
         except KeyError:
             raise InvalidParameter(f"The {name} resource type is not supported", field="resource_type") from None
+
+
+def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})) -> ResourceTypes:
+    """Return the installed resource types, ours and third-party ones, from their entry points.
+
+    ``settings`` are arguments for their constructors, by entry point name.
+    """
+    installed = sorted(entry_points(group="tenure.resource_types"), key=lambda entry_point: entry_point.name)
+    return ResourceTypes(tuple(entry_point.load()(**settings.get(entry_point.name, {})) for entry_point in installed))
