@@ -17,12 +17,11 @@ from tests.support.waiting import COMMAND_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 
-#: What its author writes: the type, its inventory on the wire, its rules.
+#: What its author writes: the type, its inventory on the wire.
 MODULE = '''
 from dataclasses import replace
 from typing import Literal
 
-from oslo_policy import policy
 from pydantic import BaseModel, ConfigDict
 
 from tenure.api.schemas.floatingips import FLOATING_IPS
@@ -102,19 +101,14 @@ LICENCES = replace(
     many="licences",
     noun="licence",
     nouns="licences",
+    is_for_readers=False,
 )
-
-
-def rules():
-    return [policy.RuleDefault(f"acme:licences:{verb}", "rule:admin") for verb in ("get", "post")]
 '''
 ENTRY_POINTS = """
 [tenure.resource_types]
 licence = acme:LicenceType
 [tenure.inventories]
 licence = acme:LICENCES
-[tenure.policies]
-licence = acme:rules
 """
 #: A process of its own, since what is installed is looked for once in each.
 CALLS = """

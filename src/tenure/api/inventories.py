@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib.metadata import entry_points
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -36,6 +35,7 @@ from tenure.api.schemas.resources import (
     WireProperties,
     read_region,
     registration_models,
+    served_inventories,
 )
 from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.request import (
@@ -60,19 +60,10 @@ _PROPERTY: AnswerAt = by_version(answers.Property)
 _SETTING: AnswerAt = by_version(answers.PropertySettingOf10, answers.PropertySetting)
 
 
-@cache
-def installed_inventories() -> tuple[WireInventory, ...]:
-    """Return the inventories that the API serves if their type is installed, by their entry points."""
-    points = sorted(entry_points(group="tenure.inventories"), key=lambda point: point.name)
-    return tuple(point.load() for point in points)
-
-
 def inventory_operations(kinds: Iterable[ResourceType]) -> Iterator[Operation]:
     """Return the operations of all inventories of these types that the API serves."""
-    known = {kind.stock.name: kind.stock for kind in kinds if kind.stock is not None}
-    for wire in installed_inventories():
-        if wire.resource_type in known:
-            yield from _InventoryOperations(wire, known[wire.resource_type]).table()
+    for wire, stock in served_inventories(kinds):
+        yield from _InventoryOperations(wire, stock).table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +86,7 @@ class _InventoryOperations:
     def table(self) -> Iterator[Operation]:
         """Return all operations, in the order of their description."""
         wire, noun, nouns, since = self._wire, self._wire.noun, self._wire.nouns, self._wire.since
-        collection, resource = wire.path, f"{wire.path}/{{{wire.part}}}"
+        collection, resource = wire.path, wire.resource_path
         shown, listed = One(wire.one, wire.answer), Pages(wire.many, wire.answer)
         registered = One(wire.one, wire.answer_new or wire.answer)
         query, registration = list_queries(wire.query), registration_models(wire.registration)
@@ -115,7 +106,7 @@ class _InventoryOperations:
             summary, body = f"Change how much of a {noun} is lent", by_version(wire.lending.model)
             yield Operation("PUT", resource, summary, partial(self.lend, wire.lending), shown, body=body, since=since)
         yield from self._of_allocations(resource, max(since, wire.allocations_since))
-        path, summary = f"/v1/leases/{{lease_id}}/{wire.many}", f"List the {nouns} of a lease"
+        path, summary = wire.leased_path, f"List the {nouns} of a lease"
         leased = Many(wire.many, by_version(wire.leased_answer))
         yield Operation("GET", path, summary, self.leased, leased, since=max(since, Version.V1_1))
         changed = Whole(by_version(*[self._change_model(version) for version in Version]))

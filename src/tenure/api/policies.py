@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib.metadata import entry_points
+from collections.abc import Iterable, Iterator, Mapping
 
 from oslo_config import cfg
 from oslo_policy import policy
 
+from tenure.api.schemas.resources import WireInventory, served_inventories
 from tenure.domain.actor import Actor
+from tenure.resources.contract import load_types
 
 ADMIN = "admin"
 #: The roles in the default rules.
@@ -23,7 +24,8 @@ _OWNER = policy.DeprecatedRule(
     deprecated_reason=_REASON,
     deprecated_since=_SINCE,
 )
-READER_OR_ADMIN = "rule:project_reader_or_admin"
+_ADMIN = "rule:admin"
+_READER_OR_ADMIN = "rule:project_reader_or_admin"
 _MEMBER_OR_ADMIN = "rule:project_member_or_admin"
 _SCOPES = ["project"]
 
@@ -69,142 +71,95 @@ def _rule(name: str, default: str, description: str, *operations: tuple[str, str
         name=name,
         check_str=default,
         description=description,
-        operations=[{"method": method, "path": f"/v1{path}"} for method, path in operations],
+        operations=[{"method": method, "path": path} for method, path in operations],
         scope_types=_SCOPES,
     )
 
 
-_LEASES = (
-    _rule(
+_LEASE = "/v1/leases/{lease_id}"
+
+
+def _lease_rules(inventories: Iterable[WireInventory]) -> Iterator[policy.RuleDefault]:
+    yield _rule(
         "blazar:leases:get",
-        READER_OR_ADMIN,
+        _READER_OR_ADMIN,
         "List leases, and see one with its history and its resources.",
-        ("GET", "/leases"),
-        ("GET", "/leases/{lease_id}"),
-        ("GET", "/leases/{lease_id}/history"),
-        ("GET", "/leases/{lease_id}/hosts"),
-        ("GET", "/leases/{lease_id}/floatingips"),
-    ),
-    _rule("blazar:leases:post", _MEMBER_OR_ADMIN, "Make a lease.", ("POST", "/leases")),
-    _rule(
+        ("GET", "/v1/leases"),
+        ("GET", _LEASE),
+        ("GET", f"{_LEASE}/history"),
+        *(("GET", wire.leased_path) for wire in inventories),
+    )
+    yield _rule("blazar:leases:post", _MEMBER_OR_ADMIN, "Make a lease.", ("POST", "/v1/leases"))
+    yield _rule(
         "blazar:leases:put",
         _MEMBER_OR_ADMIN,
         "Change a lease, add a reservation to it, or drop one.",
-        ("PUT", "/leases/{lease_id}"),
-        ("POST", "/leases/{lease_id}/confirm"),
-        ("POST", "/leases/{lease_id}/reservations"),
-        ("DELETE", "/leases/{lease_id}/reservations/{reservation_id}"),
-    ),
-    _rule("blazar:leases:delete", _MEMBER_OR_ADMIN, "Delete a lease.", ("DELETE", "/leases/{lease_id}")),
-)
-_LIMITS = (
-    _rule(
-        "tenure:limits:get",
-        READER_OR_ADMIN,
-        "See what a project may have booked, and what it has.",
-        ("GET", "/limits"),
-    ),
-)
-
-
-def inventory_rules(
-    rules: str,
-    path: str,
-    noun: str,
-    nouns: str,
-    *,
-    part: str,
-    listing: str,
-    readers: str = "rule:admin",
-    place: str = "on",
-    put: str | None = None,
-) -> tuple[policy.RuleDefault, ...]:
-    """Return the rules of an inventory, for the operations below ``/v1`` and ``path``.
-
-    ``rules`` is the prefix of their names, and ``part`` the name of the id in URLs. ``put`` is the description of the
-    rule about changes, which is left out without it.
-    """
-    resource = f"{path}/{{{part}}}"
-
-    def rule(
-        end: str, description: str, *operations: tuple[str, str], default: str = "rule:admin"
-    ) -> policy.RuleDefault:
-        return _rule(f"{rules}:{end}", default, description, *operations)
-
-    return (
-        rule("get", listing, ("GET", path), ("GET", resource), default=readers),
-        rule("post", f"Make a {noun} reservable.", ("POST", path)),
-        *([rule("put", put, ("PUT", resource))] if put else []),
-        rule("delete", f"Take a {noun} back.", ("DELETE", resource)),
-        rule(
-            "disable",
-            f"Close a {noun} to new reservations, or open it again.",
-            ("POST", f"{resource}/disable"),
-            ("POST", f"{resource}/enable"),
-        ),
-        rule("reallocate", f"Move what is booked {place} a {noun} to others.", ("POST", f"{resource}/reallocate")),
-        rule(
-            "get_allocations",
-            f"See which reservations have a part in which {nouns}.",
-            ("GET", f"{path}/allocations"),
-            ("GET", f"{resource}/allocation"),
-        ),
+        ("PUT", _LEASE),
+        ("POST", f"{_LEASE}/confirm"),
+        ("POST", f"{_LEASE}/reservations"),
+        ("DELETE", f"{_LEASE}/reservations/{{reservation_id}}"),
     )
+    yield _rule("blazar:leases:delete", _MEMBER_OR_ADMIN, "Delete a lease.", ("DELETE", _LEASE))
 
 
-_HOSTS = (
-    *inventory_rules(
-        "blazar:oshosts",
-        "/os-hosts",
-        "host",
-        "hosts",
-        part="host_id",
-        listing="List hosts, and see one.",
-        put="Change a host's properties.",
-    ),
-    _rule(
-        "blazar:oshosts:get_resource_properties",
-        "rule:admin",
-        "List the properties that hosts have.",
-        ("GET", "/os-hosts/properties"),
-    ),
-    _rule(
-        "blazar:oshosts:update_resource_properties",
-        "rule:admin",
-        "Make a property private or public.",
-        ("PATCH", "/os-hosts/properties/{property_name}"),
-    ),
+_LIMITS = _rule(
+    "tenure:limits:get",
+    _READER_OR_ADMIN,
+    "See what a project may have booked, and what it has.",
+    ("GET", "/v1/limits"),
 )
-_FLOATING_IPS = inventory_rules(
-    "blazar:floatingips",
-    "/floatingips",
-    "floating IP",
-    "floating IPs",
-    part="floatingip_id",
-    listing="List reservable floating IPs, and see one.",
-    readers=READER_OR_ADMIN,
-)
-_VOLUME_POOLS = inventory_rules(
-    "tenure:volumepools",
-    "/volume-pools",
-    "volume pool",
-    "volume pools",
-    part="volume_pool_id",
-    listing="List the volume pools that can be reserved from, and see one.",
-    place="in",
-    put="Change how much of a volume pool is lent.",
-)
+
+
+def _inventory_rules(wire: WireInventory, prefix: str) -> Iterator[policy.RuleDefault]:
+    """Return the rules of an inventory; their names begin with ``prefix``."""
+    noun, nouns, collection, resource = wire.noun, wire.nouns, wire.path, wire.resource_path
+
+    def rule(verb: str, description: str, *operations: tuple[str, str], default: str = _ADMIN) -> policy.RuleDefault:
+        return _rule(f"{prefix}:{verb}", default, description, *operations)
+
+    readers = _READER_OR_ADMIN if wire.is_for_readers else _ADMIN
+    yield rule("get", f"List {nouns}, and see one.", ("GET", collection), ("GET", resource), default=readers)
+    yield rule("post", f"Make a {noun} reservable.", ("POST", collection))
+    if wire.properties is not None:
+        yield rule("put", f"Change a {noun}'s properties.", ("PUT", resource))
+    elif wire.lending is not None:
+        yield rule("put", f"Change how much of a {noun} is lent.", ("PUT", resource))
+    yield rule("delete", f"Take a {noun} back.", ("DELETE", resource))
+    yield rule(
+        "disable",
+        f"Close a {noun} to new reservations, or open it again.",
+        ("POST", f"{resource}/disable"),
+        ("POST", f"{resource}/enable"),
+    )
+    yield rule("reallocate", f"Move the reservations of a {noun} to others.", ("POST", f"{resource}/reallocate"))
+    yield rule(
+        "get_allocations",
+        f"See which reservations have a part in which {nouns}.",
+        ("GET", f"{collection}/allocations"),
+        ("GET", f"{resource}/allocation"),
+    )
+    if wire.properties is not None:
+        properties = f"{collection}/properties"
+        yield rule("get_resource_properties", f"List the properties that {nouns} have.", ("GET", properties))
+        yield rule(
+            "update_resource_properties",
+            "Make a property private or public.",
+            ("PATCH", f"{properties}/{{property_name}}"),
+        )
 
 
 def list_rules() -> tuple[policy.RuleDefault, ...]:
-    """Return every rule with its default and description; the tools of oslo.policy print them."""
-    return (*_ROLES, *_LEASES, *_LIMITS, *_HOSTS, *_FLOATING_IPS, *_VOLUME_POOLS)
+    """Return every rule with its default and description, those of installed inventories included.
 
-
-def foreign_rules() -> tuple[policy.RuleDefault, ...]:
-    """Return the rules of third-party resource types, by their entry points."""
-    points = sorted(entry_points(group="tenure.policies"), key=lambda point: point.name)
-    return tuple(rule for point in points for rule in point.load()())
+    The tools of oslo.policy print them.
+    """
+    inventories = served_inventories(load_types())
+    return (
+        *_ROLES,
+        *_lease_rules(wire for wire, _ in inventories),
+        _LIMITS,
+        *(rule for wire, stock in inventories for rule in _inventory_rules(wire, stock.rules)),
+    )
 
 
 class Policies:
@@ -216,7 +171,7 @@ class Policies:
             conf = cfg.ConfigOpts()
             conf([], project="tenure", default_config_files=[], default_config_dirs=[])
         self._enforcer = policy.Enforcer(conf)
-        self._enforcer.register_defaults([*list_rules(), *foreign_rules()])
+        self._enforcer.register_defaults(list_rules())
         self._enforcer.load_rules()
 
     def authorize(self, rule: str, actor: Actor, target: Mapping[str, str]) -> bool:

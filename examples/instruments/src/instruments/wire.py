@@ -1,15 +1,13 @@
-"""Instruments over the API: how an instrument is registered and shown, and who may do so."""
+"""Instruments over the API: how an instrument is registered and shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from oslo_policy import policy
 from pydantic import BaseModel, ConfigDict
 
 from instruments.kind import INSTRUMENT
-from tenure.api.policies import READER_OR_ADMIN, inventory_rules
 from tenure.api.schemas.answers import Answer, From, LeasedAnswer, Rfc3339Text, Standing, fact
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
@@ -75,17 +73,5 @@ INSTRUMENTS = WireInventory(
     read_registration=read_registration,
     answer=by_version(Instrument, Instrument, InstrumentOf12),
     leased_answer=LeasedInstrument,
+    is_for_readers=True,
 )
-
-
-def list_rules() -> tuple[policy.RuleDefault, ...]:
-    """Return the rules of oslo.policy: who may do what with instruments."""
-    return inventory_rules(
-        "lab:instruments",
-        "/instruments",
-        "instrument",
-        "instruments",
-        part="instrument_id",
-        listing="List instruments, and see one.",
-        readers=READER_OR_ADMIN,
-    )

@@ -108,5 +108,6 @@ FLOATING_IPS = WireInventory(
     answer=by_version(FloatingIPOf10, FloatingIP, FloatingIPOf12),
     answer_new=by_version(NewFloatingIPOf10, FloatingIP, FloatingIPOf12),
     leased_answer=LeasedFloatingIP,
+    is_for_readers=True,
     allocations_since=Version.V1_1,
 )

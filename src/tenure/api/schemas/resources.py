@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, create_model
@@ -14,6 +16,7 @@ from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import Identifier, Reason, RegionName
 from tenure.api.versions import LATEST, OLDEST, Version, by_version
 from tenure.domain.capacity import Capacity
+from tenure.resources.contract import Inventory, ResourceType
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class WireInventory:
     properties: WireProperties | None = None
     #: None if operators do not decide how much of a resource is lent. Ignored if there are ``properties``.
     lending: WireLending | None = None
+    #: Whether readers of a project may list its resources; otherwise only administrators may.
+    is_for_readers: bool = False
     #: The first version that serves the allocations of its resources.
     allocations_since: Version = OLDEST
     #: The first version that serves the inventory.
@@ -83,6 +88,28 @@ class WireInventory:
     def part(self) -> str:
         """The name of the id of a resource in URLs."""
         return f"{self.one}_id"
+
+    @property
+    def resource_path(self) -> str:
+        """The URL of a resource."""
+        return f"{self.path}/{{{self.part}}}"
+
+    @property
+    def leased_path(self) -> str:
+        """The URL of the resources of a lease."""
+        return f"/v1/leases/{{lease_id}}/{self.many}"
+
+
+@cache
+def _installed_inventories() -> tuple[WireInventory, ...]:
+    points = sorted(entry_points(group="tenure.inventories"), key=lambda point: point.name)
+    return tuple(point.load() for point in points)
+
+
+def served_inventories(kinds: Iterable[ResourceType]) -> Sequence[tuple[WireInventory, Inventory]]:
+    """Return the installed inventories of these types on the wire, each with its texts and rules."""
+    stocks = {kind.stock.name: kind.stock for kind in kinds if kind.stock is not None}
+    return [(wire, stocks[wire.resource_type]) for wire in _installed_inventories() if wire.resource_type in stocks]
 
 
 class Disable(BaseModel):
