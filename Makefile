@@ -116,9 +116,8 @@ mutants: $(STAMP) ## Break the code in known ways, and expect a quick test to fa
 bench: $(STAMP) ## How fast it is, and how we know
 	$(BIN)/python -m bench
 
-samples: $(STAMP) ## Write etc/*.sample, as the options and policies are now
+samples: $(STAMP) ## Write etc/tenure.conf.sample, as the options are now
 	$(BIN)/oslo-config-generator --config-file etc/config-generator.conf
-	$(BIN)/oslopolicy-sample-generator --config-file etc/policy-generator.conf
 
 constraints: $(STAMP) ## Choose the newest version of everything that is used, and write constraints.txt
 	$(BIN)/python -m venv --clear $(VENV)/newest

@@ -1,4 +1,4 @@
-"""The samples in ``etc`` say what the options and the policies are now."""
+"""The sample in ``etc`` says what the options are now, and oslo.policy's tool what the policy rules are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tenure.api.policies import list_rules
 from tenure.config import CONFIG_DIR, OPTIONS
 from tests.support.waiting import COMMAND_SECONDS
 
@@ -17,36 +16,38 @@ REPOSITORY = Path(__file__).parents[1]
 ETC = REPOSITORY / "etc"
 BIN = Path(sys.executable).parent
 
-GENERATORS = {
-    "tenure.conf.sample": ("oslo-config-generator", "config-generator.conf"),
-    "policy.yaml.sample": ("oslopolicy-sample-generator", "policy-generator.conf"),
-}
+SAMPLE = ETC / "tenure.conf.sample"
 
 
-@pytest.mark.parametrize("name", GENERATORS)
-def test_a_sample_is_what_make_samples_writes(tmp_path: Path, name: str):
-    program, configuration = GENERATORS[name]
-    command = [BIN / program, "--config-file", ETC / configuration, "--output-file", tmp_path / name]
-    subprocess.run(
-        [str(word) for word in command], cwd=REPOSITORY, check=True, capture_output=True, timeout=COMMAND_SECONDS
-    )
-    assert (tmp_path / name).read_text() == (ETC / name).read_text(), "run `make samples`"
+def test_the_sample_is_what_make_samples_writes(tmp_path: Path):
+    written = tmp_path / "tenure.conf.sample"
+    generate("oslo-config-generator", "--config-file", ETC / "config-generator.conf", "--output-file", written)
+    assert written.read_text() == SAMPLE.read_text(), "run `make samples`"
 
 
 def test_the_makefile_makes_every_sample():
     commands = subprocess.run(
         ["make", "--no-print-directory", "-n", "samples"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout
-    for program, configuration in GENERATORS.values():
-        assert f"{program} --config-file etc/{configuration}\n" in commands
-    assert sorted(path.name for path in ETC.glob("*.sample")) == sorted(GENERATORS)
+    assert "oslo-config-generator --config-file etc/config-generator.conf\n" in commands
+    assert list(ETC.glob("*.sample")) == [SAMPLE]
 
 
-@pytest.mark.parametrize("name", GENERATORS)
-def test_a_sample_says_nothing_of_the_machine_that_made_it(name: str):
-    text = (ETC / name).read_text()
+def test_the_tool_of_oslo_policy_prints_every_rule(tmp_path: Path):
+    written = tmp_path / "policy.yaml.sample"
+    generate("oslopolicy-sample-generator", "--namespace", "tenure", "--output-file", written)
+    printed = dict(re.findall(r'^#"(.+)": "(.*)"$', written.read_text(), re.MULTILINE))
+    assert printed == {rule.name: rule.check_str for rule in list_rules()}
+
+
+def generate(program: str, *words: str | Path) -> None:
+    command = [str(word) for word in (BIN / program, *words)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=COMMAND_SECONDS)
+
+
+def test_a_sample_says_nothing_of_the_machine_that_made_it():
     for word in {socket.gethostname(), socket.getfqdn(), str(REPOSITORY), str(Path.home())} - {"localhost", "/"}:
-        assert not re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", text), word
+        assert not re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", SAMPLE.read_text()), word
 
 
 def test_every_option_says_what_it_is():
@@ -68,7 +69,7 @@ def test_an_option_that_is_a_time_names_its_unit():
 
 
 def test_the_sample_knows_every_option():
-    text = (ETC / "tenure.conf.sample").read_text()
+    text = SAMPLE.read_text()
     for group, options in OPTIONS.items():
         section = text.partition(f"\n[{group}]\n" if group != "DEFAULT" else "[DEFAULT]\n")[2].partition("\n[")[0]
         assert [one.name for one in options if not re.search(rf"^#{one.name} =", section, re.MULTILINE)] == []
