@@ -163,8 +163,8 @@ def test_managers_catch_up_after_a_restore(site: Site, tmp_path: Path, kind: str
 def ends_before_starts(world: World, seen: int, ending: Lease, starting: Lease) -> bool:
     """Return whether all that was taken back since came before all that was taken."""
     new = world.cloud.world.journal()[seen:]
-    returned = [n for n, effect in enumerate(new) if effect.kind is EffectKind.HOST_RETURNED]
-    taken = [n for n, effect in enumerate(new) if effect.kind is EffectKind.HOST_TAKEN]
+    returned = [n for n, effect in enumerate(new) if effect.kind == EffectKind.HOST_RETURNED]
+    taken = [n for n, effect in enumerate(new) if effect.kind == EffectKind.HOST_TAKEN]
     assert {new[n].reservation_id for n in returned} == {ending.reservations[0].id}
     assert {new[n].reservation_id for n in taken} == {starting.reservations[0].id}
     return max(returned) < min(taken)

@@ -97,7 +97,7 @@ def test_a_start_that_was_killed_is_completed_by_another_process(path: Path, eff
         cloud.clear_faults()
         cloud.ensure_started(order_for("r-1", "1,2,3"))
         assert cloud.world.groups()["r-1"].hosts == ("1", "2", "3")
-        taken = [one.host for one in cloud.world.journal("r-1") if one.kind is EffectKind.HOST_TAKEN]
+        taken = [one.host for one in cloud.world.journal("r-1") if one.kind == EffectKind.HOST_TAKEN]
         assert sorted(taken, key=str) == ["1", "2", "3"]
         assert_whole(path, cloud)
 
@@ -226,10 +226,10 @@ def test_sixteen_threads_make_each_effect_once(path: Path, in_memory: bool):
         effects = Counter(
             (effect.kind, effect.reservation_id, effect.host, effect.subject)
             for effect in cloud.world.journal()
-            if effect.kind is not EffectKind.GROUP_CHANGED
+            if effect.kind != EffectKind.GROUP_CHANGED
         )
         assert set(effects.values()) == {1}
-        assert len([effect for effect in effects if effect[0] is EffectKind.HOST_TAKEN]) == 6
+        assert len([effect for effect in effects if effect[0] == EffectKind.HOST_TAKEN]) == 6
 
 
 @pytest.mark.races

@@ -154,7 +154,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         """What the journal says was taken and not returned is what is held, but for what others took away."""
         taken: dict[str, str] = {}
         for effect in self.cloud.world.journal():
-            if effect.kind is EffectKind.HOST_TAKEN:
+            if effect.kind == EffectKind.HOST_TAKEN:
                 assert effect.host is not None
                 assert effect.reservation_id is not None
                 taken[effect.host] = effect.reservation_id
@@ -221,7 +221,7 @@ def test_a_start_with_any_faults_and_retries_has_each_effect_once(
                 except CloudBusy:
                     continue
                 break
-        changes = [one for one in cloud.world.journal("r-1") if one.kind is not EffectKind.GROUP_CHANGED]
+        changes = [one for one in cloud.world.journal("r-1") if one.kind != EffectKind.GROUP_CHANGED]
         kinds = Counter((effect.kind, effect.host) for effect in changes)
         expected = {(EffectKind.GROUP_MADE, None), (EffectKind.GROUP_REMOVED, None)} | {
             (kind, host.external_id) for kind in (EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED) for host in hosts

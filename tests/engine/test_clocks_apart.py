@@ -179,8 +179,8 @@ def test_engines_side_by_side_start_and_end_each_lease_once_and_not_too_soon(dat
         wait_for("all to be ended", lambda: statuses(services, booked) == {"TERMINATED"})
         for lease, begin, end in zip(booked, begins, ends, strict=True):
             effects = cloud.world.journal(lease.reservations[0].id)
-            [taken] = [effect.at for effect in effects if effect.kind is EffectKind.HOST_TAKEN]
-            [returned] = [effect.at for effect in effects if effect.kind is EffectKind.HOST_RETURNED]
+            [taken] = [effect.at for effect in effects if effect.kind == EffectKind.HOST_TAKEN]
+            [returned] = [effect.at for effect in effects if effect.kind == EffectKind.HOST_RETURNED]
             assert begin <= taken < returned
             assert end <= returned
             events = leases.get(OWNER, lease.id).events

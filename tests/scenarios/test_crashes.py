@@ -24,6 +24,8 @@ import pytest
 
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tenure.drivers.simulated.openstack.cinder import VolumeEffect
+from tenure.drivers.simulated.openstack.neutron import AddressEffect
 from tenure.drivers.simulated.volume_world import VolumeWorld
 from tests.support import ledger
 from tests.support.agreement import ADDRESS, VOLUME, wait_for_agreement
@@ -103,8 +105,8 @@ def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
         assert caller.wait_for_status(lease["id"], "ACTIVE", "ERROR")["status"] == "ACTIVE"
         assert len(traces(data_dir).has(lease)) == 2
         assert traces(data_dir).counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 2}
-        assert traces(data_dir).counts(lease, ADDRESS) == {EffectKind.ADDRESS_MADE: 1, EffectKind.ADDRESS_TAGGED: 1}
-        assert traces(data_dir).counts(lease, VOLUME) == {EffectKind.VOLUME_MADE: 2}
+        assert traces(data_dir).counts(lease, ADDRESS) == {AddressEffect.MADE: 1, AddressEffect.TAGGED: 1}
+        assert traces(data_dir).counts(lease, VOLUME) == {VolumeEffect.MADE: 2}
         assert_sound(data_dir, idle=False)
         delete(caller, lease)
         assert service.stop() == 0
@@ -159,10 +161,10 @@ def test_killed_while_it_ends_a_lease(tmp_path: Path, point: str):
         }
         assert traces(data_dir).counts(lease, INSTANCE)[EffectKind.SERVER_DELETED] == 1
         assert traces(data_dir).counts(lease, VOLUME) == {
-            EffectKind.VOLUME_MADE: 6,
-            EffectKind.VOLUME_REMOVED: 2,
-            EffectKind.VOLUME_SNAPSHOT_MADE: 2,
-            EffectKind.VOLUME_KEPT: 4,
+            VolumeEffect.MADE: 6,
+            VolumeEffect.REMOVED: 2,
+            VolumeEffect.SNAPSHOT_MADE: 2,
+            VolumeEffect.KEPT: 4,
         }
         assert service.stop() == 0
     assert_sound(data_dir, idle=True)
@@ -194,7 +196,7 @@ def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
         assert amounts == [3, 3, 4, 2, 3]
         assert len(traces(data_dir).has(lease)) == 3
         assert traces(data_dir).counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 3}
-        assert traces(data_dir).counts(lease, VOLUME) == {EffectKind.VOLUME_MADE: 3}
+        assert traces(data_dir).counts(lease, VOLUME) == {VolumeEffect.MADE: 3}
         assert service.stop() == 0
     assert_sound(data_dir, idle=False)
 
@@ -219,7 +221,7 @@ def test_killed_while_it_deletes_a_lease(tmp_path: Path, point: str):
     with standalone(data_dir, hosts=HOSTS) as service:
         wait_until_gone(service.caller(), lease)
         assert traces(data_dir).counts(lease)[EffectKind.HOST_RETURNED] == 2
-        assert traces(data_dir).counts(lease, VOLUME)[EffectKind.VOLUME_REMOVED] == 2
+        assert traces(data_dir).counts(lease, VOLUME)[VolumeEffect.REMOVED] == 2
         assert service.stop() == 0
     assert_sound(data_dir, idle=True)
 

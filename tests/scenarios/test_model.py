@@ -323,15 +323,15 @@ class ServiceMachine(RuleBasedStateMachine):
             assert ledger.faults(self.url) == []
             holders: dict[str | None, str | None] = {}
             for effect in self.world.cloud.world.journal():
-                if effect.kind is EffectKind.HOST_TAKEN:
+                if effect.kind == EffectKind.HOST_TAKEN:
                     assert holders.get(effect.host) is None, effect
                     holders[effect.host] = effect.reservation_id
-                elif effect.kind is EffectKind.HOST_RETURNED:
+                elif effect.kind == EffectKind.HOST_RETURNED:
                     assert holders.pop(effect.host) == effect.reservation_id
             deleted = [
                 effect.subject
                 for effect in self.world.cloud.world.journal()
-                if effect.kind is EffectKind.SERVER_DELETED
+                if effect.kind == EffectKind.SERVER_DELETED
             ]
             assert sorted(map(str, deleted)) == sorted(server for known in self.all for server in known.servers)
         finally:

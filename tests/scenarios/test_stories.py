@@ -175,7 +175,7 @@ def test_lease_that_grows_and_is_shortened(world: World):
     [image] = world.cloud.world.images()
     assert image.server_id == server
     effects = world.cloud.world.journal(project.reservations[0].id)
-    [image_made] = [effect for effect in effects if effect.kind.value == "image made"]
+    [image_made] = [effect for effect in effects if effect.kind == "image made"]
     assert when(image_made.at) == "day 8 23:00"
     assert_all_in_pool(world)
 

@@ -20,7 +20,7 @@ REPEATED = frozenset({EffectKind.INVENTORY_SET, EffectKind.GROUP_CHANGED, Effect
 
 #: The effects on the zone of a host, which are those without a reservation: the host leaves it at the start of each
 #: reservation and returns at its end.
-ZONE_CHANGES = {EffectKind.HOST_ADDED: 1, EffectKind.HOST_DROPPED: -1}
+ZONE_CHANGES: dict[str, int] = {EffectKind.HOST_ADDED: 1, EffectKind.HOST_DROPPED: -1}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Traces:
                 elif reservation["resource_type"] not in {ADDRESS, VOLUME}:
                     cloud.world.instances.boot(lease["project_id"], reservation["id"])
 
-    def counts(self, lease: dict[str, Any], resource_type: str = HOST) -> dict[EffectKind, int]:
+    def counts(self, lease: dict[str, Any], resource_type: str = HOST) -> dict[str, int]:
         """Return how often each effect was caused for the lease's reservations of a type, but for repeated ones."""
         with self.opened() as cloud:
             ids = [
@@ -71,13 +71,13 @@ class Traces:
             assert idle <= (cloud.world.servers() == [])
             assert disagreements(self.database, cloud) == []
             holders: dict[str | None, str | None] = {}
-            done: Counter[tuple[EffectKind, str | None, str | None, str | None]] = Counter()
+            done: Counter[tuple[str, str | None, str | None, str | None]] = Counter()
             in_zone: Counter[str | None] = Counter()
             for effect in cloud.world.journal():
-                if effect.kind is EffectKind.HOST_TAKEN:
+                if effect.kind == EffectKind.HOST_TAKEN:
                     assert holders.get(effect.host) is None, f"{effect} while {holders[effect.host]} has it"
                     holders[effect.host] = effect.reservation_id
-                elif effect.kind is EffectKind.HOST_RETURNED:
+                elif effect.kind == EffectKind.HOST_RETURNED:
                     assert holders.pop(effect.host) == effect.reservation_id
                 if effect.kind in ZONE_CHANGES and effect.reservation_id is None:
                     in_zone[effect.host] += ZONE_CHANGES[effect.kind]

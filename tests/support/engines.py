@@ -184,7 +184,7 @@ def taken_and_returned(world: World, lease: Lease) -> list[tuple[str, str | None
     """Return what was taken and returned for a lease, in order: the effect and the host."""
     ids = {reservation.id for reservation in lease.reservations}
     return [
-        (effect.kind.value, effect.host)
+        (effect.kind, effect.host)
         for effect in effects_of(world, EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED)
         if effect.reservation_id in ids
     ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, Final
 
-from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -27,6 +27,16 @@ from tenure.drivers.simulated.openstack.state import State, Volume, VolumeSnapsh
 _RESERVATION: Final = "tenure:reservation"
 #: The statuses that go over into others.
 _BUSY: Final = ("creating", "deleting")
+
+
+class VolumeEffect(StrEnum):
+    """What changed of volumes."""
+
+    MADE = "volume made"
+    DETACHED = "volume detached"
+    KEPT = "volume kept"
+    REMOVED = "volume removed"
+    SNAPSHOT_MADE = "volume snapshot made"
 
 
 class Cinder:
@@ -89,7 +99,7 @@ class Cinder:
             state.volumes_that_fail = max(0, state.volumes_that_fail - 1)
             made.status = "error"
         state.volumes[made.id] = made
-        self._record(EffectKind.VOLUME_MADE, made)
+        self._record(VolumeEffect.MADE, made)
         shown = shown_volume(made, for_admin=False)
         if state.volume_looks == 0:
             state.finish("volume", made.id)
@@ -120,7 +130,7 @@ class Cinder:
         volume.metadata |= asked.body["metadata"]
         self._state.volumes.save(volume.id)
         if changed:
-            self._record(EffectKind.VOLUME_KEPT, volume)
+            self._record(VolumeEffect.KEPT, volume)
         return 200, {"metadata": dict(volume.metadata)}
 
     def delete_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
@@ -130,7 +140,7 @@ class Cinder:
         if asked.params.get("cascade") != "true" and self._snapshots_of(volume):
             raise Refused(400, "Invalid volume: it has snapshots.")
         if volume.status != "deleting":
-            self._record(EffectKind.VOLUME_REMOVED, volume)
+            self._record(VolumeEffect.REMOVED, volume)
         volume.status, volume.looks = "deleting", 0
         self._state.volumes.save(volume.id)
         if self._state.volume_looks == 0:
@@ -157,7 +167,7 @@ class Cinder:
             raise Refused(404, f"Volume {volume.id} could not be found.")
         made = VolumeSnapshot(volume.id, body["name"], caller.project_id, dict(body["metadata"]))
         self._state.volume_snapshots[made.id] = made
-        self._record(EffectKind.VOLUME_SNAPSHOT_MADE, volume)
+        self._record(VolumeEffect.SNAPSHOT_MADE, volume)
         if self._state.volume_looks == 0:
             self._state.finish("volume snapshot", made.id)
         return 202, {"snapshot": {"id": made.id, "volume_id": volume.id, "status": made.status}}
@@ -175,7 +185,7 @@ class Cinder:
         volume.servers.remove(server_id)
         volume.status = "available"
         self._state.volumes.save(volume.id)
-        self._record(EffectKind.VOLUME_DETACHED, volume)
+        self._record(VolumeEffect.DETACHED, volume)
         return 202, None
 
     def _pass_time(self, volume: Volume) -> None:
@@ -206,7 +216,7 @@ class Cinder:
             snapshot.status = "available"
             self._state.volume_snapshots.save(snapshot_id)
 
-    def _record(self, kind: EffectKind, volume: Volume) -> None:
+    def _record(self, kind: VolumeEffect, volume: Volume) -> None:
         self._state.record(kind, volume.metadata.get(_RESERVATION), subject=volume.id)
 
     def _snapshots_of(self, volume: Volume) -> list[VolumeSnapshot]:

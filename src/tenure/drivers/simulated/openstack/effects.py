@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class EffectKind(StrEnum):
-    """What changed in the cloud."""
+    """What changed in the services that every cloud has; the other services name their effects themselves."""
 
     HOST_POOLED = "host pooled"  # from general use to the pool
     HOST_UNPOOLED = "host unpooled"  # from the pool to general use
@@ -45,25 +45,19 @@ class EffectKind(StrEnum):
     SERVER_MARKED = "server marked"  # with its lease, or not any more
     SERVER_SHELVED = "server shelved"
     SERVER_WOKEN = "server woken"
-    ADDRESS_MADE = "address made"
-    ADDRESS_TAGGED = "address tagged"
-    ADDRESS_DISASSOCIATED = "address disassociated"
-    ADDRESS_REMOVED = "address removed"
-    VOLUME_MADE = "volume made"
-    VOLUME_DETACHED = "volume detached"
-    VOLUME_KEPT = "volume kept"
-    VOLUME_REMOVED = "volume removed"
-    VOLUME_SNAPSHOT_MADE = "volume snapshot made"
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A line of the journal: one thing that changed, once. ``host`` is the id of the hypervisor."""
+    """A line of the journal: one thing that changed, once.
+
+    ``kind`` is the service's text for the change, such as an ``EffectKind``; ``host`` is the id of the hypervisor.
+    """
 
     sequence: int
     at: datetime
     verb: str
-    kind: EffectKind
+    kind: str
     reservation_id: str | None
     host: str | None
     subject: str | None

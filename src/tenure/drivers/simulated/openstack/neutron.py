@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any, Final
 
-from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
     Asked,
@@ -30,6 +30,15 @@ _LISTED: Final = frozenset({"tags", "floating_ip_address", "floating_network_id"
 _MOST_TAGS: Final = 50
 #: What the tag of a reserved floating IP begins with; the reservation's id follows.
 _OF_RESERVATION: Final = "reservation:"
+
+
+class AddressEffect(StrEnum):
+    """What changed of floating IPs."""
+
+    MADE = "address made"
+    TAGGED = "address tagged"
+    DISASSOCIATED = "address disassociated"
+    REMOVED = "address removed"
 
 
 class Neutron:
@@ -99,7 +108,7 @@ class Neutron:
             raise Refused(409, "Quota exceeded for resources: ['floatingip'].")
         made = FloatingIP(network_id, address, body["project_id"], body.get("description", ""))
         self._state.floating_ips[made.id] = made
-        self._state.record(EffectKind.ADDRESS_MADE, made.description.removeprefix(_OF_RESERVATION), subject=address)
+        self._state.record(AddressEffect.MADE, made.description.removeprefix(_OF_RESERVATION), subject=address)
         return 201, {"floatingip": _shown(made)}
 
     def change_floating_ip(self, asked: Asked, caller: Caller, floating_ip_id: str) -> Answer:
@@ -108,7 +117,7 @@ class Neutron:
         expect(set(changes) - {"port_id", "description"}, set())
         floating_ip = self._floating_ip(floating_ip_id)
         if "port_id" in changes and changes["port_id"] is None and floating_ip.port_id is not None:
-            self._record(EffectKind.ADDRESS_DISASSOCIATED, floating_ip)
+            self._record(AddressEffect.DISASSOCIATED, floating_ip)
         floating_ip.port_id = changes.get("port_id", floating_ip.port_id)
         floating_ip.description = changes.get("description", floating_ip.description)
         self._state.floating_ips.save(floating_ip.id)
@@ -122,16 +131,16 @@ class Neutron:
         floating_ip = self._floating_ip(floating_ip_id)
         floating_ip.tags = list(tags)
         self._state.floating_ips.save(floating_ip.id)
-        self._record(EffectKind.ADDRESS_TAGGED, floating_ip)
+        self._record(AddressEffect.TAGGED, floating_ip)
         return 200, {"tags": list(tags)}
 
     def delete_floating_ip(self, asked: Asked, caller: Caller, floating_ip_id: str) -> Answer:
         floating_ip = self._floating_ip(floating_ip_id)
         del self._state.floating_ips[floating_ip_id]
-        self._record(EffectKind.ADDRESS_REMOVED, floating_ip)
+        self._record(AddressEffect.REMOVED, floating_ip)
         return 204, None
 
-    def _record(self, kind: EffectKind, floating_ip: FloatingIP) -> None:
+    def _record(self, kind: AddressEffect, floating_ip: FloatingIP) -> None:
         reservations = [tag for tag in floating_ip.tags if tag.startswith(_OF_RESERVATION)]
         reservation_id = reservations[0].removeprefix(_OF_RESERVATION) if reservations else None
         self._state.record(kind, reservation_id, subject=floating_ip.address)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from tenure.domain.footprint import footprint_of
 from tenure.drivers.contract import CloudAmbiguous, CloudNotFound
-from tenure.drivers.simulated.openstack.effects import Effect, EffectKind
+from tenure.drivers.simulated.openstack.effects import Effect
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY, Objects, Table
 
 #: What the names of Tenure's own providers begin with; the name of the host follows.
@@ -382,7 +382,7 @@ class State:
 
     def record(
         self,
-        kind: EffectKind,
+        kind: str,
         reservation_id: str | None = None,
         *,
         host: str | None = None,
