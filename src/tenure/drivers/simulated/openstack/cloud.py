@@ -6,25 +6,34 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import entry_points
 from os import PathLike
 from urllib.parse import unquote
 
-from tenure.drivers.simulated.openstack.cinder import Cinder
 from tenure.drivers.simulated.openstack.flavors import Flavors
 from tenure.drivers.simulated.openstack.keystone import Keystone
-from tenure.drivers.simulated.openstack.neutron import Neutron
 from tenure.drivers.simulated.openstack.nova import Nova
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY
 from tenure.drivers.simulated.openstack.placement import Placement
 from tenure.drivers.simulated.openstack.scheduler import Scheduler
 from tenure.drivers.simulated.openstack.servers import Servers
-from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route
+from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, Service
 from tenure.drivers.simulated.openstack.state import Server, State
 from tenure.drivers.simulated.openstack.users import Users
 
 
+@cache
+def _installed_services() -> Sequence[Callable[[State], Service]]:
+    points = sorted(entry_points(group="tenure.simulated_services"), key=lambda point: point.name)
+    return [point.load() for point in points]
+
+
 class OpenStack(State):
-    """The cloud: its objects, and services that answer requests about them."""
+    """The cloud: its objects, and services that answer requests about them.
+
+    Every cloud has Keystone, Nova and Placement; the services for single resource types are found by entry points.
+    """
 
     def __init__(
         self,
@@ -37,15 +46,14 @@ class OpenStack(State):
         self.keystone = Keystone(self)
         self.scheduler = Scheduler(self)
         compute, flavors, servers = Nova(self), Flavors(self), Servers(self, self.admits)
-        services = (
+        services: Sequence[Service] = (
             self.keystone,
             compute,
             flavors,
             servers,
             Placement(self),
-            Neutron(self),
-            Cinder(self),
             Users(self, self.scheduler, compute, flavors, servers),
+            *(make_service(self) for make_service in _installed_services()),
         )
         self._handlers: dict[tuple[str, str], list[tuple[re.Pattern[str], Callable[..., Answer]]]] = defaultdict(list)
         for service in services:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -46,6 +46,17 @@ class Asked:
     def all_of(self, name: str) -> list[str]:
         """The values of a parameter that may be repeated."""
         return [value for key, value in self.query if key == name]
+
+
+class Service(Protocol):
+    """A service of the cloud, or a part of one.
+
+    An entry point in ``tenure.simulated_services`` is called with the ``State`` of each cloud. Objects that no other
+    service knows are in a table of its own, from ``state.objects.table``.
+    """
+
+    @property
+    def routes(self) -> Sequence[Route]: ...
 
 
 class Refused(Exception):
