@@ -748,6 +748,7 @@ class Cloud:
             "EVENT": next(event["id"] for event in own if event["event_type"] == "notify_lease"),
         }
         for wire, samples in sampled_inventories():
+            samples.prepare(api.world.cloud.world)
             resources = stock(latest, wire, samples)
             self._ids[f"{{{wire.part}}}"] = resources[0]["id"]
             if samples.property_name:

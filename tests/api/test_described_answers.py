@@ -12,30 +12,25 @@ import jsonschema_rs
 import pytest
 
 from tenure.api.versions import Version
-from tests.api.rig import ADDRESSES, FLAVORS, HOSTS, INSTANCES, NETWORK, Api, api_over
+from tests.api.rig import HOSTS, Api, api_over
 from tests.support.regions import SOUTH, Regions, open_regions
+from tests.support.samples import reservations_at, sampled_inventories, stock
 
 VERSIONS = [version.value for version in Version]
-POOL = "sim-storage@fast#nvme"
-VOLUMES = {"resource_type": "virtual:volume", "amount": 1, "size_gb": 10, "volume_type": "fast"}
-SERVER = {"resource_type": "virtual:server", "vcpus": 1, "memory_mb": 512, "disk_gb": 1}
-#: A reservation of every type. Those that Blazar has can be asked for at every version.
-BLAZAR_RESERVATIONS = [HOSTS, INSTANCES, FLAVORS, ADDRESSES]
-RESERVATIONS = [*BLAZAR_RESERVATIONS, VOLUMES, SERVER]
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PUT", "/v1/leases/{lease_id}"): {"name": "renamed"},
     ("POST", "/v1/leases/{lease_id}/reservations"): HOSTS,
-    ("PATCH", "/v1/os-hosts/properties/{property_name}"): {"private": False},
-    ("PUT", "/v1/volume-pools/{volume_pool_id}"): {"capacity_gb": 101},
+    **{("PATCH", f"{wire.path}/properties/{{property_name}}"): {"private": False} for wire, _ in sampled_inventories()},
 }
 #: Queries with which a list has other fields than without.
 QUERIES = {
     "/v1/leases": "limit=1",
     "/v1/leases/{lease_id}/history": "limit=1",
-    "/v1/os-hosts": "limit=1",
-    "/v1/os-hosts/allocations": "limit=1",
-    "/v1/os-hosts/properties": "detail=True",
+    **{f"{wire.path}{rest}": "limit=1" for wire, _ in sampled_inventories() for rest in ("", "/allocations")},
+    **{f"{wire.path}/properties": "detail=True" for wire, _ in sampled_inventories()},
 }
+#: The properties that resources have.
+PROPERTIES = [samples.property_name for _, samples in sampled_inventories() if samples.property_name]
 
 
 class Caller:
@@ -51,13 +46,11 @@ class Caller:
         self._version = version
         #: The ids of what was registered, by the URL of its inventory.
         self._registered: dict[str, str] = {}
+        self._parts = {"property_name": PROPERTIES[0]}
         latest = api.using("admin", "1.2")
-        self._parts = {
-            "host_id": f"{SOUTH}:1",
-            "floatingip_id": latest.get(f"/v1/floatingips?region={SOUTH}").json["floatingips"][0]["id"],
-            "volume_pool_id": latest.get("/v1/volume-pools").json["volume_pools"][0]["id"],
-            "property_name": "rack",
-        }
+        for wire, _ in sampled_inventories():
+            [resource, *_] = latest.get(f"{wire.path}?region={SOUTH}").json[wire.many]
+            self._parts[wire.part] = resource["id"]
 
     def call(self, method: str, path: str, query: str = "") -> Any:
         parts = dict(self._parts)
@@ -75,22 +68,16 @@ class Caller:
         return answer
 
     def _body(self, method: str, path: str) -> dict[str, Any] | None:
-        number = 20 + VERSIONS.index(self._version)
-        match method, path:
-            case "POST", "/v1/leases":
-                wanted = RESERVATIONS if self._version == "1.2" else BLAZAR_RESERVATIONS
-                return self.api.lease_body(start=next(HOURS), reservations=wanted)
-            case "POST", "/v1/os-hosts":
-                self._world.cloud.world.add_host(f"extra-{number}")
-                return {"name": f"extra-{number}"}
-            case "POST", "/v1/floatingips":
-                return {"floating_network_id": NETWORK, "floating_ip_address": f"203.0.113.{number}"}
-            case "POST", "/v1/volume-pools":
-                return {"name": "sim-storage@slow#disk", "capacity_gb": 1}
-            case "PUT", "/v1/os-hosts/{host_id}":
-                return {"rack": "r2"} if self._version == "1.0" else {"properties": {"rack": "r2"}}
-            case "POST", _ if path.endswith(("/disable", "/enable", "/reallocate")):
-                return {"dry_run": True}
+        version = Version(self._version)
+        for wire, samples in sampled_inventories():
+            if (method, path) == ("POST", wire.path):
+                return dict(samples.registration(version).good)
+            if (method, path) == ("PUT", wire.resource_path) and samples.change is not None:
+                return dict(samples.change(version).good)
+        if (method, path) == ("POST", "/v1/leases"):
+            return self.api.lease_body(start=next(HOURS), reservations=reservations_at(version))
+        if method == "POST" and path.endswith(("/disable", "/enable", "/reallocate")):
+            return {"dry_run": True}
         return BODIES.get((method, path))
 
     def assert_described(self, method: str, path: str, answer: Any) -> None:
@@ -119,7 +106,7 @@ def strict(document: Any) -> Any:
 
 def book(api: Api, *, hold_for: int | None = None, start: float | None = None) -> dict[str, Any]:
     """Book something of every type in the south, where there is an address and a pool."""
-    reservations = [{**reservation, "region": SOUTH} for reservation in RESERVATIONS]
+    reservations = [{**reservation, "region": SOUTH} for reservation in reservations_at()]
     fields = {"hold_for": hold_for} if hold_for else {}
     begins = next(HOURS) if start is None else start
     return api.using("demo", "1.2").book(start=begins, reservations=reservations, **fields)
@@ -131,16 +118,14 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Reg
     folder: Path = tmp_path_factory.mktemp("regions")
     with open_regions(folder) as world:
         admin = api_over(world, folder).using("admin", "1.2")
-        for region in ({"region": SOUTH}, {}):
-            address = {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.10", **region}
-            for path, body in (
-                ("floatingips", address),
-                ("volume-pools", {"name": POOL, "capacity_gb": 100, **region}),
-            ):
-                made = admin.post(f"/v1/{path}", body)
-                assert made.status_code == 201, made.text
-        changed = admin.put(f"/v1/os-hosts/{SOUTH}:1", {"properties": {"rack": "r1"}})
-        assert changed.status_code == 200, changed.text
+        for wire, samples in sampled_inventories():
+            samples.prepare(world.cloud.world)
+            stock(admin, wire, samples)
+            [resource, *_] = stock(admin, wire, samples, SOUTH)
+            if samples.property_name:
+                path = wire.resource_path.format(**{wire.part: resource["id"]})
+                changed = admin.put(path, {"properties": {samples.property_name: "r1"}})
+                assert changed.status_code == 200, changed.text
         book(admin, start=0)
         world.pass_time(timedelta(minutes=5))
         yield admin, world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -14,27 +14,30 @@ from tenure.services.leases.service import LeaseService
 from tenure.services.limits.service import LimitService
 from tenure.services.manager import OPERATIONS, Manager
 from tenure.services.resources.service import ResourceService
-from tests.api.rig import ADDRESS, HOSTS, NETWORK, Api, open_api
+from tests.api.rig import HOSTS, Api, open_api
+from tests.support.samples import sampled_inventories
 from tests.support.world import ADMIN
 
 SERVICES = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
+LEASE = "/v1/leases/{lease_id}"
 #: What the parts of a URL stand for, beside the lease and its reservation.
-PARTS = {"host_id": "1", "floatingip_id": "none", "volume_pool_id": "none", "property_name": "rack"}
-#: The bodies of requests that need one, by method and path.
-BODIES: dict[tuple[str, str], dict[str, Any]] = {
-    ("PUT", "/v1/leases/{lease_id}"): {"name": "renamed"},
-    ("POST", "/v1/leases/{lease_id}/confirm"): {},
-    ("POST", "/v1/leases/{lease_id}/reservations"): HOSTS,
-    ("POST", "/v1/os-hosts"): {"name": "sim-host-001"},
-    ("PUT", "/v1/os-hosts/{host_id}"): {"properties": {"rack": "r1"}},
-    ("POST", "/v1/os-hosts/{host_id}/reallocate"): {},
-    ("PATCH", "/v1/os-hosts/properties/{property_name}"): {"private": True},
-    ("POST", "/v1/floatingips"): {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS},
-    ("POST", "/v1/floatingips/{floatingip_id}/reallocate"): {},
-    ("POST", "/v1/volume-pools"): {"name": "pool", "capacity_gb": 1},
-    ("PUT", "/v1/volume-pools/{volume_pool_id}"): {"capacity_gb": 1},
-    ("POST", "/v1/volume-pools/{volume_pool_id}/reallocate"): {},
-}
+PARTS = {"property_name": "rack", **{wire.part: "1" for wire, _ in sampled_inventories()}}
+
+
+def bodies() -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    """Yield the bodies of requests that need one, with method and path."""
+    yield ("PUT", LEASE), {"name": "renamed"}
+    yield ("POST", f"{LEASE}/confirm"), {}
+    yield ("POST", f"{LEASE}/reservations"), HOSTS
+    for wire, samples in sampled_inventories():
+        yield ("POST", wire.path), samples.registration(LATEST).good
+        yield ("POST", f"{wire.resource_path}/reallocate"), {}
+        yield ("PATCH", f"{wire.path}/properties/{{property_name}}"), {"private": True}
+        if samples.change is not None:
+            yield ("PUT", wire.resource_path), samples.change(LATEST).good
+
+
+BODIES = dict(bodies())
 
 
 class Noted:

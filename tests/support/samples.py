@@ -146,7 +146,6 @@ def reservations_at(version: Version = LATEST) -> list[Mapping[str, Any]]:
 
 def stock(api: Api, wire: WireInventory, samples: InventorySamples, region: str = "") -> list[dict[str, Any]]:
     """Register what the suites need of an inventory, and return its resources; ``api`` is an administrator's."""
-    samples.prepare(api.world.cloud.world)
     place = {"region": region} if region else {}
     for body in samples.stocked:
         made = api.post(wire.path, {**body, **place})
