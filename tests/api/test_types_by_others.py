@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -187,5 +188,6 @@ def test_what_all_types_share_names_none(folder: str):
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in names
     }
-    wires = {f"schemas/{inventory}.py" for inventory in ("hosts", "floatingips", "volumepools")}
+    modules = {point.module for point in entry_points(group="tenure.inventories")}
+    wires = {f"schemas/{module.rpartition('.')[2]}.py" for module in modules}
     assert found == (wires if folder == "api" else set())

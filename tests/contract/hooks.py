@@ -10,7 +10,9 @@ from zlib import crc32
 import schemathesis
 
 from tenure.api.schemas.moments import MINUTE_PATTERN, RFC3339_PATTERN
+from tenure.resources.contract import load_types
 from tenure.services.leases.bounds import MAX_RESERVATIONS
+from tests.support.samples import installed_samples, sampled_inventories
 
 _LEASE = "/v1/leases/{lease_id}"
 #: What a schema cannot express of leases: how dates lie to each other and to now, and what is free.
@@ -21,22 +23,14 @@ _DATES = (
     "Cannot modify the start date of already started leases",
 )
 _REGION = r"There is no region (.|\n)*"
+#: The number of the reservation at fault, where the request has several.
+_PLACE = r"(reservations\[\d+\]: )?"
 _CHOICE = (
-    r"(reservations\[\d+\]: )?Invalid values for min/max of hosts",
-    r"(reservations\[\d+\]: )?Invalid values for required_floatingips and amount",
-    r"Not enough (hosts|instances|floating IPs|volumes|servers) available",  # 1.0; a 409 later
+    rf"Not enough ({'|'.join(sorted(kind.noun for kind in load_types()))}) available",  # 1.0; a 409 later
     "Malformed requirements",
-    r"Flavor (.|\n)* could not be found",
-    r"There is no volume type (.|\n)*",
-    r"Volumes of the type any lie in any of",
-    r"(reservations\[\d+\]: )?Name one of these: server_id, flavor_id, or vcpus, memory_mb and disk_gb together",
-    r"(reservations\[\d+\]: )?Only a server that is there can stay in its place",
-    r"Server (.|\n)* could not be found",
-    r"There is no server (.|\n)*",
-    r"(.|\n)*: only properties and what is in the scope capabilities can be asked for",
-    r"(.|\n)* is none of the forms of a value",
     _REGION,
     r"(reservations\[\d+\]\.resource_properties: )?The property (.|\n)* is a number everywhere, and (.|\n)* is none",
+    *(f"{_PLACE}{refusal}" for samples in installed_samples().values() for refusal in samples.refusals),
 )
 _RESERVATIONS = (
     "Please enter valid reservation IDs",
@@ -47,19 +41,23 @@ _RESERVATIONS = (
 _EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
 _LENGTH = r"A lease lasts for \d+ days at most"
+
+
+def _of_inventories() -> dict[str, tuple[str, ...]]:
+    """Return the refusals of the operations of inventories."""
+    expected: dict[str, tuple[str, ...]] = {}
+    for wire, samples in sampled_inventories():
+        expected[f"GET {wire.path}"] = (_MARKER, _REGION)
+        expected[f"GET {wire.path}/allocations"] = (_MARKER,)
+        expected[f"POST {wire.path}"] = (*samples.refusals, _REGION)
+        expected[f"PUT {wire.resource_path}"] = tuple(samples.change_refusals)
+    return expected
+
+
 #: The refusals with 400 that a request may meet although it fits the schema, by operation. Nothing else may be refused.
 EXPECTED = {
     "GET /v1/leases": (_MARKER,),
-    "GET /v1/os-hosts": (_MARKER, _REGION),
-    "GET /v1/os-hosts/allocations": (_MARKER,),
-    "GET /v1/floatingips": (_MARKER, _REGION),
-    "GET /v1/floatingips/allocations": (_MARKER,),
-    "GET /v1/volume-pools": (_MARKER, _REGION),
-    "GET /v1/volume-pools/allocations": (_MARKER,),
-    "POST /v1/os-hosts": (_REGION,),
-    "POST /v1/floatingips": ("Failed to find network", _REGION),
-    "POST /v1/volume-pools": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent", _REGION),
-    "PUT /v1/volume-pools/{volume_pool_id}": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent",),
+    **_of_inventories(),
     "POST /v1/leases": (*_DATES, _LENGTH, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
     f"GET {_LEASE}/history": (r"marker: there is no entry (.|\n)* that the history could go on after\.",),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
@@ -147,9 +145,8 @@ _FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
     (MINUTE_PATTERN, lambda day: f"{day} 10:00"),
     (RFC3339_PATTERN, lambda day: f"{day}T10:00:00Z"),
 )
-#: Of what there can be some; and all that is counted.
+#: Of what there can be some.
 _AMOUNTS = ("amount", "vcpus", "memory_mb", "disk_gb")
-_COUNTS = frozenset({*_AMOUNTS, "min", "max", "size_gb", "capacity_gb", "hold_for"})
 _EXPRESSIONS = ("", '["==", "$gpu", "a100"]', '["and", [">=", "$vcpus", "1"], ["<=", "$memory_mb", "10000000"]]')
 
 
@@ -196,8 +193,7 @@ def _whole(body: dict[str, Any]) -> dict[str, Any]:
     JSON Schema takes ``2.0`` for an integer and cannot be told otherwise; the API, as Blazar, does not.
     """
     body = {
-        name: int(value) if name in _COUNTS and isinstance(value, float) and value.is_integer() else value
-        for name, value in body.items()
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in body.items()
     }
     if isinstance(body.get("reservations"), list):
         body["reservations"] = [_whole(found) if isinstance(found, dict) else found for found in body["reservations"]]
