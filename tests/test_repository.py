@@ -207,7 +207,9 @@ def test_every_document_can_be_found_from_the_readme():
     reached, waiting = set[Path](), [REPOSITORY / "README.md"]
     while waiting:
         page = waiting.pop()
-        if page.suffix == ".md" and page not in reached:
+        if page.is_dir():
+            waiting += page.glob("*.md")
+        elif page.suffix == ".md" and page not in reached:
             reached.add(page)
             links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
             waiting += [(page.parent / target).resolve() for target in links]

@@ -38,10 +38,11 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) == (PAGES / "README.md").read_text().count("```json") >= 5
 
 
-def test_the_table_of_endpoints_is_that_of_the_description(api: Api) -> None:
+def test_the_tables_of_endpoints_are_those_of_the_description(api: Api) -> None:
+    """The table of the API, and those on the pages of types."""
     told: dict[str, set[tuple[str, str]]] = {version.value: set() for version in Version}
-    page = (PAGES / "README.md").read_text()
-    for method, paths, since in re.findall(r"^\| ([A-Z]+) \| (`.*?) \| .*? \| (1\.\d) \|", page, re.MULTILINE):
+    pages = "\n".join(page.read_text() for page in sorted((REPOSITORY / "docs").rglob("*.md")))
+    for method, paths, since in re.findall(r"^\| ([A-Z]+) \| (`.*?) \| .*? \| (1\.\d) \|", pages, re.MULTILINE):
         for path in re.findall(r"`(.*?)`", paths):
             for version in Version:
                 if not version < Version(since):
