@@ -18,9 +18,11 @@ from falcon import testing
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.api.schemas.resources import WireInventory
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.services.manager import Manager
+from tests.support.samples import InventorySamples
 from tests.support.world import World, open_world
 
 USERS = {
@@ -154,6 +156,17 @@ class Api:
         assert result.status_code == 201, result.text
         floatingip: dict[str, Any] = result.json["floatingip"]
         return floatingip
+
+    def stock(self, wire: WireInventory, samples: InventorySamples, region: str = "") -> list[dict[str, Any]]:
+        """Register what the suites need of an inventory, as an administrator at 1.2, and return its resources."""
+        admin, place = self.using("admin", "1.2"), {"region": region} if region else {}
+        for body in samples.stocked:
+            made = admin.post(wire.path, {**body, **place})
+            assert made.status_code == 201, made.text
+        listed: list[dict[str, Any]] = admin.get(f"{wire.path}?region={region}" if region else wire.path).json[
+            wire.many
+        ]
+        return listed
 
     def dump(self) -> str:
         """Return the contents of the database. They are read again only after another connection has written."""

@@ -33,7 +33,6 @@ from tests.support.samples import (
     TypeSamples,
     installed_samples,
     sampled_inventories,
-    stock,
 )
 
 HUGE = 10**30
@@ -749,7 +748,7 @@ class Cloud:
         }
         for wire, samples in sampled_inventories():
             samples.prepare(api.world.cloud.world)
-            resources = stock(latest, wire, samples)
+            resources = self.api.stock(wire, samples)
             self._ids[f"{{{wire.part}}}"] = resources[0]["id"]
             if samples.property_name:
                 path = wire.resource_path.format(**{wire.part: resources[0]["id"]})

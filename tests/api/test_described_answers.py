@@ -14,7 +14,7 @@ import pytest
 from tenure.api.versions import Version
 from tests.api.rig import HOSTS, Api, api_over
 from tests.support.regions import SOUTH, Regions, open_regions
-from tests.support.samples import reservations_at, sampled_inventories, stock
+from tests.support.samples import reservations_at, sampled_inventories
 
 VERSIONS = [version.value for version in Version]
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
@@ -120,8 +120,8 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Reg
         admin = api_over(world, folder).using("admin", "1.2")
         for wire, samples in sampled_inventories():
             samples.prepare(world.cloud.world)
-            stock(admin, wire, samples)
-            [resource, *_] = stock(admin, wire, samples, SOUTH)
+            admin.stock(wire, samples)
+            [resource, *_] = admin.stock(wire, samples, SOUTH)
             if samples.property_name:
                 path = wire.resource_path.format(**{wire.part: resource["id"]})
                 changed = admin.put(path, {"properties": {samples.property_name: "r1"}})

@@ -17,7 +17,6 @@ from tenure.api.schemas.resources import WireInventory, served_inventories
 from tenure.api.versions import LATEST, OLDEST, Version
 from tenure.drivers.simulated import World
 from tenure.resources.contract import load_types
-from tests.api.rig import Api
 
 #: An id that nothing has.
 NOWHERE = "00000000-0000-0000-0000-000000000000"
@@ -142,13 +141,3 @@ def sampled_inventories() -> Iterator[tuple[WireInventory, InventorySamples]]:
 def reservations_at(version: Version = LATEST) -> list[Mapping[str, Any]]:
     """Return a reservation of every type that can be booked at a version."""
     return [samples.reservation for samples in installed_samples().values() if not version < samples.since]
-
-
-def stock(api: Api, wire: WireInventory, samples: InventorySamples, region: str = "") -> list[dict[str, Any]]:
-    """Register what the suites need of an inventory, and return its resources; ``api`` is an administrator's."""
-    place = {"region": region} if region else {}
-    for body in samples.stocked:
-        made = api.post(wire.path, {**body, **place})
-        assert made.status_code == 201, made.text
-    listed: list[dict[str, Any]] = api.get(f"{wire.path}?region={region}" if region else wire.path).json[wire.many]
-    return listed
