@@ -163,10 +163,9 @@ class Api:
         for body in samples.stocked:
             made = admin.post(wire.path, {**body, **place})
             assert made.status_code == 201, made.text
-        listed: list[dict[str, Any]] = admin.get(f"{wire.path}?region={region}" if region else wire.path).json[
-            wire.many
-        ]
-        return listed
+        answer = admin.get(f"{wire.path}?region={region}" if region else wire.path)
+        resources: list[dict[str, Any]] = answer.json[wire.many]
+        return resources
 
     def dump(self) -> str:
         """Return the contents of the database. They are read again only after another connection has written."""

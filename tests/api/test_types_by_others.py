@@ -104,17 +104,36 @@ LICENCES = replace(
     nouns="licences",
     is_for_readers=False,
 )
+
+
+class LicenceServer:
+    """What the simulated OpenStack has of licences."""
+
+    def __init__(self, state):
+        self.licences = state.objects.table("licence", str, str)
+
+    def list(self, asked, caller):
+        return 200, {"licences": list(self.licences)}
+
+    @property
+    def routes(self):
+        return (("licences", "GET", "/licences", self.list),)
 '''
 ENTRY_POINTS = """
 [tenure.resource_types]
 licence = acme:LicenceType
 [tenure.inventories]
 licence = acme:LICENCES
+[tenure.simulated_services]
+licence = acme:LicenceServer
 """
 #: A process of its own, since what is installed is looked for once in each.
 CALLS = """
 import json, sys
 from pathlib import Path
+from tenure.api.policies import list_rules
+from tenure.drivers.simulated.openstack.service import Asked
+from tenure.drivers.simulated.openstack.transport import SERVICE
 from tests.api.rig import NETWORK, ADDRESS, open_api
 
 with open_api(Path(sys.argv[1])) as api:
@@ -126,7 +145,10 @@ with open_api(Path(sys.argv[1])) as api:
         "book": api.post("/v1/leases", api.lease_body(reservations=[{"resource_type": "acme:licence", "amount": 2}])),
         "description": api.get("/openapi.json"),
     }
-    print(json.dumps({name: [one.status_code, one.json] for name, one in answers.items()}))
+    found = {name: [answer.status_code, answer.json] for name, answer in answers.items()}
+    found["rules"] = {rule.name: rule.check_str for rule in list_rules()}
+    found["simulated"] = api.world.cloud.openstack.answer(Asked("licences", "GET", "/licences"), SERVICE)
+    print(json.dumps(found))
 """
 
 
@@ -157,6 +179,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_its_resources_have_urls_and_stand_under_its_rules(answers: dict[str, Any]):
     assert answers["list"] == [200, {"licences": []}]
     assert answers["list of a member"][0] == 403
+
+
+def test_its_rules_are_beside_those_of_other_inventories(answers: dict[str, Any]):
+    verbs = ("get", "post", "delete", "disable", "reallocate", "get_allocations")
+    rules = {name: default for name, default in answers["rules"].items() if name.startswith("acme:")}
+    assert rules == {f"acme:licences:{verb}": "rule:admin" for verb in verbs}
+    assert answers["rules"]["blazar:floatingips:get"] == "rule:project_reader_or_admin"
+
+
+def test_its_service_is_a_part_of_the_simulated_cloud(answers: dict[str, Any]):
+    assert answers["simulated"] == [200, {"licences": []}]
 
 
 @pytest.mark.slow
