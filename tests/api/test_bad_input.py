@@ -29,6 +29,7 @@ from tests.support.samples import (
     Body,
     FieldPath,
     InventorySamples,
+    Kind,
     ParameterSamples,
     TypeSamples,
     installed_samples,
@@ -180,7 +181,7 @@ class Endpoint:
     path: str
     good: Mapping[str, Any] | None = None
     #: The kind of every field, by its path from the body down.
-    fields: Mapping[tuple[str | int, ...], str] | None = None
+    fields: Mapping[FieldPath, Kind] | None = None
     required: Sequence[tuple[str | int, ...]] = ()
     #: The objects in which an unknown field is refused.
     closed: Sequence[tuple[str | int, ...]] = ()
@@ -245,12 +246,16 @@ def _reservations(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {**body, "reservations": [{**body["reservations"][0], **changes}]}
 
 
-def _parameters(kinds: Mapping[str, str], *, changing: bool = False) -> dict[FieldPath, str]:
+def _parameters(kinds: Mapping[str, Kind], *, changing: bool = False) -> dict[FieldPath, Kind]:
     """Return the kinds of the parameters of a lease's first reservation; a change may name some with null."""
-    return {
-        ("reservations", 0, name): f"{kind} or null" if changing and kind in NULLABLE else kind
-        for name, kind in kinds.items()
-    }
+    return {("reservations", 0, name): _changed(kind) if changing else kind for name, kind in kinds.items()}
+
+
+def _changed(kind: Kind) -> Kind:
+    """Return the kind of a parameter in a change."""
+    if isinstance(kind, tuple):
+        return tuple(value for value in kind if value is not None)
+    return f"{kind} or null" if kind in NULLABLE else kind
 
 
 #: The types whose parameters are tried.
@@ -459,6 +464,10 @@ _UNTIL_1_1 = (
 )
 
 
+def _asked_at(version: Version) -> list[str]:
+    return [name for name, (samples, _) in ASKED.items() if not version < samples.since]
+
+
 def _reservation(name: str) -> dict[str, Any]:
     return {**ASKED[name][0].reservation, "before_end": "default"}
 
@@ -619,7 +628,7 @@ class _Inventory:
 
     def _of_health(self) -> Iterator[Endpoint]:
         """Closing, opening and emptying a resource; only dry runs, which change nothing."""
-        dry: dict[FieldPath, str] = {("dry_run",): "flag"}
+        dry: dict[FieldPath, Kind] = {("dry_run",): "flag"}
         reallocation = Body(
             good={"running": False, "dry_run": True},
             fields={("lease_id",): "id or null", ("running",): "flag", **dry},
@@ -657,9 +666,9 @@ _CONFIRMATION = Endpoint(
 )
 ENDPOINTS = (
     *_UNTIL_1_1,
-    *(_create(version, name) for version in Version for name in ASKED),
-    *(_change(version, name) for version in Version for name in ASKED),
-    *(_add(version, name) for version in (Version.V1_1, Version.V1_2) for name in ASKED),
+    *(_create(version, name) for version in Version for name in _asked_at(version)),
+    *(_change(version, name) for version in Version for name in _asked_at(version)),
+    *(_add(version, name) for version in (Version.V1_1, Version.V1_2) for name in _asked_at(version)),
     *(
         endpoint
         for version in Version
@@ -755,7 +764,7 @@ class Cloud:
                 changed = latest.put(path, {"properties": {samples.property_name: "r1"}})
                 assert changed.status_code == 200, changed.text
         for name in ASKED:
-            lease = self.api.book(name=name, start=72, hours=2, reservations=[_reservation(name)])
+            lease = latest.book(name=name, start=72, hours=2, reservations=[_reservation(name)])
             self._ids |= {f"{{of_{name}}}": lease["id"], f"{{{name}}}": lease["reservations"][0]["id"]}
 
     def ask(self, endpoint: Endpoint, body: object = None, path: str = "") -> Any:
@@ -806,16 +815,17 @@ def _name(path: tuple[str | int, ...]) -> str:
     return found
 
 
+def _said(kind: str) -> str:
+    """Return what 1.0 says of a field of a kind."""
+    return SAID.get(kind) or SAID.get(kind.removesuffix(" or null"), "")
+
+
 def bad_requests(endpoint: Endpoint) -> Iterator[Bad]:
     """Everything that can be wrong with a request to the endpoint."""
     good = endpoint.good or {}
     for path, kind in (endpoint.fields or {}).items():
-        for value in WRONG[endpoint.version][kind]:
-            yield Bad(
-                _name(path),
-                _replaced(good, path, value),
-                said=SAID.get(kind) or SAID.get(kind.removesuffix(" or null"), ""),
-            )
+        values, said = (kind, "") if isinstance(kind, tuple) else (WRONG[endpoint.version][kind], _said(kind))
+        yield from (Bad(_name(path), _replaced(good, path, value), said=said) for value in values)
     for path in endpoint.required:
         yield Bad(_name(path), _without(good, path), said=_name(path[-1:]).replace("id", "reservation ID"))
     for path in endpoint.closed:

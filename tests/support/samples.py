@@ -21,6 +21,8 @@ from tenure.resources.contract import load_types
 #: An id that nothing has.
 NOWHERE = "00000000-0000-0000-0000-000000000000"
 
+#: What a field must not be: a kind of ``test_bad_input.WRONG``, or the values themselves.
+Kind = str | tuple[object, ...]
 #: The path of a field from the body down.
 FieldPath = tuple[str | int, ...]
 
@@ -39,10 +41,10 @@ class Bad:
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """A right body, and all that can be wrong with it. The kinds of fields are those of ``test_bad_input.WRONG``."""
+    """A right body, and all that can be wrong with it."""
 
     good: Mapping[str, Any]
-    fields: Mapping[FieldPath, str]
+    fields: Mapping[FieldPath, Kind]
     required: Sequence[FieldPath] = ()
     #: The objects in which an unknown field is refused.
     closed: Sequence[FieldPath] = ((),)
@@ -71,7 +73,7 @@ class Unfit:
 class ParameterSamples:
     """The kinds of a type's parameters by version, those that are required, and what is wrong with them together."""
 
-    kinds: Callable[[Version], Mapping[str, str]]
+    kinds: Callable[[Version], Mapping[str, Kind]]
     required: Callable[[Version], Sequence[str]]
     unfit: Sequence[Unfit] = ()
     #: What a change refuses, and a request does not.

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from tenure.api.versions import Version, by_version
 from tenure.resources.volume import VolumeType
 from tenure.testing.types import TypeContract
-from tests.support.samples import Bad, Body, InventorySamples, TypeSamples
+from tests.support.samples import Bad, Body, InventorySamples, ParameterSamples, TypeSamples, Unfit
 
 
 class TestVolumes(TypeContract):
@@ -33,8 +33,32 @@ class TestVolumes(TypeContract):
 POOL = {"name": "sim-storage@slow#disk", "capacity_gb": 100}
 TOO_MUCH = "The volume pool (.|\n)* has (.|\n)*; no more can be lent"
 SAMPLES = TypeSamples(
-    reservation={"resource_type": "virtual:volume", "amount": 1, "size_gb": 10, "volume_type": "fast"},
+    reservation={
+        "resource_type": "virtual:volume",
+        "amount": 1,
+        "size_gb": 10,
+        "volume_type": "fast",
+        "at_end": "delete",
+    },
     since=Version.V1_2,
+    parameters=ParameterSamples(
+        kinds=by_version(
+            {
+                "amount": "size",
+                "size_gb": "size",
+                "volume_type": (True, 5, "x" * 256, "a\0b", [], {}),
+                "at_end": (True, 5, "", "burn", [], {}),
+                "before_end": "before_end of an address",
+            }
+        ),
+        required=by_version(("amount", "size_gb")),
+        unfit=(
+            Unfit("volumes", {"amount": 50}),
+            Unfit("volumes", {"size_gb": 101}),
+            Unfit("nope", {"volume_type": "nope"}, "volume_type", 400),
+            Unfit("any", {"volume_type": "any"}, "volume_type", 400),
+        ),
+    ),
     inventory=InventorySamples(
         stocked=({"name": "sim-storage@fast#nvme", "capacity_gb": 100},),
         registration=by_version(
