@@ -182,9 +182,9 @@ class Endpoint:
     good: Mapping[str, Any] | None = None
     #: The kind of every field, by its path from the body down.
     fields: Mapping[FieldPath, Kind] | None = None
-    required: Sequence[tuple[str | int, ...]] = ()
+    required: Sequence[FieldPath] = ()
     #: The objects in which an unknown field is refused.
-    closed: Sequence[tuple[str | int, ...]] = ()
+    closed: Sequence[FieldPath] = ()
     also: Sequence[Bad] = ()
     #: What it is asked for, where that is not hosts.
     what: str = ""
@@ -790,7 +790,7 @@ def shared_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         yield Cloud(api)
 
 
-def _replaced(body: Mapping[str, Any], path: tuple[str | int, ...], value: object) -> dict[str, Any]:
+def _replaced(body: Mapping[str, Any], path: FieldPath, value: object) -> dict[str, Any]:
     changed: Any = deepcopy(dict(body))
     inner = changed
     for step in path[:-1]:
@@ -799,7 +799,7 @@ def _replaced(body: Mapping[str, Any], path: tuple[str | int, ...], value: objec
     return dict(changed)
 
 
-def _without(body: Mapping[str, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
+def _without(body: Mapping[str, Any], path: FieldPath) -> dict[str, Any]:
     changed: Any = deepcopy(dict(body))
     inner = changed
     for step in path[:-1]:
@@ -808,7 +808,7 @@ def _without(body: Mapping[str, Any], path: tuple[str | int, ...]) -> dict[str, 
     return dict(changed)
 
 
-def _name(path: tuple[str | int, ...]) -> str:
+def _name(path: FieldPath) -> str:
     found = ""
     for step in path:
         found += f"[{step}]" if isinstance(step, int) else f".{step}" if found else step
