@@ -109,7 +109,7 @@ def test_the_engine_asks_the_driver_of_an_inventory_whatever_that_is(tmp_path: P
     laboratory = Laboratory()
     with open_world(tmp_path) as world:
         parts = replace(world.service.parts, type_drivers={HOST: laboratory})
-        routed = World(build(parts), world.clock, world.cloud, world.db)
+        routed = World(build(parts), world.clock, world.clouds, world.db)
         lease = routed.book(1)
         routed.engine.settle()
         assert laboratory.given == [lease.reservations[0].id]

@@ -18,11 +18,12 @@ from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.engine.loop import POLL
 from tenure.factory import Parts, Service, build
+from tenure.simulation import default_policies, installed_types
 from tenure.store.database import Database
 from tests.support import ledger, schemas
 from tests.support.engines import HOUR, SECOND, Checkpoints, another, assert_all_in_pool, event_of, path_of, status_of
 from tests.support.waiting import wait_for
-from tests.support.world import HOST, OWNER, World, default_policies, installed_types, open_world, reservation
+from tests.support.world import HOST, OWNER, World, open_world, reservation
 
 OFFSETS = (-40 * SECOND, 0 * SECOND, 40 * SECOND)
 CLAIM = timedelta(seconds=60)

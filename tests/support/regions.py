@@ -15,6 +15,7 @@ from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Parts, build
 from tenure.services.context import Rules
+from tenure.simulation import default_policies, installed_types
 from tenure.store.database import Database
 from tests.support import schemas
 from tests.support.world import (
@@ -24,8 +25,6 @@ from tests.support.world import (
     OWNER,
     UNHURRIED,
     World,
-    default_policies,
-    installed_types,
     reservation,
     url_in,
 )
@@ -38,7 +37,9 @@ HOSTS = 2
 class Regions(World):
     """Two simulated clouds with hosts of the same ids; ``cloud`` is the home region's."""
 
-    south: SimulatedCloud
+    @property
+    def south(self) -> SimulatedCloud:
+        return self.clouds[SOUTH]
 
     def over_both(self, *, start: float = 0.0, south: int = 1) -> Lease:
         begin = self.clock.now() + timedelta(hours=start)
@@ -77,7 +78,7 @@ def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
             workers=workers,
         )
     )
-    world = Regions(service, clock, north, db, south)
+    world = Regions(service, clock, {NORTH: north, SOUTH: south}, db)
     for region in (NORTH, SOUTH):
         for number in range(1, HOSTS + 1):
             world.resources.register(ADMIN, HOST, f"sim-host-{number:03d}", {}, region=region)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tenure.api.policies import Policies
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.domain.capacity import Capacity
@@ -22,10 +21,10 @@ from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.factory import Parts, Service, build
-from tenure.resources.contract import ResourceTypes, load_types
+from tenure.factory import Parts, build
 from tenure.services.context import Rules
 from tenure.services.events.orders import orders_of
+from tenure.simulation import Simulation, default_policies, installed_types
 from tenure.store.database import Database, Transaction
 from tests.support import schemas
 
@@ -37,26 +36,14 @@ READER = Actor("reading-user", "demo-project", frozenset({"reader"}))
 STRANGER = Actor("other-user", "other-project", frozenset({"member", "reader"}))
 
 
-@cache
-def installed_types() -> ResourceTypes:
-    """Return the installed resource types, the same for every world: they have no state."""
-    return load_types()
-
-
-@cache
-def default_policies() -> Policies:
-    """Return the default policies."""
-    return Policies()
-
-
 @dataclass
-class World:
-    """A service with its clock, cloud and database."""
+class World(Simulation):
+    """A service with its clock, clouds and database."""
 
-    service: Service
-    clock: SimulatedClock
-    cloud: SimulatedCloud
-    db: Database
+    @property
+    def cloud(self) -> SimulatedCloud:
+        """The only cloud, or that of the home region."""
+        return next(iter(self.clouds.values()))
 
     @property
     def leases(self):
@@ -69,18 +56,6 @@ class World:
     @property
     def engine(self):
         return self.service.engine
-
-    def pass_time(self, step: timedelta) -> None:
-        """Let time pass: the engine carries out all events at their due time."""
-        self.pass_until(self.clock.now() + step)
-
-    def pass_until(self, end: datetime) -> None:
-        self.engine.settle()
-        while (due := self.engine.next_due_at()) is not None and due <= end:
-            self.clock.set(max(due, self.clock.now()))
-            self.engine.settle()
-        self.clock.set(end)
-        self.engine.settle()
 
     def book(self, hosts: int | tuple[int, int] = 1, *, start=0.0, hours=1.0, actor: Actor = OWNER, **parameters):
         """Book a lease of hosts that starts in ``start`` hours."""
@@ -245,7 +220,7 @@ def open_world(
         cloud.ensure_registered(HOST, ResourceRef(host.external_id, host.name, host.region))
     db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=clock.now()))
     try:
-        yield World(build(parts), clock, cloud, db)
+        yield World(build(parts), clock, {"": cloud}, db)
     finally:
         db.close()
         cloud.close()

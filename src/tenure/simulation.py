@@ -1,0 +1,118 @@
+"""A whole service on simulated clouds, in this process, whose time stands still until somebody moves it.
+
+It is for tests, also for those of programs that use the service: no part of the server imports it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy import event
+
+from tenure.api.policies import Policies
+from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
+from tenure.drivers.router import Router
+from tenure.drivers.simulated import SimulatedCloud
+from tenure.factory import Parts, Service, build
+from tenure.resources.contract import ResourceTypes, load_types
+from tenure.services.context import Rules, columns_of, reason_of, write_history
+from tenure.store import schema
+from tenure.store.database import Database, Transaction
+
+
+@dataclass
+class Simulation:
+    """A service with its clock, its database, and its clouds by region; without regions, the only one is named ""."""
+
+    service: Service
+    clock: SimulatedClock
+    clouds: Mapping[str, SimulatedCloud]
+    db: Database
+
+    def pass_time(self, step: timedelta) -> None:
+        """Let time pass: the engine carries out all events at their due time."""
+        self.pass_until(self.clock.now() + step)
+
+    def pass_until(self, end: datetime) -> None:
+        engine = self.service.engine
+        engine.settle()
+        while (due := engine.next_due_at()) is not None and due <= end:
+            self.clock.set(max(due, self.clock.now()))
+            engine.settle()
+        self.clock.set(end)
+        engine.settle()
+
+    def set_status(self, lease_id: str, status: str, reason: str | None, actor: Actor) -> None:
+        """Put a lease into a status, whatever the state machine says. Raises ``LookupError`` for an unknown lease."""
+        now = self.clock.now()
+
+        def change(tx: Transaction) -> None:
+            lease = tx.leases.get(lease_id)
+            if lease is None:
+                raise LookupError(f"there is no lease {lease_id}")
+            after = type(lease.status)(status)
+            tx.leases.change(lease, now=now, status=status, **columns_of(reason_of(reason)))
+            write_history(tx, lease_id, "set status", lease.status, after, actor=actor, now=now, reason=reason)
+
+        self.db.write(change)
+
+
+@cache
+def default_policies() -> Policies:
+    """Return the default policies."""
+    return Policies()
+
+
+@cache
+def installed_types() -> ResourceTypes:
+    """Return the installed resource types, the same for every service: they have no state."""
+    return load_types()
+
+
+@contextmanager
+def open_simulation(now: datetime, *, regions: Sequence[str] = ()) -> Iterator[Simulation]:
+    """Open a service with empty clouds, one for each region, whose clock shows ``now``. It leaves nothing behind."""
+    clock = SimulatedClock(now)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-"))
+        db = Database(f"sqlite:///{_new_database(Path(folder))}", clock=clock)
+        stack.callback(db.close)
+        # Nothing of it has to survive a crash of the machine.
+        event.listen(db.engine, "connect", lambda connection, _record: connection.execute("PRAGMA synchronous=OFF"))
+        clouds = {name: SimulatedCloud(clock=clock, sleep=lambda _seconds: None) for name in regions or ("",)}
+        for cloud in clouds.values():
+            stack.callback(cloud.close)
+        parts = Parts(
+            db=db,
+            driver=Router(clouds, workers=0) if regions else clouds[""],
+            types=installed_types(),
+            authorize=default_policies().authorize,
+            clock=clock,
+            rules=Rules(regions=tuple(regions), planning_time=timedelta(minutes=1)),
+        )
+        yield Simulation(build(parts), clock, clouds, db)
+
+
+def _new_database(folder: Path) -> Path:
+    """Return a new database with the newest schema."""
+    path = folder / "tenure.db"
+    path.write_bytes(_empty_database())
+    return path
+
+
+@cache
+def _empty_database() -> bytes:
+    """Return the content of a database without rows: the migrations are run only once in a process."""
+    with tempfile.TemporaryDirectory(prefix="tenure-") as folder:
+        path = Path(folder, "tenure.db")
+        db = Database(f"sqlite:///{path}")
+        schema.upgrade(db)
+        db.close()
+        return path.read_bytes()
