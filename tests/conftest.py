@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from sqlalchemy import Engine, event
+
+from tenure.simulation import share_statements
 
 pytest.register_assert_rewrite("tests.support")
 
@@ -26,13 +29,12 @@ from tests.support.databases import (  # noqa: E402 - after its assertions were 
 )
 from tests.support.durations import MARKER  # noqa: E402
 from tests.support.lengths import times  # noqa: E402
-from tests.support.statements import share_statements  # noqa: E402
 
 # A database on a disk waits for that disk at each commit. The processes that a test starts use the same folder, and
 # pytest has looked for one already.
 tempfile.tempdir = os.environ.setdefault("TMPDIR", str(quick_folder()))
 
-share_statements()
+event.listen(Engine, "engine_connect", share_statements)
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
 settings.register_profile("quick", deadline=None, print_blob=True)
