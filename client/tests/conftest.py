@@ -43,6 +43,13 @@ def blazar() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
+def two_regions() -> Iterator[FakeServer]:
+    """A server of two regions, north, which is the home region, and south."""
+    with FakeServer(now=BEGINNING, regions=("north", "south")) as started:
+        yield started
+
+
+@pytest.fixture
 def surroundings(server: FakeServer) -> Surroundings:
     """The clock of the server, pauses that move it, and a zone that is not UTC."""
     return Surroundings(

@@ -122,7 +122,7 @@ def test_blazarclient_keeps_its_commands_and_ours_adds_the_others(both: Environm
         in both.run("openstack", "reservation", "lease", "create", "--help").stdout
     )
     history = both.run("openstack", "reservation", "lease", "history", "bio", "-f", "value", "-c", "action")
-    assert (history.returncode, history.stdout) == (0, "create\nstart\n"), history.stderr
+    assert (history.returncode, history.stdout) == (0, "create\nstart\nstarted\n"), history.stderr
     unset = both.run("openstack", "reservation", "host", "unset", "c1", "--extra", "gpu")
     assert unset.stdout == "Updated host: c1\n", unset.stderr
 

@@ -90,6 +90,7 @@ def test_leases_can_be_listed_found_changed_and_deleted(blazar: FakeServer) -> N
 
 
 def test_hosts_keep_their_properties_beside_their_fields(blazar: FakeServer) -> None:
+    blazar.add_hypervisor("c1")
     client = blazar.client()
     host = client.hosts.create("c1", properties={"gpu": "v100"})
     assert blazar.requests[-1].body == {"name": "c1", "gpu": "v100"}

@@ -67,23 +67,32 @@ def test_several_types_are_booked_in_one_lease(stocked: FakeServer, tenure: Run)
     assert [reservation["flavor_id"] for reservation in listed] == [listed[0]["id"], None, listed[2]["id"]]
     assert [reservation["server_group_id"] is None for reservation in listed] == [False, True, True]
     aggregates = tenure("lease", "reservation", "list", "lab", "-f", "value", "-c", "aggregate_id")
-    assert aggregates.output == "1\nNone\n1\n"
+    assert [number.isdecimal() for number in aggregates.output.split()] == [True, False, True]
     held = tenure("lease", "floatingips", "lab", "-f", "value", "-c", "floating_ip_address", "-c", "status")
-    assert held.output == "203.0.113.22 held\n203.0.113.21 held\n"
+    assert sorted(held.output.splitlines()) == ["203.0.113.21 held", "203.0.113.22 held"]
 
 
-def test_hosts_and_addresses_are_registered_and_listed_by_region(stocked: FakeServer, tenure: Run) -> None:
-    assert tenure("host", "create", "c9", "--region", "south").code == 0
-    assert sent(stocked) == {"name": "c9", "region": "south"}
-    assert tenure("floatingip", "create", NETWORK, "203.0.113.29", "--region", "south").code == 0
-    assert sent(stocked)["region"] == "south"
+def test_hosts_and_addresses_are_registered_and_listed_by_region(
+    two_regions: FakeServer, tenure: Run
+) -> None:
+    where = ("--os-endpoint", two_regions.url)
+    for number in (1, 2):
+        two_regions.add_host(f"c{number}")
+        two_regions.add_floatingip(f"203.0.113.2{number}", network_id=NETWORK)
+    two_regions.add_hypervisor("c9", region="south")
+    assert tenure(*where, "host", "create", "c9", "--region", "south").code == 0
+    assert sent(two_regions) == {"name": "c9", "region": "south"}
+    address = ("203.0.113.29", "--region", "south")
+    assert tenure(*where, "floatingip", "create", NETWORK, *address).code == 0
+    assert sent(two_regions)["region"] == "south"
     for noun, column, name in (
         ("host", "hypervisor_hostname", "c9"),
         ("floatingip", "floating_ip_address", "203.0.113.29"),
     ):
-        listed = tenure(noun, "list", "--region", "south", "-f", "value", "-c", column, "-c", "region")
+        columns = ("-f", "value", "-c", column, "-c", "region")
+        listed = tenure(*where, noun, "list", "--region", "south", *columns)
         assert listed.output == f"{name} south\n"
-        assert len(tenure(noun, "list", "-f", "value").output.splitlines()) == 3
+        assert len(tenure(*where, noun, "list", "-f", "value").output.splitlines()) == 3
 
 
 def test_what_is_booked_can_be_narrowed_down(stocked: FakeServer, tenure: Run) -> None:
@@ -106,10 +115,12 @@ def test_what_is_booked_can_be_narrowed_down(stocked: FakeServer, tenure: Run) -
     ], outcome.errors
 
 
-def test_zone_and_extra_specs_apply_to_hosts_and_sized_instances(stocked: FakeServer, tenure: Run) -> None:
+def test_zone_and_extra_specs_apply_to_hosts_and_sized_instances(server: FakeServer, tenure: Run) -> None:
+    for name in ("c1", "c2"):
+        server.add_host(name, availability_zone="az-1", properties={"gpu": "a100"})
     specs = ("--extra-spec", "capabilities:vcpus=>= 2", "--extra-spec", " gpu = <or> a100 <or> v100")
     of_hosts = tenure("lease", "create", "lab", "--hosts", "1", "--zone", "az-1", *specs)
-    assert sent(stocked)["reservations"] == [
+    assert sent(server)["reservations"] == [
         {
             "resource_type": "physical:host",
             "min": 1,
@@ -121,8 +132,8 @@ def test_zone_and_extra_specs_apply_to_hosts_and_sized_instances(stocked: FakeSe
     ], of_hosts.errors
     sized = ("--instances", "1", "--vcpus", "1", "--ram", "512")
     more = tenure("lease", "reservation", "add", "lab", *sized, "--with", "vcpus>1", *specs[:2])
-    assert sent(stocked)["extra_specs"] == {"capabilities:vcpus": ">= 2"}, more.errors
-    assert "availability_zone" not in sent(stocked)
+    assert sent(server)["extra_specs"] == {"capabilities:vcpus": ">= 2"}, more.errors
+    assert "availability_zone" not in sent(server)
 
 
 def test_zone_applies_to_everything_that_nova_runs(stocked: FakeServer, tenure: Run) -> None:
@@ -313,8 +324,10 @@ def test_floating_ips(server: FakeServer, tenure: Run) -> None:
     assert "no floating IP" in tenure("floatingip", "show", "203.0.113.21").errors
 
 
-def test_a_floating_ip_is_closed_emptied_and_opened(stocked: FakeServer, tenure: Run) -> None:
+def test_a_floating_ip_is_closed_emptied_and_opened(server: FakeServer, tenure: Run) -> None:
+    server.add_floatingip("203.0.113.21", network_id=NETWORK)
     tenure("lease", "create", "web", "--floating-ips", "1", "--network", NETWORK)
+    server.add_floatingip("203.0.113.22", network_id=NETWORK)
     asked = tenure("floatingip", "disable", "203.0.113.21", "--reason", "listed")
     assert asked.code == 1
     assert "203.0.113.21 takes no new reservations; those that have a part in it keep it: 1." in asked.errors
@@ -329,9 +342,11 @@ def test_a_floating_ip_is_closed_emptied_and_opened(stocked: FakeServer, tenure:
     assert tenure("floatingip", "enable", "203.0.113.21", "--yes").code == 0
 
 
-def test_allocations_of_floating_ips(stocked: FakeServer, tenure: Run) -> None:
+def test_allocations_of_floating_ips(server: FakeServer, tenure: Run) -> None:
+    server.add_floatingip("203.0.113.21", network_id=NETWORK)
     tenure("lease", "create", "web", "--floating-ips", "1", "--network", NETWORK)
-    (lease,) = stocked.leases.values()
+    server.add_floatingip("203.0.113.22", network_id=NETWORK)
+    (lease,) = server.leases.values()
     mine = json.loads(tenure("allocation", "list", "floatingip", "--lease-id", lease.id, "-f", "json").output)
     assert [allocation["reservations"][0]["lease_id"] for allocation in mine] == [lease.id]
     shown = tenure("allocation", "show", "floatingip", "203.0.113.22", "-f", "json")
@@ -367,11 +382,13 @@ def test_a_lease_is_held_by_a_script_that_confirms_it(tenure: Run, stocked: Fake
 
 
 def test_a_server_is_reserved_or_room_for_one_that_is_named_later(stocked: FakeServer, tenure: Run) -> None:
-    outcome = tenure(*("lease", "create", "mine", "--server", "0b1c", "--at-end", "shelve", "--in-place"))
-    assert outcome.code == 0, outcome.errors
+    stocked.add_hypervisor("general-use")
+    server_id = stocked.boot_server()
+    outcome = tenure("lease", "create", "mine", "--server", server_id, "--at-end", "shelve", "--in-place")
     assert sent(stocked)["reservations"] == [
-        {"resource_type": "virtual:server", "server_id": "0b1c", "at_end": "shelve", "in_place": True}
+        {"resource_type": "virtual:server", "server_id": server_id, "at_end": "shelve", "in_place": True}
     ]
+    assert outcome.code == 0, outcome.errors
 
     assert tenure(*("lease", "create", "later", "--server-flavor", "3")).code == 0
     assert sent(stocked)["reservations"] == [{"resource_type": "virtual:server", "flavor_id": "3"}]
@@ -394,13 +411,16 @@ def test_invalid_server_options_are_explained(
     assert said in outcome.errors
 
 
-def test_a_region_is_named_in_the_version_that_knows_it(stocked: FakeServer, tenure: Run) -> None:
-    there = tenure("lease", "create", "there", "--hosts", "1", "--region", "north")
+def test_a_region_is_named_in_the_version_that_knows_it(two_regions: FakeServer, tenure: Run) -> None:
+    where = ("--os-endpoint", two_regions.url, "lease")
+    for name in ("c1", "c2"):
+        two_regions.add_host(name, region="south")
+    there = tenure(*where, "create", "there", "--hosts", "1", "--region", "south")
     assert there.code == 0, there.errors
-    assert sent(stocked)["reservations"][0]["region"] == "north"
-    more = tenure("lease", "reservation", "add", "there", "--hosts", "1", "--region", "north")
+    assert sent(two_regions)["reservations"][0]["region"] == "south"
+    more = tenure(*where, "reservation", "add", "there", "--hosts", "1", "--region", "south")
     assert more.code == 0, more.errors
-    assert sent(stocked)["region"] == "north"
+    assert sent(two_regions)["region"] == "south"
 
 
 POOL = "storage-1@lvm#lvm"
@@ -429,16 +449,18 @@ def test_volumes_are_booked_and_the_lent_capacity_changes(server: FakeServer, te
     assert tenure("volume", "pool", "delete", POOL).code != 0
 
 
-def test_a_pool_is_lent_shown_closed_and_taken_back(server: FakeServer, tenure: Run) -> None:
-    made = tenure("volume", "pool", "create", POOL, "2t", "--region", "south", "-f", "json")
+def test_a_pool_is_lent_shown_closed_and_taken_back(two_regions: FakeServer, tenure: Run) -> None:
+    two_regions.add_storage_pool(POOL, region="south")
+    where = ("--os-endpoint", two_regions.url, "volume", "pool")
+    made = tenure(*where, "create", POOL, "2t", "--region", "south", "-f", "json")
     assert made.code == 0, made.errors
-    assert sent(server) == {"name": POOL, "capacity_gb": 2048, "region": "south"}
-    assert tenure("volume", "pool", "create", POOL, "1").code != 0
-    assert tenure("volume", "pool", "disable", POOL, "--reason", "old disks", "--yes").code == 0
-    shown = json.loads(tenure("volume", "pool", "show", POOL, "-f", "json").output)
+    assert sent(two_regions) == {"name": POOL, "capacity_gb": 2048, "region": "south"}
+    assert tenure(*where, "create", POOL, "1", "--region", "south").code != 0
+    assert tenure(*where, "disable", POOL, "--reason", "old disks", "--yes").code == 0
+    shown = json.loads(tenure(*where, "show", POOL, "-f", "json").output)
     assert (shown["reservable"], shown["disabled_reason"], shown["region"]) == (False, "old disks", "south")
-    assert tenure("volume", "pool", "enable", POOL, "--yes").code == 0
-    listed = tenure("volume", "pool", "list", "--reservable", "-f", "value", "-c", "name")
+    assert tenure(*where, "enable", POOL, "--yes").code == 0
+    listed = tenure(*where, "list", "--reservable", "-f", "value", "-c", "name")
     assert listed.output == f"{POOL}\n"
-    assert tenure("volume", "pool", "delete", POOL).code == 0
-    assert server.volume_pools == {}
+    assert tenure(*where, "delete", POOL).code == 0
+    assert two_regions.volume_pools == {}

@@ -64,7 +64,8 @@ def test_instances_say_what_they_are_booted_with(server: FakeServer) -> None:
     [reservation] = client.leases.wait(lease_id).reservations
     assert reservation.flavor_id == reservation.id
     assert reservation.server_group_id is not None
-    assert server.leases[lease_id].reservations[0].host_ids == ["1", "2"]
+    allocations = client.allocations.list(lease_id=lease_id)
+    assert {allocation.resource_id for allocation in allocations} == {"1", "2"}
     assert client.leases.hosts(lease_id) == ()  # the owner of instances does not see their hosts
 
 
@@ -128,7 +129,8 @@ def test_address_is_booked_only_once(server: FakeServer) -> None:
     client = server.client()
     lease_id = book(client, "web", ReservationRequest.floatingips(NETWORK, 2, addresses=["203.0.113.22"]))
     mine = client.leases.floatingips(lease_id)
-    assert [floatingip.floating_ip_address for floatingip in mine] == ["203.0.113.22", "203.0.113.20"]
+    assert len(mine) == 2
+    assert "203.0.113.22" in [floatingip.floating_ip_address for floatingip in mine]
     assert {(floatingip.status, floatingip.floating_network_id) for floatingip in mine} == {("held", NETWORK)}
     for request in (
         ReservationRequest.floatingips(NETWORK, 2),
@@ -161,6 +163,7 @@ def test_a_reservation_is_added_to_a_lease(server: FakeServer) -> None:
         client.leases.add_reservation(lease_id, ReservationRequest.floatingips(NETWORK))
     assert refusal.value.field == "amount"
     assert len(client.leases.get(lease_id).reservations) == 2
+    server.advance(timedelta(hours=1))
     client.leases.drop_reservation(lease_id, lease.reservations[1].id)
     assert [floatingip.status for floatingip in client.leases.floatingips(lease_id)] == ["released"]
     client.leases.add_reservation(lease_id, ReservationRequest.floatingips(NETWORK))
@@ -191,27 +194,33 @@ def test_the_inventory_of_addresses(server: FakeServer) -> None:
     assert refusal.value.field == "floating_ip_address"
     with pytest.raises(NotFound, match=r"no floating IP '203\.0\.113\.99'"):
         client.floatingips.find("203.0.113.99")
-    server.add_floatingip("2001:db8::7", network_id=NETWORK)
-    assert client.floatingips.find("2001:db8:0:0::7").floating_ip_address == "2001:db8::7"
+    with pytest.raises(BadRequest, match="version 4 only"):
+        server.add_floatingip("2001:db8::7", network_id=NETWORK)
+    with pytest.raises(NotFound):
+        client.floatingips.find("2001:db8:0:0::7")
+    by_address = [request.query for request in server.requests if "floating_ip_address" in request.query]
+    assert by_address[-1]["floating_ip_address"] == "2001:db8::7"
+    server.add_floatingip("203.0.113.9", network_id=NETWORK)
     server.add_floatingip("198.51.100.7", network_id="another")
     assert len(list(client.floatingips.list(floating_network_id=NETWORK))) == 2
     client.floatingips.delete(client.floatingips.find("198.51.100.7").id)
     sorted_by_address = client.floatingips.list(sort_key="floating_ip_address", descending=True)
     assert [floatingip.floating_ip_address for floatingip in sorted_by_address] == [
+        "203.0.113.9",
         "203.0.113.20",
-        "2001:db8::7",
     ]
     book(client, "web", ReservationRequest.floatingips(NETWORK, addresses=["203.0.113.20"]))
     with pytest.raises(Conflict, match="reserved"):
         client.floatingips.delete(made.id)
-    client.floatingips.delete(client.floatingips.find("2001:db8::7").id)
+    client.floatingips.delete(client.floatingips.find("203.0.113.9").id)
     assert len(server.floatingips) == 1
 
 
 def test_an_address_is_closed_emptied_and_opened(server: FakeServer) -> None:
-    first, second = addresses(server, 20, 21)
+    [first] = addresses(server, 20)
     client = server.client()
     lease_id = book(client, "web", ReservationRequest.floatingips(NETWORK))
+    [second] = addresses(server, 21)
     plan = client.floatingips.disable(first, reason="listed", dry_run=True)
     assert (plan.dry_run, plan.resource.reservable, server.floatingips[first].reservable) == (
         True,
@@ -238,9 +247,10 @@ def test_an_address_that_was_asked_for_by_name_stays(server: FakeServer) -> None
 
 
 def test_allocations_of_addresses(server: FakeServer) -> None:
-    first, second = addresses(server, 20, 21)
+    [first] = addresses(server, 20)
     client = server.client()
     lease_id = book(client, "web", ReservationRequest.floatingips(NETWORK))
+    [second] = addresses(server, 21)
     allocations = {
         allocation.resource_id: allocation
         for allocation in client.allocations.list(resource_type="floatingip")
@@ -250,6 +260,10 @@ def test_allocations_of_addresses(server: FakeServer) -> None:
     of_lease = client.allocations.list(resource_type="floatingip", lease_id=lease_id)
     assert [allocation.resource_id for allocation in of_lease] == [first]
     assert client.allocations.get(second, resource_type="floatingip").reservations == ()
+
+
+def own_events(server: FakeServer, lease_id: str) -> list[str]:
+    return [event.message for event in server.leases[lease_id].events if event.message is not None]
 
 
 def test_own_events_send_notifications(server: FakeServer) -> None:
@@ -273,9 +287,9 @@ def test_own_events_send_notifications(server: FakeServer) -> None:
     assert events.keys() == {"eat well", "work"}
     assert events["eat well"] == told.id
     client.leases.update(lease.id, name="chem")
-    assert len(server.leases[lease.id].own_events) == 2
+    assert own_events(server, lease.id) == ["eat well", "work"]
     client.leases.update(lease.id, events=[])
-    assert server.leases[lease.id].own_events == []
+    assert own_events(server, lease.id) == []
 
 
 def test_own_events_need_version_1_2() -> None:
@@ -296,6 +310,7 @@ def test_own_events_need_version_1_2() -> None:
 def test_a_blazar_has_addresses_and_instances_but_not_what_came_later(blazar: FakeServer) -> None:
     blazar.add_host("c1")
     blazar.add_flavor("3")
+    blazar.add_network("net", "203.0.113.0/24")
     client = blazar.client()
     made = client.floatingips.create("net", "203.0.113.20")
     assert client.floatingips.find("203.0.113.20").id == made.id

@@ -65,7 +65,8 @@ def test_a_lease_from_beginning_to_end(server: FakeServer, openstack: Run) -> No
     assert openstack("reservation", "lease", "show", "bio").code == 1
 
 
-def test_addresses_are_registered_booked_and_added(openstack: Run) -> None:
+def test_addresses_are_registered_booked_and_added(server: FakeServer, openstack: Run) -> None:
+    server.add_network("net", "203.0.113.0/24")
     for address in ("203.0.113.20", "203.0.113.21"):
         assert openstack("reservation", "floatingip", "create", "net", address).code == 0
     wanted = ("--floating-ips", "1", "--network", "net")

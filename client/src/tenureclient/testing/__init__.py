@@ -1,7 +1,7 @@
 """A reservation service for the tests of your own code.
 
-``FakeServer`` is a real HTTP server on a free port of this machine, with hosts, addresses, pools and leases
-in memory and a clock that only your test moves:
+``FakeServer`` is a real HTTP server on a free port of this machine. Behind it is Tenure itself, on a
+simulated cloud, with a clock that only your test moves:
 
     from datetime import timedelta
     from tenureclient import NOW, ReservationRequest
@@ -23,17 +23,18 @@ in memory and a clock that only your test moves:
 
 A separate program reaches the server with the environment of ``server.environment()``.
 ``FakeServer(versions=("1.0",))`` behaves like Blazar, which knows API 1.0 only.
+
+It needs the server's distribution: ``pip install 'tenure-client[testing]'``.
 """
 
-from tenureclient.testing.server import FakeServer, SeenRequest
-from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease, FakeVolumePool
+try:
+    import tenure.simulation  # noqa: F401 - the client does not depend on it
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "tenureclient.testing needs the Tenure server: pip install 'tenure-client[testing]'"
+    ) from error
 
-__all__ = [
-    "FakeFlavor",
-    "FakeFloatingIP",
-    "FakeHost",
-    "FakeLease",
-    "FakeServer",
-    "FakeVolumePool",
-    "SeenRequest",
-]
+from tenureclient.testing.front import SeenRequest
+from tenureclient.testing.server import FakeServer
+
+__all__ = ["FakeServer", "SeenRequest"]

@@ -1,46 +1,47 @@
-"""The fake server: HTTP in front of a ``FakeCloud``."""
+"""The fake server: Tenure on a simulated cloud, in this process, behind real HTTP."""
 
 from __future__ import annotations
 
-import json
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Literal, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from keystoneauth1 import session, token_endpoint
+from tenure.api.app import create_app
+from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.drivers.simulated import HostHealth, SimulatedCloud
+from tenure.simulation import Simulation, open_simulation
 
+from tenureclient.addresses import FloatingIP
 from tenureclient.client import Client
-from tenureclient.testing.calls import Call
-from tenureclient.testing.cloud import FakeCloud
-from tenureclient.testing.routes import Routes
-from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease, FakeVolumePool
-from tenureclient.wire import JsonObject, JsonValue, Version
+from tenureclient.models import Host, Lease
+from tenureclient.testing import supplies
+from tenureclient.testing.front import Front, SeenRequest
+from tenureclient.volumepools import VolumePool
+from tenureclient.wire import JsonObject, JsonValue
 
-_HEADER = "OpenStack-API-Version"
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
 
-
-@dataclass(frozen=True, slots=True)
-class SeenRequest:
-    """A request that the server received, for tests that check what was sent."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    version: str | None
-    body: JsonValue
+_USER, _PROJECT = "fake-user", "fake-project"
+#: The token of the fake server's own requests.
+_OWN_TOKEN = "token-of-the-fake-server"
 
 
 class FakeServer:
-    """A reservation service in memory. Use it with ``with``; the module has an example.
+    """A reservation service for tests. Use it with ``with``; the module has an example.
 
     ``now`` is the start time of its clock (default: the present); only ``advance`` moves the clock.
-    ``versions`` are the microversions that it knows. ``page_size`` is the longest page of a list.
+    ``versions`` are the microversions that it knows. ``page_size`` is the longest page of a list. ``token``
+    is that of an administrator; it has at least 16 characters. With ``regions`` there is a cloud for each of
+    them; the first one is the home region, the default of the ``add_...`` methods.
     """
 
     def __init__(
@@ -49,22 +50,30 @@ class FakeServer:
         now: datetime | None = None,
         versions: Sequence[str] = ("1.0", "1.1", "1.2"),
         page_size: int = 100,
-        token: str = "fake-token",
+        token: str = "token-of-the-tests",
+        regions: Sequence[str] = (),
     ) -> None:
         self.token = token
-        self.requests: list[SeenRequest] = []
-        self._versions = [Version(version) for version in versions]
-        self._cloud = FakeCloud((now or datetime.now(UTC)).astimezone(UTC))
-        self._routes = Routes(self._cloud, page_size)
-        self._failures: list[int] = []
-        self._refusals: list[tuple[int, JsonObject]] = []
-        self._lock = threading.RLock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
+        with ExitStack() as stack:
+            began = (now or datetime.now(UTC)).astimezone(UTC)
+            self._simulation = stack.enter_context(open_simulation(began, regions=regions))
+            self._front = Front(
+                _app_of(self._simulation, [token, _OWN_TOKEN]),
+                versions=versions,
+                page_size=page_size,
+                settle=self._simulation.service.engine.settle,
+                own_token=_OWN_TOKEN,
+            )
+            self._http = stack.enter_context(_HTTPServer(("127.0.0.1", 0), _Handler))
+            self._http.set_app(self._front)
+            thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(self._http.shutdown)
+            self._stop = stack.pop_all().close
+        self._own = Client(session.Session(auth=token_endpoint.Token(self.url, _OWN_TOKEN)))
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(
@@ -73,9 +82,7 @@ class FakeServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        self._stop()
 
     @property
     def url(self) -> str:
@@ -84,23 +91,32 @@ class FakeServer:
 
     @property
     def now(self) -> datetime:
-        return self._cloud.now
+        return self._simulation.clock.now()
 
     @property
-    def leases(self) -> Mapping[str, FakeLease]:
-        return self._cloud.leases
+    def requests(self) -> list[SeenRequest]:
+        """The requests of clients so far, without those that this object sends itself."""
+        return self._front.requests
 
     @property
-    def hosts(self) -> Mapping[str, FakeHost]:
-        return self._cloud.hosts
+    def leases(self) -> Mapping[str, Lease]:
+        """The leases by id, as the library shows them."""
+        return {lease.id: lease for lease in self._own.leases.list()}
 
     @property
-    def floatingips(self) -> Mapping[str, FakeFloatingIP]:
-        return self._cloud.floatingips
+    def hosts(self) -> Mapping[str, Host]:
+        """The registered hosts by id."""
+        return {host.id: host for host in self._own.hosts.list()}
 
     @property
-    def volume_pools(self) -> Mapping[str, FakeVolumePool]:
-        return self._cloud.pools
+    def floatingips(self) -> Mapping[str, FloatingIP]:
+        """The registered addresses by id."""
+        return {floatingip.id: floatingip for floatingip in self._own.floatingips.list()}
+
+    @property
+    def volume_pools(self) -> Mapping[str, VolumePool]:
+        """The registered volume pools by id."""
+        return {pool.id: pool for pool in self._own.volume_pools.list()}
 
     def client(self) -> Client:
         """Return a client of this server. When it waits, the server's clock moves instead of real time."""
@@ -116,10 +132,9 @@ class FakeServer:
         return {"OS_AUTH_TYPE": "admin_token", "OS_ENDPOINT": self.url, "OS_TOKEN": self.token}
 
     def advance(self, by: timedelta) -> None:
-        """Move the clock; due leases start and end."""
-        with self._lock:
-            self._cloud.now += by
-            self._cloud.settle()
+        """Move the clock; what is due meanwhile happens, each event at its time."""
+        with self._front.lock:
+            self._simulation.pass_time(by)
 
     def add_host(
         self,
@@ -130,138 +145,159 @@ class FakeServer:
         local_gb: int = 100,
         availability_zone: str = "nova",
         properties: Mapping[str, str] | None = None,
-    ) -> FakeHost:
-        """Add a reservable host."""
-        with self._lock:
-            host = self._routes.inventory.new_host(hypervisor_hostname, dict(properties or {}))
-            host.vcpus, host.memory_mb, host.local_gb = vcpus, memory_mb, local_gb
-            host.availability_zone = availability_zone
-            return host
+        region: str | None = None,
+    ) -> Host:
+        """Add a host to the cloud, and register it."""
+        self.add_hypervisor(
+            hypervisor_hostname,
+            vcpus=vcpus,
+            memory_mb=memory_mb,
+            local_gb=local_gb,
+            availability_zone=availability_zone,
+            region=region,
+        )
+        return self._own.hosts.create(hypervisor_hostname, properties=properties, region=region)
 
-    def add_floatingip(self, address: str, *, network_id: str = "public") -> FakeFloatingIP:
-        """Add a reservable address of an external network."""
-        with self._lock:
-            return self._routes.inventory.new_floatingip(network_id, address)
+    def add_hypervisor(
+        self,
+        hypervisor_hostname: str,
+        *,
+        vcpus: int = 8,
+        memory_mb: int = 16384,
+        local_gb: int = 100,
+        availability_zone: str = "nova",
+        region: str | None = None,
+    ) -> None:
+        """Add a host to the cloud that can be registered, for example by ``client.hosts.create``."""
+        supplies.add_hypervisor(
+            self._cloud(region),
+            hypervisor_hostname,
+            vcpus=vcpus,
+            memory_mb=memory_mb,
+            local_gb=local_gb,
+            availability_zone=availability_zone,
+        )
+
+    def mark_host(
+        self,
+        hypervisor_hostname: str,
+        health: Literal["up", "down", "disabled"],
+        *,
+        region: str | None = None,
+    ) -> None:
+        """Let the cloud report a host as down or disabled, or as up again; the service notices at once."""
+        with self._front.lock:
+            self._cloud(region).world.mark_host(hypervisor_hostname, HostHealth(health))
+            self._simulation.service.health_check.run()
+            self._simulation.service.engine.settle()
+
+    def add_floatingip(
+        self, address: str, *, network_id: str = "public", region: str | None = None
+    ) -> FloatingIP:
+        """Register an address of an external network, which is added to the cloud if needed."""
+        supplies.ensure_address(self._cloud(region), network_id, address)
+        return self._own.floatingips.create(network_id, address, region=region)
+
+    def add_network(self, network_id: str, cidr: str, *, region: str | None = None) -> None:
+        """Add an external network whose addresses can be registered."""
+        supplies.add_network(self._cloud(region), network_id, cidr)
 
     def add_volume_pool(
-        self, name: str, *, capacity_gb: int = 100, volume_type: str = "fast"
-    ) -> FakeVolumePool:
-        """Add a pool that lends ``capacity_gb`` to reservations of volumes of this type."""
-        with self._lock:
-            return self._routes.inventory.new_volume_pool(name, capacity_gb, volume_type)
+        self,
+        name: str,
+        *,
+        capacity_gb: int = 100,
+        volume_type: str = "fast",
+        region: str | None = None,
+    ) -> VolumePool:
+        """Add a storage pool, and lend ``capacity_gb`` of it to reservations of volumes of this type."""
+        self.add_storage_pool(name, volume_type=volume_type, region=region)
+        return self._own.volume_pools.create(name, capacity_gb, region=region)
+
+    def add_storage_pool(
+        self, name: str, *, volume_type: str = "fast", total_gb: int = 100_000, region: str | None = None
+    ) -> None:
+        """Add a pool to the cloud that can be registered, for example by ``client.volume_pools.create``."""
+        supplies.add_storage_pool(self._cloud(region), name, volume_type=volume_type, total_gb=total_gb)
 
     def add_flavor(
-        self, flavor_id: str, *, name: str = "", vcpus: int = 1, memory_mb: int = 1024, disk_gb: int = 10
-    ) -> FakeFlavor:
+        self,
+        flavor_id: str,
+        *,
+        name: str = "",
+        vcpus: int = 1,
+        memory_mb: int = 1024,
+        disk_gb: int = 10,
+        region: str | None = None,
+    ) -> None:
         """Add a flavor whose instances can be reserved."""
-        with self._lock:
-            flavor = FakeFlavor(flavor_id, name or flavor_id, vcpus, memory_mb, disk_gb)
-            self._cloud.flavors[flavor_id] = flavor
-            return flavor
+        supplies.add_flavor(
+            self._cloud(region),
+            flavor_id,
+            name=name or flavor_id,
+            vcpus=vcpus,
+            memory_mb=memory_mb,
+            disk_gb=disk_gb,
+        )
+
+    def boot_server(self, name: str = "server", *, flavor_id: str = "1", region: str | None = None) -> str:
+        """Boot a server of the user on a host that is not registered; return its id."""
+        return self._cloud(region).world.instances.boot(_PROJECT, flavor_id, name=name, user_id=_USER)
 
     def set_status(self, lease_id: str, status: str, reason: str | None = None) -> None:
         """Put a lease into a status, for example ERROR with its reason."""
-        with self._lock:
-            self._cloud.move(self._cloud.leases[lease_id], status, action="test", reason=reason)
+        with self._front.lock:
+            self._simulation.set_status(lease_id, status, reason, user_id=_USER)
 
     def fail_next(self, *codes: int) -> None:
         """Answer the next requests with these HTTP statuses, one each."""
-        with self._lock:
-            self._failures.extend(codes)
+        self._front.failures.extend(codes)
 
     def refuse_next(self, code: int, name: str, message: str, **details: JsonValue) -> None:
         """Refuse the next request that would change data, for example with 403 ``OverQuota``."""
         refusal: JsonObject = {"error_code": code, "error_name": name, "error_message": message}
-        with self._lock:
-            self._refusals.append((code, {**refusal, "details": details} if details else refusal))
+        self._front.refusals.append((code, {**refusal, "details": details} if details else refusal))
 
-    def _answer(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        content: bytes,
-    ) -> tuple[int, dict[str, str], JsonObject | None]:
-        """Return status, headers and body for one request. Its ``headers`` have lower-case names."""
-        split = urlsplit(url)
-        answer_headers = {"x-openstack-request-id": f"req-{uuid.uuid4()}"}
-        asked = _asked_version(headers.get(_HEADER.lower()))
-        with self._lock:
-            body, readable = _json(content)
-            query = dict(parse_qsl(split.query, keep_blank_values=True))
-            self.requests.append(SeenRequest(method, split.path, query, asked, body))
-            refused = self._refusal(headers, asked)
-            if refused is not None:
-                return refused[0], answer_headers, refused[1]
-            version = Version(asked or "1.0")
-            answer_headers.update({_HEADER: f"reservation {version.value}", "Vary": _HEADER})
-            if self._refusals and method != "GET":
-                code, refusal = self._refusals.pop(0)
-                return code, answer_headers, refusal
-            parts = tuple(unquote(part) for part in split.path.strip("/").split("/"))
-            call = Call(method, parts, query, body, version, base=self.url)
-            status, document = self._routes.answer(call, readable=readable)
-            return status, answer_headers, document
-
-    def _refusal(self, headers: Mapping[str, str], asked: str | None) -> tuple[int, JsonObject] | None:
-        """Return the answer to a request that fails before it reaches the API."""
-        if self._failures:
-            code = self._failures.pop(0)
-            return code, {"error_code": code, "error_message": f"Told to fail: {code}"}
-        if headers.get("x-auth-token") != self.token:
-            message = "The request you have made requires authentication."
-            return 401, {"error": {"code": 401, "title": "Unauthorized", "message": message}}
-        known = [version.value for version in self._versions]
-        if (asked or "1.0") not in known:
-            limits = f"Minimum is {known[0]} and maximum is {known[-1]}."
-            return 406, {
-                "error": 406,
-                "error_message": f"Version {asked} is not supported by the API. {limits}",
-            }
-        return None
+    def _cloud(self, region: str | None) -> SimulatedCloud:
+        """Return the cloud of a region, or of the home region."""
+        clouds = self._simulation.clouds
+        return clouds[next(iter(clouds)) if region is None else region]
 
 
-def _asked_version(header: str | None) -> str | None:
-    words = (header or "").split()
-    if len(words) != 2 or words[0] != "reservation":
-        return None
-    return "1.2" if words[1] == "latest" else words[1]
+def _app_of(simulation: Simulation, tokens: Sequence[str]) -> WSGIApplication:
+    """Return the API for an administrator who has these tokens."""
+    users = [
+        TokenUser(
+            user_id=_USER,
+            user_name=_USER,
+            project_id=_PROJECT,
+            project_name=_PROJECT,
+            roles=("admin", "member", "reader"),
+            token=token,
+        )
+        for token in tokens
+    ]
+    with TemporaryDirectory(prefix="tenure-") as folder:
+        path = Path(folder, "tokens.yaml")
+        write_token_file(path, users)
+        return create_app(
+            simulation.service.manager,
+            simulation.service.parts.types,
+            authenticate=lambda inner: TokenFileAuth(inner, path),
+        )
 
 
-def _json(content: bytes) -> tuple[JsonValue, bool]:
-    if not content:
-        return None, True
-    try:
-        return json.loads(content), True
-    except ValueError:
-        return None, False
+class _HTTPServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
 
 
-def _handler_of(server: FakeServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Send each answer as one packet: two halves would wait for each other.
-        wbufsize = -1
-        disable_nagle_algorithm = True
+class _Handler(WSGIRequestHandler):
+    # Send each answer as one packet: two halves would wait for each other.
+    wbufsize = -1
+    disable_nagle_algorithm = True
 
-        def _serve(self) -> None:
-            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            lowered = {name.lower(): value for name, value in self.headers.items()}
-            status, headers, document = server._answer(self.command, self.path, lowered, content)
-            answer = b"" if document is None else json.dumps(document).encode()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            if document is not None:
-                self.send_header("Content-Type", "application/json")
-            if status != 204:
-                self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def get_environ(self) -> WSGIEnvironment:
+        return {**super().get_environ(), "REQUEST_URI": self.path}
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server sets these names
-
-        def log_message(self, *arguments: object) -> None:
-            """Stay silent; the tests look at ``requests``."""
-
-    return Handler
+    def log_message(self, *arguments: object) -> None:
+        """Stay silent; the tests look at ``requests``."""
