@@ -22,6 +22,7 @@ from tenure.api.openapi import describe
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.table import operations_of
 from tenure.api.versions import LATEST, OLDEST, Version
+from tenure.resources.contract import load_types
 from tests.api.rig import HOSTS, Api, open_api
 from tests.support.samples import (
     NOWHERE,
@@ -268,8 +269,6 @@ ASKED: Mapping[str, tuple[TypeSamples, ParameterSamples]] = {
 HOSTS_ASKED = ASKED["host"][1].kinds(LATEST)
 _UNTIL_1_1 = (
     # --- leases at 1.0
-    Endpoint("1.0", "GET", "/v1/leases/LEASE", also=BAD_LEASE_IDS),
-    Endpoint("1.0", "DELETE", "/v1/leases/LEASE", also=BAD_LEASE_IDS),
     Endpoint(
         "1.0",
         "POST",
@@ -371,9 +370,6 @@ _UNTIL_1_1 = (
             Bad("colour", path="?colour=red"),
         ),
     ),
-    Endpoint("1.1", "GET", "/v1/leases/LEASE", also=(*BAD_LEASE_IDS, NO_QUERY)),
-    Endpoint("1.1", "DELETE", "/v1/leases/LEASE", also=(*BAD_LEASE_IDS, NO_QUERY)),
-    Endpoint("1.1", "GET", "/v1/leases/LEASE/history", also=(*_below(BAD_LEASE_IDS, "/history"), NO_QUERY)),
     Endpoint(
         "1.1",
         "DELETE",
@@ -664,8 +660,23 @@ _CONFIRMATION = Endpoint(
         NO_QUERY,
     ),
 )
+
+
+def _of_leases(version: Version) -> Iterator[Endpoint]:
+    """Yield the operations of a lease that have no body: only the id of the lease, and the query, can be wrong."""
+    of_inventories = {wire.leased_path for wire, _ in sampled_inventories()}
+    for operation in operations_of(tuple(load_types())):
+        is_of_lease = operation.parts == ["lease_id"] and operation.path not in of_inventories
+        if is_of_lease and operation.body is None and operation.since <= version:
+            path = operation.path.replace("{lease_id}", "LEASE")
+            bad_ids = _below(BAD_LEASE_IDS, path.removeprefix("/v1/leases/LEASE"))
+            no_query = () if version is OLDEST else (NO_QUERY,)
+            yield Endpoint(version.value, operation.method, path, also=(*bad_ids, *no_query))
+
+
 ENDPOINTS = (
     *_UNTIL_1_1,
+    *(endpoint for version in Version for endpoint in _of_leases(version)),
     *(_create(version, name) for version in Version for name in _asked_at(version)),
     *(_change(version, name) for version in Version for name in _asked_at(version)),
     *(_add(version, name) for version in (Version.V1_1, Version.V1_2) for name in _asked_at(version)),

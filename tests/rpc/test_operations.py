@@ -38,23 +38,49 @@ from tenure.services.manager import OPERATIONS, Manager
 from tests.rpc.conftest import Line
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, reservation
 
-READS: dict[str, Callable[[Manager, str, str], object]] = {
-    "limits.show": lambda manager, _lease, _host: manager.limits.show(OWNER),
-    "health": lambda manager, _lease, _host: manager.health(),
-    "leases.get": lambda manager, lease, _host: manager.leases.get(OWNER, lease),
-    "leases.list": lambda manager, _lease, _host: manager.leases.list(OWNER, LeaseQuery(limit=1)),
-    "leases.history": lambda manager, lease, _host: manager.leases.history(OWNER, lease),
-    "leases.resources": lambda manager, lease, _host: manager.leases.resources(OWNER, lease, HOST),
-    "resources.list": lambda manager, _lease, _host: manager.resources.list(ADMIN, ResourceQuery(HOST, 3)),
-    "resources.get": lambda manager, _lease, host: manager.resources.get(ADMIN, HOST, host),
-    "resources.bookings": lambda manager, _lease, _host: manager.resources.bookings(ADMIN, BookingQuery(HOST, 9)),
-    "resources.bookings_of": lambda manager, lease, host: manager.resources.bookings_of(
-        ADMIN, HOST, host, lease_id=lease
-    ),
-    "resources.properties": lambda manager, _lease, _host: manager.resources.properties(
-        ADMIN, HOST, include_private=True
-    ),
+#: The operations that change something; all others are reads.
+WRITES = frozenset(
+    {
+        "leases.create",
+        "leases.update",
+        "leases.confirm",
+        "leases.delete",
+        "leases.add_reservation",
+        "leases.drop_reservation",
+        "resources.register",
+        "resources.update",
+        "resources.lend",
+        "resources.unregister",
+        "resources.disable",
+        "resources.enable",
+        "resources.reallocate",
+        "resources.set_property",
+    }
+)
+READS = OPERATIONS - WRITES
+#: The arguments of reads, by name or, for queries, by type.
+QUERIES = {
+    "LeaseQuery": LeaseQuery(limit=1),
+    "ResourceQuery": ResourceQuery(HOST, 3),
+    "BookingQuery": BookingQuery(HOST, 9),
 }
+
+
+def read(manager: Manager, operation: str, lease_id: str, host_id: str) -> object:
+    """Return the result of a read about this lease and this host."""
+    arguments = {
+        "actor": ADMIN if operation.startswith("resources.") else OWNER,
+        "lease_id": lease_id,
+        "resource_type": HOST,
+        "external_id": host_id,
+        "include_private": True,
+    }
+    declared = TABLE[operation]
+    wanted = declared.signature.parameters
+    given = {name: arguments[name] for name in wanted if name in arguments}
+    if "query" in wanted:
+        given["query"] = QUERIES[declared.hints["query"].__name__]
+    return declared.bound_to(manager)(**given)
 
 
 @pytest.mark.slow
@@ -64,9 +90,8 @@ def test_remote_reads_equal_local_reads(line: Line, operation: str):
     line.world.pass_time(timedelta(minutes=1))
     (host,) = line.here.leases.resources(OWNER, lease.id, HOST)
     line.here.resources.update(ADMIN, HOST, host.resource.external_id, {"gpu": "a100"})
-    read = READS[operation]
-    given = read(line.there, lease.id, host.resource.external_id)
-    assert given == read(line.here, lease.id, host.resource.external_id)
+    given = read(line.there, operation, lease.id, host.resource.external_id)
+    assert given == read(line.here, operation, lease.id, host.resource.external_id)
     assert given
 
 

@@ -25,8 +25,7 @@ from tenure.domain.request import (
 )
 from tenure.rpc.operations import TABLE
 from tenure.rpc.server import Endpoint
-from tenure.services.manager import OPERATIONS
-from tests.rpc.test_operations import READS
+from tests.rpc.test_operations import READS, WRITES, read
 from tests.support.waiting import patience
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, open_world, reservation
 
@@ -152,7 +151,7 @@ def free_host(world: World, lease_id: str) -> str:
 
 
 #: What each operation that writes is asked for, by the lease that there is; its host is in the lease.
-WRITES: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, object]]]] = {
+REPEATED: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, object]]]] = {
     "leases.create": lambda world, _lease: ((OWNER, request_of(world)), {}),
     "leases.update": lambda world, lease: ((OWNER, lease, grown(world, lease)), {}),
     "leases.confirm": lambda world, _lease: ((OWNER, *confirmed(world)), {}),
@@ -188,11 +187,11 @@ def ledger(world: World) -> object:
     )
 
 
-@pytest.mark.parametrize("operation", sorted(WRITES))
+@pytest.mark.parametrize("operation", sorted(REPEATED))
 def test_operations_are_idempotent(world: World, operation: str):
     lease = a_lease(world)
     world.resources.update(ADMIN, HOST, free_host(world, lease), {"known": "yes"})
-    positional, named = WRITES[operation](world, lease)
+    positional, named = REPEATED[operation](world, lease)
     message = TABLE[operation].encode_arguments(*positional, **named)
     before = ledger(world)
     managers = [Endpoint(world.service.manager) for _ in range(2)]
@@ -206,5 +205,14 @@ def test_operations_are_idempotent(world: World, operation: str):
     assert after[0] != before or operation == "resources.enable"
 
 
-def test_every_writing_operation_is_tested():
-    assert WRITES.keys() | READS.keys() == OPERATIONS
+@pytest.mark.parametrize("operation", sorted(READS))
+def test_reads_change_nothing(world: World, operation: str):
+    lease = a_lease(world)
+    world.resources.update(ADMIN, HOST, free_host(world, lease), {"known": "yes"})
+    before = ledger(world)
+    assert read(world.service.manager, operation, lease, its_host(world, lease))
+    assert ledger(world) == before
+
+
+def test_every_writing_operation_is_repeated():
+    assert REPEATED.keys() == WRITES
