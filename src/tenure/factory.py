@@ -282,7 +282,7 @@ def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxSe
         return database, PartHealth("engine", running, ailment)
     late = events.unattended()
     if running and late > UNATTENDED:
-        ailment = f"nobody has taken up what has been due for {late.total_seconds():.0f} seconds"
+        ailment = f"no manager has claimed an event that has been due for {late.total_seconds():.0f} seconds"
     loop = PartHealth("engine", ailment is None, ailment)
     return database, loop, _letters(outbox)
 

@@ -1,4 +1,4 @@
-"""A whole service on simulated clouds, in this process, whose time stands still until somebody moves it.
+"""A whole service on simulated clouds, in this process, with a clock that only its user moves.
 
 It is for tests, also for those of programs that use the service: no part of the server imports it.
 """

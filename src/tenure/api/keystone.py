@@ -55,7 +55,7 @@ class KeystoneAuth:
         except ClientException as error:
             # The middleware answers 503 itself if it cannot connect to Keystone, but not if Keystone is silent or does
             # not accept the credentials of this service.
-            LOG.critical("Keystone vouches for nobody: %s: %s", type(error).__name__, error)
+            LOG.critical("Keystone cannot check any token: %s: %s", type(error).__name__, error)
         body = json.dumps(_AWAY).encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response("503 Service Unavailable", headers)

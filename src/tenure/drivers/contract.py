@@ -161,7 +161,7 @@ class Progress:
     awaited: bool = False
 
     @property
-    def told(self) -> Reason | None:
+    def shown_reason(self) -> Reason | None:
         """The reason why the call is not done, for the owner of the lease and for operators."""
         if self.reason is None or isinstance(self.reason, Reason):
             return self.reason
@@ -187,7 +187,7 @@ class Health:
 
 
 #: The health of a resource that the cloud may have but did not report this time.
-UNKNOWN = Health(False, "The cloud has not told.", is_known=False)
+UNKNOWN = Health(False, "The cloud has not reported it.", is_known=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Serving:
         self._pauses.end()
         self._settled.wait(min(seconds, CONNECT_SECONDS))
         with self._guard:
-            if self._server is None:  # a server that still connects serves nobody, and ends with the process
+            if self._server is None:  # a server that still connects serves no request, and ends with the process
                 return True
             if self._ending is None:
                 self._ending = threading.Thread(target=self._end, args=(self._server,), daemon=True)

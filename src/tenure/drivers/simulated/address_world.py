@@ -47,7 +47,7 @@ class AddressWorld:
             }
 
     def take(self, address: str, project_id: str, *, network_id: str = PUBLIC_NETWORK) -> None:
-        """Somebody gets himself that address. Raises ``CloudRefused`` where another has it."""
+        """Let a user get that address. Raises ``CloudRefused`` if another project has it."""
         with self._cloud.objects.change():
             if self._find(address, network_id) is not None:
                 raise CloudRefused(f"The address {address} is in use.")
@@ -55,7 +55,7 @@ class AddressWorld:
             self._cloud.floating_ips[taken.id] = taken
 
     def associate(self, address: str, *, network_id: str = PUBLIC_NETWORK) -> str:
-        """Somebody gives his address to a port. Returns the port's id."""
+        """Give the address of a user to a port. Returns the port's id."""
         with self._changed(address, network_id) as floating_ip:
             floating_ip.port_id = port = new_id()
         return port
@@ -63,14 +63,14 @@ class AddressWorld:
     def change_tags(
         self, address: str, tags: Iterable[str], *, description: str | None = None, network_id: str = PUBLIC_NETWORK
     ) -> None:
-        """Somebody replaces the tags of an address, and its description where one is given."""
+        """Replace the tags of an address, and its description where one is given."""
         with self._changed(address, network_id) as floating_ip:
             floating_ip.tags = sorted(tags)
             if description is not None:
                 floating_ip.description = description
 
     def release(self, address: str, *, network_id: str = PUBLIC_NETWORK) -> None:
-        """Somebody deletes a floating IP; nobody has the address then."""
+        """Delete a floating IP; its address is free then."""
         with self._cloud.objects.change():
             if (floating_ip := self._find(address, network_id)) is not None:
                 del self._cloud.floating_ips[floating_ip.id]

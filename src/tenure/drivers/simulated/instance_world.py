@@ -216,53 +216,53 @@ class InstanceWorld:
             self._cloud.flavors[flavor_id] = made
 
     def change_extra_specs(self, flavor_id: str, **changes: str | None) -> None:
-        """Somebody sets extra specs of a flavor, or removes those that are None."""
+        """Set extra specs of a flavor, or remove those that are None."""
         with self._cloud.objects.change():
             _change(self._cloud.flavors[flavor_id].extra_specs, changes)
             self._cloud.flavors.save(flavor_id)
 
     def delete_flavor(self, flavor_id: str) -> None:
-        """Somebody deletes a flavor; servers of it stay."""
+        """Delete a flavor; servers of it stay."""
         with self._cloud.objects.change():
             del self._cloud.flavors[flavor_id]
 
     def give_access(self, flavor_id: str, project_id: str) -> None:
-        """Somebody lets a project see a flavor."""
+        """Let a project see a flavor."""
         with self._cloud.objects.change():
             self._cloud.flavors[flavor_id].projects.add(project_id)
             self._cloud.flavors.save(flavor_id)
 
     def take_access(self, flavor_id: str, project_id: str) -> None:
-        """Somebody hides a flavor from a project."""
+        """Hide a flavor from a project."""
         with self._cloud.objects.change():
             self._cloud.flavors[flavor_id].projects.discard(project_id)
             self._cloud.flavors.save(flavor_id)
 
     def delete_aggregate(self, name: str) -> None:
-        """Somebody deletes an aggregate; its hosts stay where they are."""
+        """Delete an aggregate; its hosts stay where they are."""
         with self._aggregate(name) as aggregate:
             del self._cloud.aggregates[aggregate.number]
 
     def change_metadata(self, name: str, **changes: str | None) -> None:
-        """Somebody sets metadata of an aggregate, or removes those that are None."""
+        """Set metadata of an aggregate, or remove those that are None."""
         with self._aggregate(name) as aggregate:
             _change(aggregate.metadata, changes)
 
     def add_to_aggregate(self, name: str, host: str) -> None:
-        """Somebody adds a host to an aggregate."""
+        """Add a host to an aggregate."""
         with self._aggregate(name) as aggregate:
             service_host = self._cloud.find_host(host).service_host
             if service_host not in aggregate.hosts:
                 aggregate.hosts.append(service_host)
 
     def take_from_aggregate(self, name: str, host: str) -> None:
-        """Somebody takes a host out of an aggregate."""
+        """Take a host out of an aggregate."""
         with self._aggregate(name) as aggregate:
             service_host = self._cloud.find_host(host).service_host
             aggregate.hosts[:] = [member for member in aggregate.hosts if member != service_host]
 
     def set_units(self, reservation_id: str, host: str, units: int | None) -> None:
-        """Somebody lets a host have so many units of a reservation's class, or none at all."""
+        """Let a host have so many units of a reservation's class, or none at all."""
         with self._cloud.objects.change():
             provider = self._cloud.provider(f"{OWN_PROVIDER}{self._cloud.find_host(host).name}")
             if units is None:
@@ -273,7 +273,7 @@ class InstanceWorld:
             self._cloud.providers.save(provider.uuid)
 
     def delete_class(self, reservation_id: str) -> None:
-        """Somebody deletes the resource class of a reservation, with every inventory of it."""
+        """Delete the resource class of a reservation, with every inventory of it."""
         with self._cloud.objects.change():
             for provider in self._cloud.providers.values():
                 if provider.inventories.pop(class_of(reservation_id), None) is not None:
@@ -281,7 +281,7 @@ class InstanceWorld:
             del self._cloud.classes[class_of(reservation_id)]
 
     def delete_group(self, group_id: str) -> None:
-        """Somebody deletes a server group; its servers stay."""
+        """Delete a server group; its servers stay."""
         with self._cloud.objects.change():
             del self._cloud.groups[group_id]
 

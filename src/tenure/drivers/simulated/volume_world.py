@@ -60,7 +60,7 @@ class VolumeWorld:
             }
 
     def delete(self, volume: str) -> None:
-        """Somebody deletes a volume. Raises ``CloudRefused`` while there is a snapshot of it."""
+        """Delete a volume. Raises ``CloudRefused`` while there is a snapshot of it."""
         with self._cloud.objects.change():
             if self._snapshots_of(volume):
                 raise CloudRefused(f"There is a snapshot of {volume}.")
@@ -69,19 +69,19 @@ class VolumeWorld:
             del self._cloud.volumes[volume]
 
     def delete_snapshot(self, volume: str) -> None:
-        """Somebody deletes the snapshots of a volume."""
+        """Delete the snapshots of a volume."""
         with self._cloud.objects.change():
             for snapshot_id in self._snapshots_of(volume):
                 del self._cloud.volume_snapshots[snapshot_id]
 
     def attach(self, volume: str, server_id: str) -> None:
-        """Somebody attaches a volume to a server."""
+        """Attach a volume to a server."""
         with self._changed(volume) as found:
             found.servers.append(server_id)
             found.status = "in-use"
 
     def change_metadata(self, volume: str, metadata: Mapping[str, str]) -> None:
-        """Somebody replaces the metadata of a volume."""
+        """Replace the metadata of a volume."""
         with self._changed(volume) as found:
             found.metadata = dict(metadata)
 

@@ -179,19 +179,19 @@ class World:
     # The pool, and what reservations have
 
     def take_out(self, host: str) -> None:
-        """Somebody takes the host out of the pool or group it is in: it is in general use then."""
+        """Take the host out of the pool or group it is in: it is in general use then."""
         with self._cloud.objects.change():
             self._leave_all(self._cloud.find_host(host))
 
     def drop_group(self, reservation_id: str) -> None:
-        """Somebody deletes a reservation's group: its hosts are in general use then."""
+        """Delete a reservation's group: its hosts are in general use then."""
         with self._cloud.objects.change():
             group = self._cloud.aggregate(reservation_id)
             if group is not None:
                 del self._cloud.aggregates[group.number]
 
     def put_in(self, host: str, reservation_id: str) -> None:
-        """Somebody puts the host into the group of a reservation, wherever it was."""
+        """Put the host into the group of a reservation, wherever it was."""
         with self._cloud.objects.change():
             known, group = self._cloud.find_host(host), self._cloud.aggregate(reservation_id)
             self._leave_all(known)
@@ -200,7 +200,7 @@ class World:
                 self._cloud.aggregates.save(group.number)
 
     def change_owner(self, reservation_id: str, project_id: str) -> None:
-        """Somebody gives a reservation's group to another project."""
+        """Give a reservation's group to another project."""
         with self._cloud.objects.change():
             group = self._cloud.aggregate(reservation_id)
             if group is not None:
@@ -255,14 +255,14 @@ class World:
                 ) from None
 
     def force_server(self, project_id: str, host: str, *, name: str = "server") -> str:
-        """Boot a server on that host whoever may use it, as an administrator can. Returns its id."""
+        """Boot a server on that host, whichever project may use the host, as an administrator can. Returns its id."""
         with self._cloud.objects.change():
             server = objects.Server(name, "", project_id, flavor=_TINY)
             server.created = server.updated = self._cloud.now()
             return self._cloud.scheduler.put(server, self._cloud.find_host(host)).id
 
     def move_server(self, server: str, host: str) -> None:
-        """Somebody moves the server to that host, whoever may use it."""
+        """Move the server to that host, whichever project may use it."""
         with self._cloud.objects.change():
             self._cloud.servers[server].host = self._cloud.find_host(host).service_host
             self._cloud.servers.save(server)

@@ -156,8 +156,8 @@ class Handler(ABC, Generic[P]):
     def postpone(self, tx: Transaction, work: Work[P], progress: Progress, now: datetime) -> None:
         """Release the claim because the cloud is not ready yet; this counts neither as a failure nor as an attempt."""
         again_at, attempts = now + progress.look_again_after, max(0, work.attempts - 1)
-        if put_off(tx, work, again_at, now, attempts=attempts) and progress.told is not None:
-            show_reason(tx, work, progress.told.cut(), now)
+        if put_off(tx, work, again_at, now, attempts=attempts) and progress.shown_reason is not None:
+            show_reason(tx, work, progress.shown_reason.cut(), now)
 
     def fail(self, tx: Transaction, work: Work[P], reason: Reason, now: datetime, *, final: bool) -> bool:
         """Record a failed attempt; ``final`` if another attempt cannot succeed. Return whether to try again at once.

@@ -190,7 +190,7 @@ def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts)
     if wanted is None:
         return parameters
     if wanted not in facts:
-        raise InvalidState(f"The reservation was changed by somebody else: what {wanted.field} names is not known.")
+        raise InvalidState(f"The reservation was changed by another request: what {wanted.field} names is not known.")
     return kind.complete(parameters, facts[wanted])
 
 

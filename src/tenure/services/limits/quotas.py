@@ -87,7 +87,7 @@ class RememberedLimits:
             if self._lenient and known is not None:
                 return known
             # Also with ``lenient``: too many requests at once must not disable the limits.
-            raise Unavailable("Too many requests wait to be told what projects may have; try again later.")
+            raise Unavailable("Too many requests wait for the limits of projects; try again later.")
         try:
             return self._ask(project_id, names)
         except Unavailable:

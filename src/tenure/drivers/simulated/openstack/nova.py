@@ -88,22 +88,24 @@ class Nova:
         del shown["hosts"], shown["metadata"]
         return 200, {"aggregate": shown}
 
-    def delete_aggregate(self, asked: Asked, caller: Caller, number: str) -> Answer:
-        aggregate = self._aggregate(number)
+    def delete_aggregate(self, asked: Asked, caller: Caller, aggregate_id: str) -> Answer:
+        aggregate = self._aggregate(aggregate_id)
         if aggregate.hosts:
-            raise Refused(400, f"Cannot remove host from aggregate {number}. Reason: Host aggregate is not empty.")
+            raise Refused(
+                400, f"Cannot remove host from aggregate {aggregate_id}. Reason: Host aggregate is not empty."
+            )
         del self._state.aggregates[aggregate.number]
         self._record(aggregate, EffectKind.GROUP_REMOVED, EffectKind.AGGREGATE_REMOVED)
         return 200, None
 
-    def act_on_aggregate(self, asked: Asked, caller: Caller, number: str) -> Answer:
+    def act_on_aggregate(self, asked: Asked, caller: Caller, aggregate_id: str) -> Answer:
         ((action, values),) = asked.body.items()
         actions: dict[str, Callable[..., None]] = {
             "add_host": self._add_host,
             "remove_host": self._remove_host,
             "set_metadata": self._set_metadata,
         }
-        aggregate = self._aggregate(number)
+        aggregate = self._aggregate(aggregate_id)
         actions[action](aggregate, **values)
         self._state.aggregates.save(aggregate.number)
         return 200, {"aggregate": _shown(aggregate)}
@@ -169,10 +171,10 @@ class Nova:
     def _has_servers(self, service_host: str) -> bool:
         return any(server.host == service_host for server in self._state.servers.values())
 
-    def _aggregate(self, number: str) -> Aggregate:
-        if int(number) not in self._state.aggregates:
-            raise Refused(404, f"Aggregate {number} could not be found.")
-        return self._state.aggregates[int(number)]
+    def _aggregate(self, aggregate_id: str) -> Aggregate:
+        if int(aggregate_id) not in self._state.aggregates:
+            raise Refused(404, f"Aggregate {aggregate_id} could not be found.")
+        return self._state.aggregates[int(aggregate_id)]
 
     @property
     def routes(self) -> Sequence[Route]:
