@@ -371,7 +371,7 @@ def test_a_server_whose_confirmation_came_to_nothing_goes_unless_its_owner_is_to
     cloud: FakeOpenStack, driver: OpenStackCloud, status: str, goes: bool
 ):
     server = marked(cloud, status=status)
-    order = replace(wanted(server=server), is_over=True, hold=HOLD)
+    order = replace(wanted(server=server), is_over=True, provisional=HOLD)
     until_done(driver.ensure_ended, order)
     assert (server.id not in cloud.servers) is goes
 
@@ -395,7 +395,7 @@ def test_what_was_booted_in_a_hold_that_nobody_confirmed_is_taken_back(
 ):
     orphan = marked(cloud, tagged=tagged)
     assert list(driver.held(HOST)) == ([RESERVATION] if tagged else [])
-    until_done(driver.ensure_ended, replace(wanted(), is_over=True, hold=HOLD))
+    until_done(driver.ensure_ended, replace(wanted(), is_over=True, provisional=HOLD))
     assert orphan.id not in cloud.servers
     assert not list(driver.held(HOST))
 
@@ -414,7 +414,7 @@ def test_a_server_is_not_taken_for_what_its_owner_writes_on_it(
 ):
     liar = marked(cloud, **server)
     assert list(driver.held(HOST)) == [RESERVATION]
-    until_done(driver.ensure_ended, replace(wanted(), is_over=True, hold=hold))
+    until_done(driver.ensure_ended, replace(wanted(), is_over=True, provisional=hold))
     assert (liar.status, liar.metadata, liar.tags) == ("ACTIVE", {}, [])
 
 

@@ -80,7 +80,7 @@ def test_overtaken_transaction_is_retried_from_the_beginning(db: Database):
     attempts: list[bool] = []
 
     def work(tx: Transaction) -> str:
-        attempts.append(bool(tx.hold({HOST})))
+        attempts.append(bool(tx.lock_contended({HOST})))
         tx.leases.add(new_lease(lease_id="again"))
         if len(attempts) < 3:
             raise Overtaken
@@ -98,7 +98,7 @@ def test_repeated_conflicts_lock_first_and_finally_raise(db: Database):
     attempts: list[list[int]] = []
 
     def work(tx: Transaction) -> None:
-        attempts.append(list(tx.hold({HOST})))
+        attempts.append(list(tx.lock_contended({HOST})))
         tx.leases.add(new_lease(lease_id="never"))
         raise Overtaken
 
@@ -361,7 +361,7 @@ def test_attempt_first_locks_what_earlier_attempts_wanted(db: Database):
     attempts: list[tuple[bool, bool, bool]] = []
 
     def work(tx: Transaction) -> None:
-        holds = bool(tx.hold({HOST}))
+        holds = bool(tx.lock_contended({HOST}))
         assert version_of(tx, wanted) == 1
         attempts.append((holds, is_locked(db, wanted), is_locked(db, other)))
         tx.resources.raise_versions({wanted: 1 if len(attempts) > 1 else 4711})
@@ -378,7 +378,7 @@ def test_the_last_attempt_locks_all_resources_first(db: Database):
     attempts: list[tuple[bool, bool]] = []
 
     def work(tx: Transaction) -> None:
-        tx.hold({HOST})
+        tx.lock_contended({HOST})
         assert version_of(tx, wanted) == 1
         attempts.append((is_locked(db, wanted), is_locked(db, other_type)))
         if len(attempts) < ATTEMPTS:
@@ -407,7 +407,7 @@ def test_holder_of_a_lock_does_not_wait_for_another(db: Database):
             assert release.wait(patience())
 
         def want_both(tx: Transaction) -> None:
-            attempts.append(bool(tx.hold({HOST})))
+            attempts.append(bool(tx.lock_contended({HOST})))
             tx.resources.raise_versions({first: version_of(tx, first)})
             if len(attempts) == 1:
                 try:

@@ -17,7 +17,7 @@ from tenure.domain.period import Period
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 
-#: How long after the end of a hold a boot that began within it may still complete.
+#: How long after the end of a provisional lease a boot that began within it may still complete.
 SLOWEST_BOOT: Final = timedelta(minutes=15)
 
 
@@ -116,8 +116,8 @@ class Order:
     * ``effects``: the effects that earlier calls have returned.
     * ``starts_at``: the start of the lease.
     * ``is_over``: the reservation has ended in the ledger; take back only its remains.
-    * ``hold``: the period in which the lease waited for its confirmation, if it was not confirmed or the confirmation
-      failed; None for all other leases.
+    * ``provisional``: the period in which the lease waited for its confirmation, if it was not confirmed or the
+      confirmation failed; None for all other leases.
     * ``spared``: the start failed, or the action before the end did not save the owner's data. Do no more with the
       owner's objects than is needed to free the room.
     * ``withdrawn``: the parameters of a refused change; undo their effects.
@@ -139,7 +139,7 @@ class Order:
     starts_at: datetime | None = None
     is_over: bool = False
     region: str = ""
-    hold: Period | None = None
+    provisional: Period | None = None
     spared: bool = False
     withdrawn: Mapping[str, object] = field(default_factory=dict)
 

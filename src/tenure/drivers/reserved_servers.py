@@ -76,9 +76,9 @@ def is_its_own(order: Order, server_id: str, metadata: Mapping[str, str], create
 
 def was_booted_for(order: Order, created_at: datetime | None) -> bool:
     """Whether a server was booted while the order's lease was held, and the lease was not confirmed."""
-    if order.hold is None or created_at is None:
+    if order.provisional is None or created_at is None:
         return False
-    return order.hold.start - CLOCKS_DIFFER <= created_at <= order.hold.end + SLOWEST_BOOT
+    return order.provisional.start - CLOCKS_DIFFER <= created_at <= order.provisional.end + SLOWEST_BOOT
 
 
 def is_in_place(order: Order) -> bool:

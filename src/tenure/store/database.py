@@ -114,7 +114,7 @@ class Transaction:
         self.outbox = OutboxStore(session)
         self.projects = ProjectStore(session)
 
-    def hold(self, resource_types: Collection[str]) -> Collection[int]:
+    def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
         """Lock what earlier attempts wanted; the last attempt locks all resources. Return the locked ids.
 
         Call it after the lease is locked, and before resources are read.

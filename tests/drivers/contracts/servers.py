@@ -309,11 +309,11 @@ class ServerContract:
         foreign = rig.boot_small(rig.neighbour, said)
         now = rig.now()
         over = replace(order, is_over=True)
-        early = replace(over, hold=Period(now - 3 * HOUR, now - 2 * HOUR))
+        early = replace(over, provisional=Period(now - 3 * HOUR, now - 2 * HOUR))
         ended(rig, early)
         assert rig.found(orphan) is not None
         rig.write(orphan, said)
-        ended(rig, replace(over, hold=Period(now - timedelta(minutes=1), now + timedelta(minutes=1))))
+        ended(rig, replace(over, provisional=Period(now - timedelta(minutes=1), now + timedelta(minutes=1))))
         assert rig.found(orphan) is None
         assert rig.found(foreign) is not None
 

@@ -342,7 +342,7 @@ class Servers(OpenStackKind):
             named = self._named(order)
             found = [] if named is None else [named]
         else:
-            found = [] if order.hold is None else self._compute.servers_in(order.project_id)
+            found = [] if order.provisional is None else self._compute.servers_in(order.project_id)
         return [
             server
             for server in found

@@ -124,7 +124,7 @@ def _order(
         effects=reservation.effects,
         starts_at=lease.starts_at,
         region=reservation.region,
-        hold=_provisional_period(lease),
+        provisional=_provisional_period(lease),
         spared=_has_failed_to_start(lease),
     )
 

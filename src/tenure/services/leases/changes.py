@@ -322,10 +322,10 @@ class LeaseChanger:
         if lease.ends_at <= self._now:
             raise InvalidState("The lease has come to its end before it was confirmed.")
         stored_events = self._tx.events.of_lease(lease.id)
-        hold = [stored.event.id for stored in stored_events if stored.event.event_type is EventType.HOLD]
+        deadlines = [stored.event.id for stored in stored_events if stored.event.event_type is EventType.HOLD]
         # A worker that is about to delete the lease loses its claim.
         done = EventStatus.DONE.value
-        self._tx.events.change(hold, now=self._now, status=done, ready_at=None, claim_token=None)
+        self._tx.events.change(deadlines, now=self._now, status=done, ready_at=None, claim_token=None)
         matched = self._match(lease, changes)
         positions = {asked.reservation_id: position for position, asked in enumerate(changes)}
         parts = [
@@ -339,7 +339,7 @@ class LeaseChanger:
             self._tx.leases.change(lease, now=self._now)
             write_history(self._tx, lease.id, "confirm", lease.status, lease.status, actor=self._actor, now=self._now)
             return self._claimed(lease, EventType.PREPARE)
-        self._tx.events.discard(hold)
+        self._tx.events.discard(deadlines)
         apply(self._tx, lease, Action.CONFIRM, actor=self._actor, now=self._now)
         notify(self._tx, "lease.create", self._again(lease), now=self._now)
         return None

@@ -103,7 +103,7 @@ class Planner:
         #: The new resource of reservations whose units stay together, once a unit has moved.
         self._gathered: dict[str, int] = {}
         #: The highest id of the locked rows.
-        self._highest = max(tx.hold({kind.inventory for kind in types}), default=0)
+        self._highest = max(tx.lock_contended({kind.inventory for kind in types}), default=0)
 
     def book_surveyed(
         self, reservation_ids: Sequence[str], chosen: Mapping[int, Choice], *, missing: int = 0
