@@ -47,8 +47,9 @@ class Gains:
         """Raise ``Overbooked`` if more is promised of a gained resource than it has.
 
         This happens only if the planning has a bug. PostgreSQL has such a guard for whole resources by its exclusion
-        constraint. This one guards all databases, and parts of resources too, with two
-        statements; with a third only for resources whose uses fit because they follow each other.
+        constraint. This one guards all databases, and parts of resources too, with one
+        statement for whole resources that have a single use, a second for the capacities of all others, and a third
+        only for those whose uses fit because they follow each other.
         """
         gained, self._gained = self._gained, set()
         if not gained:
@@ -100,9 +101,10 @@ class Gains:
             totals[resource_id] = totals.get(resource_id, Capacity()) + capacity_of(amounts).times(number)
             if exclusive:
                 whole.add(resource_id)
-        capacities = capacities_of(self._session, totals)
+        unclear = {resource_id for resource_id in totals if resource_id not in whole or numbers[resource_id] > 1}
+        capacities = capacities_of(self._session, unclear) if unclear else {}
         return {
             resource_id: capacity
             for resource_id, capacity in capacities.items()
-            if (numbers[resource_id] > 1 if resource_id in whole else not capacity.fits(totals[resource_id]))
+            if resource_id in whole or not capacity.fits(totals[resource_id])
         }

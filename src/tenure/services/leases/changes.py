@@ -184,6 +184,13 @@ class Claim(NamedTuple):
     token: str
 
 
+class Changed(NamedTuple):
+    """The lease after a change, and the claim of the event for the cloud's part, if there is one."""
+
+    lease: Lease
+    claim: Claim | None = None
+
+
 def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
     """Return the parameters with the fact that their type needs of the cloud."""
     wanted = kind.wanted(parameters)
@@ -278,15 +285,15 @@ class LeaseChanger:
         #: The earlier due dates of events, by event id.
         self._due_before: dict[str, datetime] = {}
 
-    def apply(self, lease: Lease, change: LeaseChange) -> Claim | None:
-        """Change the lease; return the claim of the event for the cloud's part, if there is one."""
+    def apply(self, lease: Lease, change: LeaseChange) -> Changed:
+        """Change the lease."""
         if change.is_empty:
-            return None
+            return Changed(lease)
         _refuse_busy(lease)
         if change.only_details:
             self._tx.leases.change(lease, now=self._now, **change.details())
             self._note(lease, "; ".join(_changed_details(lease, change)) or "nothing")
-            return None
+            return Changed(self._again(lease))
         self._check_status(lease, change)
         dates = self._dates(lease, change)
         changes = self._match(lease, change.reservations)
@@ -309,16 +316,15 @@ class LeaseChanger:
             self._move_events(lease, dates, events)
         return self._finish(lease, change, dates)
 
-    def confirm(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> Claim | None:
+    def confirm(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> Changed:
         """Confirm a provisional lease, with changes of its reservations.
 
-        Return the claim of the event that prepares the lease in the cloud, if it needs that; the lease is confirmed
-        when the event is done. Raises ``InvalidState`` if the end of the lease has come, and ``Conflict`` if the lease
-        was confirmed with other values.
+        If the lease needs to be prepared in the cloud, it is confirmed when the claimed event is done. Raises
+        ``InvalidState`` if the end of the lease has come, and ``Conflict`` if it was confirmed with other values.
         """
         if lease.hold_until is None:
             check_confirmed(lease, changes)
-            return None
+            return Changed(lease)
         if lease.ends_at <= self._now:
             raise InvalidState("The lease has come to its end before it was confirmed.")
         stored_events = self._tx.events.of_lease(lease.id)
@@ -338,39 +344,34 @@ class LeaseChanger:
         if any(self._is_prepared(reservation) for reservation in confirmed.reservations):
             self._tx.leases.change(lease, now=self._now)
             write_history(self._tx, lease.id, "confirm", lease.status, lease.status, actor=self._actor, now=self._now)
-            return self._claimed(lease, EventType.PREPARE)
+            return Changed(confirmed, self._claimed(lease, EventType.PREPARE))
         self._tx.events.discard(deadlines)
         apply(self._tx, lease, Action.CONFIRM, actor=self._actor, now=self._now)
-        notify(self._tx, "lease.create", self._again(lease), now=self._now)
-        return None
+        confirmed = self._again(lease)
+        notify(self._tx, "lease.create", confirmed, now=self._now)
+        return Changed(confirmed)
 
-    def drop(self, lease: Lease, reservation_id: str) -> Claim | None:
-        """Drop a reservation; return the claim of the event for the cloud's part, if there is one.
-
-        Raises ``NotFound`` if the lease has no such reservation.
-        """
+    def drop(self, lease: Lease, reservation_id: str) -> Changed:
+        """Drop a reservation. Raises ``NotFound`` if the lease has no such reservation."""
         found = [reservation for reservation in lease.reservations if reservation.id == reservation_id]
         if not found:
             raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
         if found[0].status is ReservationStatus.DELETED:
-            return None
+            return Changed(lease)
         _refuse_busy(lease)
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
             raise InvalidState(f"A reservation of a lease that is {lease.status} cannot be dropped.")
         if lease.status is LeaseStatus.PENDING:
             self._tx.allocations.remove_planned([reservation_id])
             self._tx.leases.change_reservations([reservation_id], now=self._now, status=ReservationStatus.DELETED.value)
-            self._record(lease, f"reservation {reservation_id} dropped")
-            return None
-        return self._follow(lease, payload=UpdatePayload(dropped=(reservation_id,)), reason=f"drop {reservation_id}")
+            return Changed(self._record(lease, f"reservation {reservation_id} dropped"))
+        payload = UpdatePayload(dropped=(reservation_id,))
+        return Changed(lease, self._follow(lease, payload=payload, reason=f"drop {reservation_id}"))
 
-    def add(self, lease: Lease, reservation: Reservation, *, checks_values: bool = False) -> Claim | None:
-        """Add a reservation; return the claim of the event for the cloud's part, if there is one.
-
-        ``checks_values`` as in ``ReservationRequest``.
-        """
+    def add(self, lease: Lease, reservation: Reservation, *, checks_values: bool = False) -> Changed:
+        """Add a reservation; ``checks_values`` as in ``ReservationRequest``."""
         if any(known.id == reservation.id for known in lease.reservations):
-            return None
+            return Changed(lease)
         _refuse_busy(lease)
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self._now:
             raise InvalidState(f"A lease that is {lease.status} gets no reservation any more.")
@@ -402,9 +403,9 @@ class LeaseChanger:
         what = f"reservation {reservation.id} added"
         if running:
             payload = UpdatePayload(added={reservation.id: tuple(added)}, new=(reservation.id,))
-            return self._follow(self._again(lease), payload=payload, reason=what)
-        self._record(lease, what)
-        return self._claimed(lease, EventType.PREPARE) if self._is_prepared(reservation) else None
+            return Changed(lease, self._follow(self._again(lease), payload=payload, reason=what))
+        prepared = self._is_prepared(reservation)
+        return Changed(self._record(lease, what), self._claimed(lease, EventType.PREPARE) if prepared else None)
 
     def _is_prepared(self, reservation: Reservation) -> bool:
         return self._types[reservation.resource_type].is_prepared(reservation.parameters)
@@ -791,7 +792,7 @@ class LeaseChanger:
             return min(max(event.due_at, dates.starts_at), dates.ends_at)
         return None
 
-    def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> Claim | None:
+    def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> Changed:
         values = {**change.details(), "starts_at": dates.starts_at, "ends_at": dates.ends_at}
         what = self._describe(lease, change, dates)
         if self._outcome.added or (self._outcome.bound and lease.status is LeaseStatus.ACTIVE):
@@ -806,7 +807,7 @@ class LeaseChanger:
                 ending=tuple(outcome.ending),
                 lasting=tuple(outcome.lasting),
             )
-            return self._follow(lease, payload=payload, reason=what, **values)
+            return Changed(lease, self._follow(lease, payload=payload, reason=what, **values))
         for end, allocation_ids in self._outcome.shorter.items():
             self._tx.allocations.shorten(allocation_ids, end)
         changed = self._record(lease, what, **values)
@@ -818,8 +819,8 @@ class LeaseChanger:
             if reservation.id in self._outcome.parameters_before
             for parameters in (reservation.parameters, self._outcome.parameters_before[reservation.id])
         ):
-            return self._claimed(lease, EventType.PREPARE)
-        return None
+            return Changed(changed, self._claimed(lease, EventType.PREPARE))
+        return Changed(changed)
 
     def _record(self, lease: Lease, what: str, **values: Any) -> Lease:
         """Record a change that the cloud need not follow, and notify others; return the changed lease."""

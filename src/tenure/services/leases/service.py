@@ -47,6 +47,7 @@ from tenure.services.events.user_events import check_events, new_events
 from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.changes import (
     NO_FACTS,
+    Changed,
     Claim,
     Facts,
     LeaseChanger,
@@ -225,7 +226,7 @@ class LeaseService:
         request = replace(request, parameters=parameters)
         reservation = self._new_reservation(lease_id, request, self._clock.now(), reservation_id)
 
-        def add(changer: LeaseChanger, lease: Lease) -> Claim | None:
+        def add(changer: LeaseChanger, lease: Lease) -> Changed:
             return changer.add(lease, reservation, checks_values=request.checks_values)
 
         return self._change(actor, lease_id, add, self._trusts.needed_with(seen, request, actor))
@@ -233,7 +234,7 @@ class LeaseService:
     def drop_reservation(self, actor: Actor, lease_id: str, reservation_id: str) -> None:
         """Drop a reservation of a lease; no error if it is dropped already."""
 
-        def drop(changer: LeaseChanger, lease: Lease) -> Claim | None:
+        def drop(changer: LeaseChanger, lease: Lease) -> Changed:
             return changer.drop(lease, reservation_id)
 
         lease = self._change(actor, lease_id, drop, dropped=reservation_id)
@@ -293,29 +294,27 @@ class LeaseService:
         self,
         actor: Actor,
         lease_id: str,
-        change: Callable[[LeaseChanger, Lease], Claim | None],
+        change: Callable[[LeaseChanger, Lease], Changed],
         need: Need | None = None,
         facts: Facts = NO_FACTS,
         *,
         dropped: str = "",
     ) -> Lease:
-        """Change a lease if the filters allow it, and have the cloud follow if ``change`` returns a claimed event.
+        """Change a lease if the filters allow it, and have the cloud follow if ``change`` returns a claim.
 
         ``need`` is the trust that the change needs, ``dropped`` the reservation that it drops. Returns the lease.
         """
         now = self._clock.now()
         budget = Budget(self._rules.planning_time)
 
-        def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, Claim | None, bool]:
+        def work(tx: Transaction, trust_id: str | None) -> tuple[Changed, bool]:
             lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
             sees = self._sees(actor, lease)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=sees, budget=budget)
-            claim = change(changer, lease)
-            is_entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            return tx.leases.get(lease_id) or lease, claim, is_entrusted
+            return change(changer, lease), trust_id is not None and tx.leases.entrust(lease, trust_id)
 
         with self._trusts.given_by(actor, need) as trust_id:
-            lease, claim, is_entrusted = self._enforcement.update(
+            (lease, claim), is_entrusted = self._enforcement.update(
                 lease_id, partial(work, trust_id=trust_id), dropped=dropped
             )
         if trust_id is not None and not is_entrusted:
