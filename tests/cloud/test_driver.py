@@ -44,7 +44,7 @@ EVERY_TIME: Final = frozenset(
         "test_a_start_that_broke_off_is_undone",
         "test_a_snapshot_makes_one_image_of_each_server",
         "test_an_end_deletes_the_servers_and_closes_the_resources",
-        "test_sees_what_was_taken_out_and_a_start_mends_it",
+        "test_sees_a_removed_host_and_a_start_mends_it",
     }
 )
 #: A compute service of the testbed may stand still for a minute while its machine is busy.
@@ -299,10 +299,10 @@ class TestOpenStackCloud(DriverContract):
     # What Nova cannot be made to do.
     test_refuses_a_name_that_fits_several = None  # type: ignore[assignment]
     test_a_resource_that_is_gone_counts_as_given_back = None  # type: ignore[assignment]
-    test_a_start_hands_over_all_but_what_is_not_there = None  # type: ignore[assignment]
-    test_a_start_repairs_what_others_took_apart = None  # type: ignore[assignment]
-    test_the_end_copes_with_what_others_took_apart = None  # type: ignore[assignment]
-    test_what_is_gone_or_left_over_is_no_drift = None  # type: ignore[assignment]
+    test_a_start_hands_over_all_hosts_except_missing_ones = None  # type: ignore[assignment]
+    test_a_start_repairs_changes_by_others = None  # type: ignore[assignment]
+    test_an_end_succeeds_after_hosts_and_group_are_removed = None  # type: ignore[assignment]
+    test_missing_hosts_and_leftovers_are_no_drift = None  # type: ignore[assignment]
 
     # Each takes a dozen seconds here, and all of them run on the fake.
 

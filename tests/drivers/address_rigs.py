@@ -21,7 +21,7 @@ class AddressResources:
 
     def resources(self) -> Sequence[ResourceRef]:
         found = [ref(self._rig, address) for address in self._rig.addresses]
-        return sorted(found, key=lambda one: one.external_id)
+        return sorted(found, key=lambda resource: resource.external_id)
 
     def references(self, resource: ResourceRef) -> Sequence[str]:
         return [f"{self._rig.network_id}/{resource.name}"]

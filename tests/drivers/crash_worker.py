@@ -1,4 +1,4 @@
-"""A process that works on a simulated cloud until it is killed; told what to do by its arguments.
+"""A process that works on a simulated cloud until it is killed; its arguments say what to do.
 
 ``hold FILE VERB HOSTS [TYPE]``: calls the verb and says ``held`` when a fault stops it.
 ``churn FILE RESERVATION HOSTS``: starts and ends the reservation for ever, and says so after each round.

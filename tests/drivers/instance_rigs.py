@@ -51,7 +51,7 @@ class FakeInstanceRig(FakeRig):
         return {named[name]: units for name, units in self.cloud.units(reservation_id).items()}
 
     def groups(self) -> Mapping[str, tuple[str, str, str]]:
-        return {one.id: (one.name, one.project_id, one.policy) for one in self.cloud.groups.values()}
+        return {group.id: (group.name, group.project_id, group.policy) for group in self.cloud.groups.values()}
 
     def traces(self, reservation_id: str) -> set[str]:
         there = {
@@ -59,7 +59,7 @@ class FakeInstanceRig(FakeRig):
             "aggregate": self.cloud.aggregate(reservation_id) is not None,
             "resource class": _class_of(reservation_id) in self.cloud.classes,
             "inventory": bool(self.cloud.units(reservation_id)),
-            "server group": any(one.name == f"reservation:{reservation_id}" for one in self.cloud.groups.values()),
+            "server group": any(group.name == f"reservation:{reservation_id}" for group in self.cloud.groups.values()),
         }
         return {name for name, is_there in there.items() if is_there}
 
@@ -123,7 +123,7 @@ class FakePreemptionRig(FakeInstanceRig):
             self.cloud.add_flavor(Flavor(name, name, vcpus, 256, 1, extra_specs=specs))
         return self.cloud.boot_with(self.service(resource), project_id, name)
 
-    def told(self, server: str) -> datetime | None:
+    def deadline_of(self, server: str) -> datetime | None:
         leaves_at = self.cloud.servers[server].metadata.get("tenure:leaves_at")
         return None if leaves_at is None else datetime.fromisoformat(leaves_at)
 

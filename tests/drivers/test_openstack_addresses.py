@@ -35,9 +35,11 @@ class FakeAddressRig(FakeRig):
 
     def holders(self) -> Mapping[str, Held]:
         return {
-            one.address: Held(one.project_id, frozenset(one.tags), one.port_id is not None)
-            for one in self.cloud.floating_ips.values()
-            if one.network_id == self.network_id
+            floating_ip.address: Held(
+                floating_ip.project_id, frozenset(floating_ip.tags), floating_ip.port_id is not None
+            )
+            for floating_ip in self.cloud.floating_ips.values()
+            if floating_ip.network_id == self.network_id
         }
 
     def take(self, address: str, project_id: str) -> None:
@@ -161,7 +163,7 @@ class TestRegistering:
 
 
 class TestReserving:
-    def test_what_is_sent_is_what_blazar_sends(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_requests_equal_blazars(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(("198.51.100.0/24", [], None), NETWORK)
         _, subnet = cloud.subnets.values()
         driver.ensure_started(wanted(network_id, FIRST))
@@ -181,12 +183,12 @@ class TestReserving:
             ("PUT", {"tags": ["blazar", "reservation:r-1"]}),
         ]
         cloud.seen.clear()
-        for one in cloud.floating_ips.values():
-            one.port_id = "a-port"
+        for floating_ip in cloud.floating_ips.values():
+            floating_ip.port_id = "a-port"
         driver.ensure_ended(wanted(network_id, FIRST))
         assert writes(cloud) == [("PUT", {"floatingip": {"port_id": None}}), ("DELETE", None)]
 
-    def test_a_project_without_quota_is_told(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_full_quota_is_named(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
         cloud.address_quota = 0
         with pytest.raises(CloudBusy, match="Neutron: Quota exceeded") as caught:
@@ -203,7 +205,7 @@ class TestReserving:
         cloud.observe = overtake
         with pytest.raises(ResourceOccupied, match=NEIGHBOUR):
             driver.ensure_started(wanted(network_id, FIRST))
-        assert [one.project_id for one in cloud.floating_ips.values()] == [NEIGHBOUR]
+        assert [floating_ip.project_id for floating_ip in cloud.floating_ips.values()] == [NEIGHBOUR]
 
     def test_an_address_that_a_port_has_is_occupied(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """Such as a router's: no floating IP tells of it, and it does not go by itself."""
@@ -215,7 +217,7 @@ class TestReserving:
             driver.ensure_started(order)
         assert set(caught.value.resources) == {address_id(network_id, second)}
 
-    def test_one_that_was_made_at_the_same_time_is_taken(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_floating_ip_made_at_the_same_time_is_taken(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
 
         def overtake(seen: Seen) -> None:
@@ -227,17 +229,17 @@ class TestReserving:
         (made,) = cloud.floating_ips.values()
         assert made.tags == ["blazar", "reservation:r-1"]
 
-    def test_one_in_another_project_is_made_anew(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_floating_ip_in_another_project_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
         order = wanted(network_id, FIRST)
         cloud.add_floating_ip(network_id, FIRST, NEIGHBOUR, tags=["blazar", "reservation:r-1"])
         (drift,) = driver.drift(FLOATING_IP, [order], [])
         assert drift.what == f"{FIRST} is in another project than its owner's"
         driver.ensure_started(order)
-        assert [one.project_id for one in cloud.floating_ips.values()] == [OWNER]
+        assert [floating_ip.project_id for floating_ip in cloud.floating_ips.values()] == [OWNER]
         assert driver.drift(FLOATING_IP, [order], []) == []
 
-    def test_what_the_owner_made_of_its_description_does_not_matter(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_description_changed_by_the_owner_is_no_drift(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
         driver.ensure_started(wanted(network_id, FIRST))
         (made,) = cloud.floating_ips.values()
@@ -254,7 +256,7 @@ class TestReserving:
         addresses = [f"203.0.113.{number}" for number in range(1, 121)]
         order = wanted(network_id, *addresses)
         driver.ensure_started(order)
-        assert {one.address for one in cloud.floating_ips.values()} == set(addresses)
+        assert {floating_ip.address for floating_ip in cloud.floating_ips.values()} == set(addresses)
         assert driver.drift(FLOATING_IP, [order], []) == []
         cloud.page = 1000
         cloud.seen.clear()

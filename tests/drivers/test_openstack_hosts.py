@@ -96,7 +96,7 @@ def at_once(cloud: FakeOpenStack, *calls: Callable[[], T]) -> list[T]:
 class TestDescribing:
     def test_a_host_as_nova_and_placement_know_it(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         found = driver.look_up(HOST, "node-2.lab")
-        assert found == next(one for one in driver.discover(HOST) if one.name == "node-2.lab")
+        assert found == next(host for host in driver.discover(HOST) if host.name == "node-2.lab")
         assert dict(found.facts) == {
             "vcpus": 8,
             "cpu_info": '{"arch": "x86_64", "topology": {"cores": 4}}',
@@ -113,14 +113,14 @@ class TestDescribing:
         assert found.limits == {"VCPU": {"min": 1, "max": 8, "step": 1}}
         assert found.traits == {"COMPUTE_NODE", "HW_CPU_X86_AVX2"}
 
-    def test_what_is_nested_under_a_host_is_the_hosts(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        root = next(one for one in cloud.providers.values() if one.name == "node-3.lab")
+    def test_inventories_of_nested_providers_count_for_the_host(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        root = next(provider for provider in cloud.providers.values() if provider.name == "node-3.lab")
         cards = {"CUSTOM_GPU": {"total": 4, "reserved": 1, "allocation_ratio": 1.0}}
         for number in range(2):
             card = Provider(f"gpu-{number}", root.uuid, cards, ["CUSTOM_A100"])
             cloud.providers[card.uuid] = card
         driver.ensure_registered(HOST, ref(cloud, 3))
-        own = next(one for one in cloud.providers.values() if one.name == "blazar_node-3.lab")
+        own = next(provider for provider in cloud.providers.values() if provider.name == "blazar_node-3.lab")
         own.inventories["CUSTOM_RESERVATION_X"] = {"total": 9, "reserved": 0, "allocation_ratio": 1.0}
         found = driver.look_up(HOST, "node-3.lab")
         assert (found.capacity["CUSTOM_GPU"], "CUSTOM_A100" in found.traits) == (6, True)
@@ -135,7 +135,7 @@ class TestDescribing:
     def test_a_host_that_placement_does_not_know_has_its_sizes(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.providers.clear()
         assert driver.look_up(HOST, "node-1.lab").capacity["VCPU"] == 8
-        assert [one.traits for one in driver.discover(HOST)] == [frozenset()] * 6
+        assert [host.traits for host in driver.discover(HOST)] == [frozenset()] * 6
 
     def test_zones_are_those_of_the_operator(self, cloud: FakeOpenStack):
         cloud.add_aggregate("rack-1", "az-1", ("compute-1",))
@@ -144,10 +144,10 @@ class TestDescribing:
             hosts = registered(driver, cloud, 0) or [ref(cloud, 2)]
             driver.ensure_registered(HOST, hosts[0])
             driver.ensure_started(order(hosts[0]))
-            zones = {one.name: one.facts["availability_zone"] for one in driver.discover(HOST)}
+            zones = {host.name: host.facts["availability_zone"] for host in driver.discover(HOST)}
         assert (zones["node-1.lab"], zones["node-2.lab"], zones["node-3.lab"]) == ("az-1", "nova", "nova")
         with connect(options_of(cloud, az_aware=False)) as driver:
-            assert {one.facts["availability_zone"] for one in driver.discover(HOST)} == {""}
+            assert {host.facts["availability_zone"] for host in driver.discover(HOST)} == {""}
 
     def test_lists_are_read_to_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.page = 2
@@ -186,7 +186,7 @@ class TestDescribing:
         }
         assert found in driver.discover(HOST)
 
-    def test_tells_why_a_host_is_not_well(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_names_the_reason_of_an_unhealthy_host(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.host("1").state = "down"
         cloud.host("2").status, cloud.host("2").reason = "disabled", "new memory"
         health = driver.check(HOST)
@@ -204,7 +204,7 @@ class TestRegistering:
             assert pool is not None
             assert (list(pool.hosts), pool.metadata) == (["compute-1"], {})
 
-    def test_two_that_make_the_pool_make_one(self):
+    def test_concurrent_registrations_make_one_pool(self):
         with FakeOpenStack(pool=False) as cloud, connect(options_of(cloud)) as driver:
 
             def overtake(seen: Seen) -> None:
@@ -213,10 +213,10 @@ class TestRegistering:
 
             cloud.observe = overtake
             driver.ensure_registered(HOST, ref(cloud, 1))
-            assert [one.name for one in cloud.aggregates.values()] == [POOL]
+            assert [aggregate.name for aggregate in cloud.aggregates.values()] == [POOL]
             assert members(cloud, POOL) == {"compute-1"}
 
-    def test_a_pool_that_somebody_deleted_comes_back(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_deleted_pool_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         held, free = registered(driver, cloud, 2)
         wanted = order(held)
         driver.ensure_started(wanted)
@@ -244,7 +244,7 @@ class TestRegistering:
         for number in [key for key, one in cloud.providers.items() if one.name.startswith("blazar_")]:
             del cloud.providers[number]
         drifts = driver.drift(HOST, [order(held)], [free])
-        assert {(one.reservation_id, one.resource) for one in drifts} == {(None, held), (None, free)}
+        assert {(drift.reservation_id, drift.resource) for drift in drifts} == {(None, held), (None, free)}
         for host in (held, free):
             driver.ensure_registered(HOST, host)
         assert driver.drift(HOST, [order(held)], [free]) == []
@@ -264,8 +264,8 @@ class TestRegistering:
     def test_uses_the_name_of_the_service_and_makes_a_provider(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         driver.ensure_registered(HOST, ref(cloud, 1))
         assert members(cloud, POOL) == {"compute-1"}
-        root = next(one for one in cloud.providers.values() if one.name == "node-1.lab")
-        own = next(one for one in cloud.providers.values() if one.name == "blazar_node-1.lab")
+        root = next(provider for provider in cloud.providers.values() if provider.name == "node-1.lab")
+        own = next(provider for provider in cloud.providers.values() if provider.name == "blazar_node-1.lab")
         assert own.parent == root.uuid
         # Nova's computes would stumble over a provider that went.
         driver.ensure_unregistered(HOST, ref(cloud, 1))
@@ -293,7 +293,7 @@ class TestRegistering:
             for _ in range(4):
                 list(threads.map(lambda _: driver.ensure_registered(HOST, ref(cloud, 1)), range(4)))
         assert members(cloud, POOL) == {"compute-1"}
-        assert sum(one.name == "blazar_node-1.lab" for one in cloud.providers.values()) == 1
+        assert sum(provider.name == "blazar_node-1.lab" for provider in cloud.providers.values()) == 1
 
 
 class TestMoving:
@@ -308,7 +308,9 @@ class TestMoving:
                 nonlocal looks
                 looks += 1
                 with cloud.objects.lock:
-                    pools = [one for one in cloud.aggregates.values() if one.name == POOL or one.zone]
+                    pools = [
+                        aggregate for aggregate in cloud.aggregates.values() if aggregate.name == POOL or aggregate.zone
+                    ]
                     opened.extend(
                         (host.name, seen.path)
                         for host in hosts
@@ -326,7 +328,7 @@ class TestMoving:
             assert looks > 30
             assert opened == []
 
-    def test_schedulers_hear_of_all_hosts_in_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_schedulers_know_all_hosts_in_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """Each change is told as its request saw the aggregate: of those side by side, none has seen the others."""
         before: dict[str, frozenset[str]] = {}
         remembered: dict[str, frozenset[str]] = {}
@@ -334,22 +336,22 @@ class TestMoving:
         def hear(seen: Seen) -> None:
             """What a scheduler remembers, where everything that can be is done side by side."""
             with cloud.objects.lock:
-                for one in cloud.aggregates.values():
-                    if seen.path != f"/v2.1/os-aggregates/{one.number}/action":
+                for aggregate in cloud.aggregates.values():
+                    if seen.path != f"/v2.1/os-aggregates/{aggregate.number}/action":
                         continue
                     ((verb, values),) = seen.body.items()
-                    old = before.get(one.name, frozenset())
+                    old = before.get(aggregate.name, frozenset())
                     match verb:
                         case "add_host":
-                            remembered[one.name] = old | {values["host"]}
+                            remembered[aggregate.name] = old | {values["host"]}
                         case "remove_host":
-                            remembered[one.name] = old - {values["host"]}
+                            remembered[aggregate.name] = old - {values["host"]}
                         case _:
-                            remembered[one.name] = frozenset(one.hosts)
+                            remembered[aggregate.name] = frozenset(aggregate.hosts)
 
         def done(call: Callable[[], object]) -> None:
             before.clear()
-            before.update({one.name: frozenset(one.hosts) for one in cloud.aggregates.values()})
+            before.update({aggregate.name: frozenset(aggregate.hosts) for aggregate in cloud.aggregates.values()})
             call()
 
         hosts = registered(driver, cloud, 5)
@@ -364,7 +366,7 @@ class TestMoving:
         done(lambda: driver.ensure_ended(order(*hosts)))
         assert remembered[POOL] == members(cloud, POOL) == {service(cloud, host) for host in hosts}
 
-    def test_the_aggregate_is_what_blazars_filter_reads(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_the_aggregate_has_the_metadata_of_blazars_filter(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 2)
         driver.ensure_started(order(hosts[0], reservation_id="6d1c"))
         group = cloud.aggregate("6d1c")
@@ -469,7 +471,7 @@ class TestMoving:
                     assert driver.held(HOST) == []
                     assert len(members(cloud, POOL)) == 4
 
-    def test_of_two_reservations_at_once_one_gets_a_host(self):
+    def test_exactly_one_of_two_concurrent_reservations_gets_a_host(self):
         """Zones see to it: Nova does not put a host into two of them. Each has seen the host free before."""
 
         def start(reservation_id: str) -> bool:
@@ -583,7 +585,7 @@ class TestEnding:
         assert group is not None
         assert group.metadata == {"availability_zone": "blazar_r-1", OWNER_KEY: OWNER}
 
-    def test_tells_which_host_nova_does_not_let_go(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_names_the_host_kept_by_nova(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """As of one whose compute service was deleted with the aggregates as they were."""
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(order(host))
@@ -595,7 +597,7 @@ class TestEnding:
         assert ended(driver, order(host)).done
 
     @pytest.mark.parametrize("broken_off", [False, True])
-    def test_needs_but_the_id_and_what_it_had(self, nova: str, broken_off: bool):
+    def test_needs_only_the_id_and_former_hosts(self, nova: str, broken_off: bool):
         with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 2)
             driver.ensure_started(order(*hosts))
@@ -676,7 +678,9 @@ class TestSnapshots:
         driver.ensure_started(wanted)
         return wanted
 
-    def test_are_the_owners_and_say_what_of(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+    def test_belong_to_the_owner_and_name_reservation_and_server(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order
+    ):
         server = cloud.boot("compute-1", OWNER, "r-1")
         assert driver.before_end(wanted, "snapshot").done
         (image,) = cloud.images.values()
@@ -689,7 +693,7 @@ class TestSnapshots:
         broken = Server("broken", "compute-1", OWNER, {"reservation": "r-1"}, status="ERROR")
         stopped = Server("stopped", "compute-1", OWNER, {"reservation": "r-1"}, status="SHUTOFF")
         guest = Server("guest", "compute-1", NEIGHBOUR, {"reservation": "r-1"})
-        cloud.servers |= {one.id: one for one in (broken, stopped, guest)}
+        cloud.servers |= {server.id: server for server in (broken, stopped, guest)}
         assert driver.before_end(wanted, "snapshot").done
         assert [image["name"] for image in cloud.images.values()] == ["reserved_stopped"]
 
@@ -701,9 +705,7 @@ class TestSnapshots:
         assert driver.before_end(wanted, "snapshot").done
         assert [image["status"] for image in cloud.images.values()] == ["killed", "active"]
 
-    def test_that_nobody_makes_any_more_are_not_waited_for(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order
-    ):
+    def test_without_a_task_in_nova_are_not_awaited(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
         server = cloud.boot("compute-1", OWNER, "r-1")
         cloud.held = True
         clock = SimulatedClock(datetime.now(UTC))
@@ -755,7 +757,7 @@ class TestSnapshots:
 
 
 class TestTrusts:
-    def test_are_what_blazar_makes(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_equal_those_of_blazar(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         roles = ("member", "reader")
         actor = Actor("an-owner", OWNER, frozenset(roles), token=cloud.issue("an-owner", OWNER, roles))
         trust = cloud.trusts[driver.delegate(actor)]
@@ -811,8 +813,8 @@ class TestDrift:
     ):
         hosts = registered(driver, cloud, 6)
         orders = [order(host, reservation_id=f"r-{number}") for number, host in enumerate(hosts)]
-        for one in orders:
-            driver.ensure_started(one)
+        for wanted in orders:
+            driver.ensure_started(wanted)
 
         def calls(looked_at: list[Order]) -> int:
             cloud.seen.clear()
@@ -831,7 +833,7 @@ class TestDrift:
         group.metadata["availability_zone"] = "somewhere"
         pool.hosts.append("compute-1")
         del cloud.providers[cloud.provider("blazar_node-2.lab").uuid]
-        found = {(one.reservation_id, one.resource, one.what) for one in driver.drift(HOST, [wanted], [second])}
+        found = {(drift.reservation_id, drift.resource, drift.what) for drift in driver.drift(HOST, [wanted], [second])}
         assert found == {
             ("r-1", None, "the aggregate of reservation r-1 has another availability_zone"),
             ("r-1", first, "node-1.lab is in the pool as well"),

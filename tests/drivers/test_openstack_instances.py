@@ -52,7 +52,7 @@ def wanted(*hosts: ResourceRef, units: int = 1, reservation_id: str = "r-1", **m
     """An order of so many instances on each of these hosts; ``more`` are parameters, such as ``affinity``."""
     plain = order_of(*hosts, reservation_id=reservation_id, resource_type=INSTANCE)
     parameters = {"vcpus": 2, "memory_mb": 1024, "disk_gb": 10, "amount": units * len(hosts), "affinity": None, **more}
-    return replace(plain, parameters=parameters, units={one.external_id: units for one in hosts})
+    return replace(plain, parameters=parameters, units={host.external_id: units for host in hosts})
 
 
 def trusted(cloud: FakeOpenStack, driver: OpenStackCloud, order: Order) -> Order:
@@ -68,8 +68,8 @@ def bodies(cloud: FakeOpenStack, method: str, pattern: str) -> list[Any]:
     return [seen.body for seen in cloud.seen if seen.method == method and re.fullmatch(pattern, seen.path)]
 
 
-class TestWhatIsSent:
-    def test_is_what_clients_and_filters_of_blazar_read(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+class TestRequests:
+    def test_equal_those_of_blazar(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         order = trusted(cloud, driver, wanted(host, units=3, affinity=False))
         group = driver.ensure_prepared(order).effects["server_group_id"]
@@ -189,7 +189,7 @@ class TestWhatIsSent:
 
 
 class TestUnits:
-    def test_what_others_write_meanwhile_is_kept(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_concurrent_changes_of_inventories_are_kept(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         provider = cloud.provider("blazar_node-1.lab")
         meddled = 0
@@ -207,7 +207,7 @@ class TestUnits:
         assert set(provider.inventories) == {"CUSTOM_1", "CUSTOM_2", "CUSTOM_3", "CUSTOM_RESERVATION_R_1"}
         assert cloud.units("r-1") == {"node-1.lab": 2}
 
-    def test_what_never_settles_is_worth_another_try(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_endless_conflicts_with_placement_are_retried_later(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
 
         def meddle(seen: Seen) -> None:
@@ -241,7 +241,7 @@ class TestUnits:
         assert cloud.provider("blazar_node-1.lab").inventories == {}
         assert driver.held(HOST) == []
 
-    def test_what_a_host_has_lost_with_its_aggregate_is_found(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_units_of_a_host_outside_the_aggregate_are_removed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         first, second = registered(driver, cloud, 2)
         order = wanted(first, second)
         driver.ensure_started(order)
@@ -266,7 +266,7 @@ class TestUnits:
         assert len(cloud.units("r-1")) == 16
         assert sum(seen.path == "/resource_providers" for seen in cloud.seen) == 2
 
-    def test_an_end_waits_for_what_placement_still_counts(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_an_end_waits_for_allocations_in_placement(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(wanted(host))
 
@@ -287,7 +287,7 @@ class TestUnits:
 
 class TestFlavors:
     @pytest.mark.parametrize("change", [{"vcpus": 4}, {"ephemeral": 1}, {"is_public": True}, {"name": "other"}])
-    def test_what_cannot_be_changed_is_made_anew(
+    def test_a_flavor_changed_in_fixed_fields_is_made_again(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, change: dict[str, Any]
     ):
         (host,) = registered(driver, cloud, 1)
@@ -296,7 +296,7 @@ class TestFlavors:
         server = cloud.boot_with("compute-1", OWNER, "r-1")
         for name, value in change.items():
             setattr(cloud.flavors["r-1"], name, value)
-        assert [one.reservation_id for one in driver.drift(HOST, [order], [])] == ["r-1"] * (
+        assert [drift.reservation_id for drift in driver.drift(HOST, [order], [])] == ["r-1"] * (
             1 + ("is_public" in change)
         )
         driver.ensure_started(order)
@@ -370,7 +370,7 @@ class TestFlavors:
             assert orders() == 2
 
     @pytest.mark.parametrize("status", ["SOFT_DELETED", "ERROR"])
-    def test_fewer_units_cost_what_serves_nobody_first(self, cloud: FakeOpenStack, driver: OpenStackCloud, status: str):
+    def test_fewer_units_cost_unusable_servers_first(self, cloud: FakeOpenStack, driver: OpenStackCloud, status: str):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(wanted(host, units=2))
         oldest, newest = (cloud.boot_with("compute-1", OWNER, "r-1") for _ in range(2))
@@ -405,7 +405,7 @@ class TestFetching:
         with pytest.raises(CloudRefused, match=r"^A flavor reference needs a user token\.$"):
             driver.fetch("flavor", "f1", replace(caller, token=None))
 
-    def test_extra_specs_are_asked_for_where_they_are_not_told(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_missing_extra_specs_are_fetched(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.add_flavor(Flavor("f1", "m1", extra_specs={"a": "b"}))
         bare = {"id": "f1", "name": "m1", "vcpus": 1, "ram": 1, "disk": 0, "swap": ""}
         cloud.instead = lambda seen: (200, {"flavor": dict(bare)}) if seen.path == "/v2.1/flavors/f1" else None
@@ -435,7 +435,7 @@ class TestGroups:
         assert ended(driver, order)
         assert set(cloud.groups) == {foreign.id}
 
-    def test_a_quota_refuses_one_and_stops_no_start(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_full_quota_refuses_a_group_but_no_start(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         cloud.group_quota = 0
         order = trusted(cloud, driver, wanted(host, affinity=True))
@@ -478,7 +478,7 @@ class TestDrift:
             seen: set[str | None] = set()
             for _ in range(2):
                 cloud.seen.clear()
-                seen |= {one.reservation_id for one in driver.drift(HOST, orders, [])}
+                seen |= {drift.reservation_id for drift in driver.drift(HOST, orders, [])}
                 assert len(cloud.seen) < 220
                 clock.advance(timedelta(minutes=1))
             assert seen == {order.reservation_id for order in orders[1:]}
@@ -487,14 +487,14 @@ class TestDrift:
         whole, shared, free = registered(driver, cloud, 3)
         host_order = order_of(whole, reservation_id="r-2", resource_type=HOST)
         order = wanted(shared)
-        for one in (host_order, order):
-            driver.ensure_started(one)
+        for reservation in (host_order, order):
+            driver.ensure_started(reservation)
         assert driver.drift(HOST, [host_order, order], [free]) == []
         cloud.provider("blazar_node-2.lab").inventories.clear()
         group = cloud.aggregate("r-2")
         assert group is not None
         group.hosts.clear()
-        found = {(one.reservation_id, one.resource) for one in driver.drift(HOST, [host_order, order], [free])}
+        found = {(drift.reservation_id, drift.resource) for drift in driver.drift(HOST, [host_order, order], [free])}
         assert found == {("r-2", whole), ("r-1", shared)}
 
     def test_without_placement_the_rest_is_looked_at(self, cloud: FakeOpenStack, driver: OpenStackCloud):

@@ -134,14 +134,14 @@ def test_hosts_on_a_page_that_does_not_arrive_are_unknown_and_all_others_known(
     assert unknown == {str(number) for number in range(501, 601)}
 
 
-def test_what_does_not_arrive_is_not_discovered_as_gone(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_hosts_of_a_missing_page_are_not_discovered_as_gone(cloud: FakeOpenStack, driver: OpenStackCloud):
     driver.check(HOST, registered(cloud))
     lose_page_after(cloud, "500")
     with pytest.raises(CloudBusy, match="the hosts after 500"):
         driver.discover(HOST)
 
 
-def test_where_nothing_arrives_the_look_fails_at_once(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_without_any_answer_the_check_fails_at_once(cloud: FakeOpenStack, driver: OpenStackCloud):
     cloud.instead = lambda seen: TIMED_OUT if size_of(seen) else None
     with pytest.raises(CloudBusy, match="504"):
         driver.check(HOST, registered(cloud))

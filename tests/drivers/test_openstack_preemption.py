@@ -61,11 +61,11 @@ def boot(cloud: FakeOpenStack, flavor: str = SPOT, host: str = "compute-1", proj
 
 
 def ids(preempted: Any) -> list[str]:
-    return [one.server_id for one in preempted]
+    return [server.server_id for server in preempted]
 
 
 class TestWholeHosts:
-    def test_servers_are_told_stopped_and_deleted_in_time(
+    def test_servers_are_notified_stopped_and_deleted_in_time(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
     ):
         host, other = registered(driver, cloud, 2)
@@ -94,7 +94,9 @@ class TestWholeHosts:
         assert driver.ensure_started(order(host)).done
         assert other.name == "node-2.lab"
 
-    def test_what_comes_late_has_less_time(self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock):
+    def test_a_late_server_is_stopped_and_deleted_sooner(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
+    ):
         (host,) = registered(driver, cloud, 1)
         deadline = BEGIN + timedelta(seconds=32)
         server = boot(cloud)
@@ -106,7 +108,7 @@ class TestWholeHosts:
         driver.make_way(order(host), deadline=deadline)
         assert cloud.servers == {}
 
-    def test_a_start_deletes_what_is_left(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_start_deletes_remaining_preemptible_servers(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         boot(cloud)
         cloud.held = True
@@ -118,7 +120,7 @@ class TestWholeHosts:
         assert driver.ensure_started(order(host)).done
         assert cloud.servers == {}
 
-    def test_others_stop_a_start_and_nothing_is_deleted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_foreign_servers_stop_a_start_and_none_is_deleted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         boot(cloud)
         cloud.force("compute-1", NEIGHBOUR)
@@ -126,7 +128,7 @@ class TestWholeHosts:
             driver.ensure_started(order(host))
         assert len(cloud.servers) == 2
 
-    def test_nobody_is_told_twice_of_a_later_start(
+    def test_a_server_is_not_notified_again_of_a_later_start(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
     ):
         (host,) = registered(driver, cloud, 1)
@@ -135,19 +137,19 @@ class TestWholeHosts:
         before = dict(cloud.servers[server].metadata)
         driver.make_way(order(host), deadline=BEGIN + 2 * NOTICE)
         assert cloud.servers[server].metadata == before
-        clock.advance(2 * NOTICE)  # nobody deleted it: the lease was called off
+        clock.advance(2 * NOTICE)  # the server still runs: the lease was cancelled
         driver.make_way(order(host), deadline=BEGIN + 4 * NOTICE)
         assert cloud.servers[server].metadata["tenure:told_at"] == "2030-01-01T00:04:00+00:00"
         assert cloud.servers[server].status == "ACTIVE"
 
-    def test_what_an_owner_writes_there_breaks_nothing(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_invalid_metadata_by_the_owner_is_replaced(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         server = boot(cloud)
         cloud.servers[server].metadata = {"tenure:leaves_at": "never", "tenure:told_at": ""}
         assert ids(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == [server]
         assert cloud.servers[server].metadata["tenure:leaves_at"] == "2030-01-01T00:02:00+00:00"
 
-    def test_who_cannot_be_told_goes_all_the_same_and_keeps_nobody(
+    def test_a_server_with_full_metadata_is_still_preempted(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
     ):
         (host,) = registered(driver, cloud, 1)
@@ -163,7 +165,7 @@ class TestWholeHosts:
         driver.make_way(order(host), deadline=deadline)
         assert cloud.servers == {}
 
-    def test_telling_one_that_fails_keeps_nobody(
+    def test_a_failed_notification_stops_no_deletion(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
     ):
         (host,) = registered(driver, cloud, 1)
@@ -174,7 +176,7 @@ class TestWholeHosts:
             driver.make_way(order(host), deadline=BEGIN + NOTICE)
         assert cloud.servers == {}
 
-    def test_nobody_is_told_who_goes_already(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_server_in_deletion_is_not_notified(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         server = boot(cloud)
         cloud.servers[server].task = "deleting"
@@ -182,15 +184,15 @@ class TestWholeHosts:
         assert ids(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == [server]
         assert {seen.method for seen in cloud.seen} == {"GET"}
 
-    def test_what_another_has_for_itself_is_left_alone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_servers_on_a_host_of_another_reservation_stay(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(order(host, reservation_id="r-2"))
         cloud.servers[cloud.force("compute-1", NEIGHBOUR)].flavor = cloud.flavors[SPOT]
         assert list(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == []
 
-    @pytest.mark.parametrize("cloud", ["2.103"], indirect=True)  # which tells for what a server was booted
-    def test_what_was_booted_for_the_reservation_is_its_own(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        """Also with a preemptible flavor, and while its host is not in the reservation: somebody took it out."""
+    @pytest.mark.parametrize("cloud", ["2.103"], indirect=True)  # which shows the reservation of a server
+    def test_a_server_booted_for_the_reservation_is_not_preempted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """Also with a preemptible flavor, and while its host is missing in the aggregate."""
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(order(host))
         server = cloud.force("compute-1", OWNER, reservation="r-1")
@@ -210,19 +212,19 @@ class TestWholeHosts:
 class TestParts:
     """The first host gives 32 processors, 15872 MiB and 200 GiB."""
 
-    def test_only_as_many_go_as_need_be_and_the_youngest(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_only_as_many_servers_go_as_needed_youngest_first(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         oldest, older, younger, youngest = (boot(cloud) for _ in range(4))
         deadline = BEGIN + NOTICE
         assert ids(driver.make_way(instances(host, 1), deadline=deadline)) == [youngest]
         assert sorted(ids(driver.make_way(instances(host, 2), deadline=deadline))) == sorted([youngest, younger])
-        # Those that know it go, whatever else is there now.
+        # Servers that were notified go, even if others are younger.
         del cloud.servers[oldest]
         latest = boot(cloud)
         assert ids(driver.make_way(instances(host, 1), deadline=deadline)) == [youngest]
         assert {older, latest} <= cloud.servers.keys()
 
-    def test_nobody_goes_where_there_is_room(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_no_server_is_preempted_where_there_is_room(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         for _ in range(3):
             boot(cloud)
@@ -230,7 +232,7 @@ class TestParts:
         assert driver.ensure_started(instances(host, 1)).done
         assert len(cloud.servers) == 3
 
-    def test_those_go_that_have_what_is_missing(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_servers_with_the_missing_memory_go(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         large = [boot(cloud, LARGE) for _ in range(3)]
         small = boot(cloud)
@@ -253,7 +255,7 @@ class TestParts:
         assert first in cloud.servers
         assert second not in cloud.servers
 
-    def test_a_start_deletes_what_is_left(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_start_deletes_remaining_preemptible_servers(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         servers = [boot(cloud) for _ in range(4)]
         cloud.held = True

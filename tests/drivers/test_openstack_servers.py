@@ -40,11 +40,11 @@ class FakeServerRig(FakeRig):
         return self.clock.now()
 
     def found(self, server: str) -> Found | None:
-        one = self.cloud.servers.get(server)
-        if one is None or one.status == "DELETED":
+        found = self.cloud.servers.get(server)
+        if found is None or found.status == "DELETED":
             return None
         hosts = {host.service_host: host.id for host in self.cloud.hosts.values()}
-        return Found(hosts.get(one.host), one.status == "SHUTOFF", dict(one.metadata))
+        return Found(hosts.get(found.host), found.status == "SHUTOFF", dict(found.metadata))
 
     def boot_small(self, project_id: str, metadata: Mapping[str, str] | None = None) -> str:
         small = Flavor("1", "m1.small", vcpus=1, ram=512, disk=1)
@@ -105,7 +105,7 @@ def wanted(*hosts: ResourceRef, server: Server | None = None, **more: Any) -> Or
     named = {} if server is None else {"server_id": server.id}
     parameters = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "at_end": "delete", **named, **more}
     plain = order_of(*hosts, reservation_id=RESERVATION, resource_type=SERVER)
-    return replace(plain, parameters=parameters, starts_at=START, units={one.external_id: 1 for one in hosts})
+    return replace(plain, parameters=parameters, starts_at=START, units={host.external_id: 1 for host in hosts})
 
 
 def adopted(order: Order) -> Order:
@@ -167,9 +167,7 @@ def test_a_running_server_moves_to_its_host_when_the_start_has_come(
     assert server.host == next(iter(cloud.hosts.values())).service_host
 
 
-def test_a_server_that_nova_does_not_wake_is_told_by_its_host_and_tried_again(
-    cloud: FakeOpenStack, driver: OpenStackCloud
-):
+def test_a_host_where_nova_cannot_wake_a_server_is_named(cloud: FakeOpenStack, driver: OpenStackCloud):
     first, second = registered(driver, cloud, 2)
     server = boot(cloud, status="SHELVED_OFFLOADED", host="")
     order = wanted(first, server=server)
@@ -185,7 +183,7 @@ def test_a_server_that_nova_does_not_wake_is_told_by_its_host_and_tried_again(
 
 
 @pytest.mark.parametrize("status", ["PAUSED", "SUSPENDED"])
-def test_what_nova_does_not_do_with_a_server_in_its_state_is_an_attempt_that_failed(
+def test_an_evacuation_refused_for_the_servers_state_is_retried(
     cloud: FakeOpenStack, driver: OpenStackCloud, status: str
 ):
     first, second = registered(driver, cloud, 2)
@@ -206,9 +204,7 @@ def test_a_server_of_a_host_that_is_down_is_rebuilt_on_another(cloud: FakeOpenSt
     assert cloud.aggregate(RESERVATION).hosts == [server.host]  # type: ignore[union-attr]  # it is there
 
 
-def test_a_server_that_its_owner_puts_away_while_it_is_reserved_is_not_woken(
-    cloud: FakeOpenStack, driver: OpenStackCloud
-):
+def test_a_server_shelved_by_its_owner_is_not_woken(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     order = wanted(host, server=server)
@@ -221,7 +217,7 @@ def test_a_server_that_its_owner_puts_away_while_it_is_reserved_is_not_woken(
 @pytest.mark.parametrize(
     ("at_end", "status"), [("delete", None), ("snapshot", None), ("stop", "SHUTOFF"), ("shelve", "SHELVED_OFFLOADED")]
 )
-def test_the_end_is_what_was_asked_for(cloud: FakeOpenStack, driver: OpenStackCloud, at_end: str, status: str | None):
+def test_the_end_follows_at_end(cloud: FakeOpenStack, driver: OpenStackCloud, at_end: str, status: str | None):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     order = wanted(host, server=server, at_end=at_end)
@@ -284,7 +280,7 @@ def test_no_state_of_a_server_keeps_it_on_reserved_room(
     assert server.status in {"SHELVED_OFFLOADED", "SHUTOFF" if at_end == "stop" else ""}
 
 
-def test_a_server_that_is_spared_leaves_its_room_and_that_is_all(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_spared_server_only_leaves_its_room(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     order = adopted(wanted(host, server=server, at_end="delete"))
@@ -294,9 +290,7 @@ def test_a_server_that_is_spared_leaves_its_room_and_that_is_all(cloud: FakeOpen
 
 
 @pytest.mark.parametrize("status", ["ACTIVE", "VERIFY_RESIZE", "RESCUE", "ERROR"])
-def test_a_server_that_is_spared_and_in_general_use_is_left_as_it_is(
-    cloud: FakeOpenStack, driver: OpenStackCloud, status: str
-):
+def test_a_spared_server_in_general_use_is_unchanged(cloud: FakeOpenStack, driver: OpenStackCloud, status: str):
     registered(driver, cloud, 1)
     server = boot(cloud, status=status)
     until_done(driver.ensure_ended, replace(adopted(wanted(server=server)), spared=True))
@@ -307,13 +301,13 @@ def test_a_lease_ends_where_there_is_no_pool(cloud: FakeOpenStack, driver: OpenS
     server = boot(cloud)
     order = wanted(server=server, at_end="shelve", in_place=True)
     until_done(driver.ensure_started, order)
-    [pool] = [one for one in cloud.aggregates.values() if one.name == POOL]
+    [pool] = [aggregate for aggregate in cloud.aggregates.values() if aggregate.name == POOL]
     del cloud.aggregates[pool.number]
     until_done(driver.ensure_ended, adopted(order))
     assert server.status == "SHELVED_OFFLOADED"
 
 
-def test_a_server_of_somebody_else_is_never_named(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_server_of_another_project_is_refused(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud, project_id=NEIGHBOUR)
     with pytest.raises(CloudRefused):
         driver.ensure_prepared(wanted(server=server))
@@ -367,7 +361,7 @@ def test_marks_of_an_earlier_lease_do_not_keep_a_server_asleep(cloud: FakeOpenSt
 
 
 @pytest.mark.parametrize(("status", "goes"), [("ACTIVE", True), ("SHELVED_OFFLOADED", True), ("ERROR", False)])
-def test_a_server_whose_confirmation_came_to_nothing_goes_unless_its_owner_is_to_see_why(
+def test_a_server_of_a_failed_confirmation_is_deleted_unless_in_error(
     cloud: FakeOpenStack, driver: OpenStackCloud, status: str, goes: bool
 ):
     server = marked(cloud, status=status)
@@ -390,9 +384,7 @@ def marked(cloud: FakeOpenStack, *, tagged: bool = True, **more: Any) -> Server:
 
 
 @pytest.mark.parametrize("tagged", [True, False])
-def test_what_was_booted_in_a_hold_that_nobody_confirmed_is_taken_back(
-    cloud: FakeOpenStack, driver: OpenStackCloud, tagged: bool
-):
+def test_a_server_of_an_unconfirmed_hold_is_deleted(cloud: FakeOpenStack, driver: OpenStackCloud, tagged: bool):
     orphan = marked(cloud, tagged=tagged)
     assert list(driver.held(HOST)) == ([RESERVATION] if tagged else [])
     until_done(driver.ensure_ended, replace(wanted(), is_over=True, provisional=HOLD))
@@ -409,7 +401,7 @@ def test_what_was_booted_in_a_hold_that_nobody_confirmed_is_taken_back(
         pytest.param(HOLD, {"project_id": NEIGHBOUR}, id="somebody else's"),
     ],
 )
-def test_a_server_is_not_taken_for_what_its_owner_writes_on_it(
+def test_false_marks_do_not_get_a_server_deleted(
     cloud: FakeOpenStack, driver: OpenStackCloud, hold: Period | None, server: dict[str, Any]
 ):
     liar = marked(cloud, **server)
@@ -419,7 +411,7 @@ def test_a_server_is_not_taken_for_what_its_owner_writes_on_it(
 
 
 @pytest.mark.slow
-def test_a_lease_that_ends_takes_no_server_with_it_but_its_own(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_the_end_of_a_lease_deletes_only_its_own_server(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server, liar = boot(cloud), marked(cloud)
     order = wanted(host, server=server)
@@ -435,20 +427,18 @@ def test_servers_that_are_not_reserved_are_not_even_read(cloud: FakeOpenStack, d
     cloud.page = 5
     cloud.seen.clear()
     assert list(driver.held(HOST)) == [RESERVATION]
-    lists = [one for one in cloud.seen if one.path.endswith("/servers/detail")]
-    assert [sorted(one.params.keys() - {"all_tenants", "limit", "soft_deleted"}) for one in lists] == [["tags"]]
+    lists = [request for request in cloud.seen if request.path.endswith("/servers/detail")]
+    assert [sorted(request.params.keys() - {"all_tenants", "limit", "soft_deleted"}) for request in lists] == [["tags"]]
 
 
-def test_a_server_that_bears_as_many_tags_as_it_can_is_reserved_all_the_same(
-    cloud: FakeOpenStack, driver: OpenStackCloud
-):
+def test_a_server_with_the_most_tags_allowed_is_reserved(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud, tags=[f"mine-{number}" for number in range(50)])
     assert driver.ensure_prepared(wanted(server=server)).done
     assert server.metadata["tenure:reservation"] == RESERVATION
     assert len(server.tags) == 50
 
 
-def test_what_is_over_leaves_a_server_alone_that_was_never_adopted(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_the_end_of_a_lease_spares_an_unadopted_server(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud, metadata={"tenure:reservation": RESERVATION, "mine": "too"})
     assert driver.ensure_ended(replace(wanted(server=server), is_over=True)).done
     assert (server.status, server.metadata) == ("ACTIVE", {"mine": "too"})
@@ -463,7 +453,7 @@ def test_a_server_that_is_kept_shelved_is_not_held_for_ever(cloud: FakeOpenStack
     assert not list(driver.held(HOST))
 
 
-def test_a_server_is_told_to_its_own_project_only(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_server_is_shown_to_its_own_project_only(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
     facts = driver.fetch("server", server.id, Actor("u", OWNER))
     assert (facts["project_id"], facts["flavor"]["vcpus"]) == (OWNER, 1)  # type: ignore[index]  # it is a document
@@ -482,7 +472,7 @@ def test_a_server_that_is_broken_or_gone_cannot_be_prepared(cloud: FakeOpenStack
     assert not driver.ensure_prepared(wanted(server=building)).done
 
 
-def test_an_aggregate_that_somebody_changes_is_found_and_mended(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_changed_aggregate_is_drift_and_mended(cloud: FakeOpenStack, driver: OpenStackCloud):
     first, _ = registered(driver, cloud, 2)
     server = boot(cloud)
     order = wanted(first, server=server)
@@ -495,12 +485,12 @@ def test_an_aggregate_that_somebody_changes_is_found_and_mended(cloud: FakeOpenS
         group.hosts.clear,
     ):
         change()
-        assert [one.reservation_id for one in driver.drift(HOST, [order], ())] == [RESERVATION]
+        assert [drift.reservation_id for drift in driver.drift(HOST, [order], ())] == [RESERVATION]
         until_done(driver.ensure_started, order)
         assert not driver.drift(HOST, [order], ())
 
 
-def test_a_server_that_was_resized_beyond_what_was_booked_is_told(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_server_resized_beyond_its_booking_is_drift(cloud: FakeOpenStack, driver: OpenStackCloud):
     """While it is on its reserved host; elsewhere it takes nothing of what is promised to others."""
     [host] = registered(driver, cloud, 1)
     server = boot(cloud, flavor=Flavor("1", "m1.small", vcpus=1, ram=512, disk=1))
@@ -514,9 +504,7 @@ def test_a_server_that_was_resized_beyond_what_was_booked_is_told(cloud: FakeOpe
     assert not driver.drift(HOST, [order], ())
 
 
-def test_what_was_booted_lately_is_found_but_for_what_is_reserved_and_what_is_gone(
-    cloud: FakeOpenStack, driver: OpenStackCloud
-):
+def test_recent_servers_are_listed_except_reserved_ones(cloud: FakeOpenStack, driver: OpenStackCloud):
     since = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     mine = boot(cloud)
     old = since - timedelta(hours=1)
@@ -532,11 +520,11 @@ def test_what_was_booted_lately_is_found_but_for_what_is_reserved_and_what_is_go
     boot(
         cloud, flavor=Flavor(RESERVATION, "x", extra_specs={"aggregate_instance_extra_specs:reservation": RESERVATION})
     )
-    found = {one.server_id: one for one in driver.servers(since)}
+    found = {server.server_id: server for server in driver.servers(since)}
     assert found.keys() == {mine.id, gone.id, says_so.id}
     assert (found[mine.id].user_id, found[mine.id].reservation_id) == (f"user-of-{OWNER}", None)
     assert found[says_so.id].reservation_id == RESERVATION
-    assert [one.server_id for one in found.values() if one.is_gone] == [gone.id]
+    assert [server.server_id for server in found.values() if server.is_gone] == [gone.id]
 
 
 def test_a_server_in_its_place_is_not_looked_for_among_all(cloud: FakeOpenStack, driver: OpenStackCloud):

@@ -21,14 +21,14 @@ class FakeVolumeRig(FakeRig):
 
     def volumes(self) -> Mapping[str, Found]:
         return {
-            one.id: Found(
-                one.project_id,
-                one.size,
-                one.pool,
-                bool(one.servers),
-                sum(1 for each in self.cloud.volume_snapshots.values() if each.volume_id == one.id),
+            volume.id: Found(
+                volume.project_id,
+                volume.size,
+                volume.pool,
+                bool(volume.servers),
+                sum(1 for each in self.cloud.volume_snapshots.values() if each.volume_id == volume.id),
             )
-            for one in self.cloud.volumes.values()
+            for volume in self.cloud.volumes.values()
         }
 
     def delete(self, volume: str) -> None:
@@ -69,14 +69,14 @@ def test_a_start_waits_until_the_volumes_are_there(rig: FakeVolumeRig):
     assert str(progress.reason) == "Volume a lease-1 is creating."
 
 
-def test_one_that_cannot_be_made_is_made_again(rig: FakeVolumeRig):
+def test_a_volume_in_error_is_made_again(rig: FakeVolumeRig):
     rig.cloud.volumes_that_fail = 1
     order = started(rig, ordered(rig))
     assert sorted(ids_of(order)) == sorted(rig.volumes())
-    assert {one.status for one in rig.cloud.volumes.values()} == {"available"}
+    assert {volume.status for volume in rig.cloud.volumes.values()} == {"available"}
 
 
-def test_one_that_lies_elsewhere_than_booked_is_not_handed_over(rig: FakeVolumeRig):
+def test_a_volume_in_another_pool_is_not_handed_over(rig: FakeVolumeRig):
     rig.cloud.stray_pool = "storage@slow#disk"
     order = ordered(rig)
     reasons = [str(rig.driver.ensure_started(order).reason) for _ in range(2)]
@@ -85,10 +85,10 @@ def test_one_that_lies_elsewhere_than_booked_is_not_handed_over(rig: FakeVolumeR
     )
     rig.cloud.stray_pool = None
     started(rig, order)
-    assert {one.pool for one in rig.volumes().values()} == {"storage@fast#nvme"}
+    assert {volume.pool for volume in rig.volumes().values()} == {"storage@fast#nvme"}
 
 
-def test_a_quota_that_is_full_is_said(rig: FakeVolumeRig):
+def test_a_full_quota_is_the_reason(rig: FakeVolumeRig):
     rig.cloud.gigabytes = 1
     with pytest.raises(CloudBusy, match="exceeds allowed gigabytes quota"):
         rig.driver.ensure_started(ordered(rig))

@@ -97,10 +97,10 @@ class TestErrors:
         with connect(wrong) as driver, pytest.raises(CloudBusy, match="catalogue"):
             driver.check(HOST)
 
-    def test_what_the_cloud_calls_its_region_is_not_the_ledgers(self, cloud: FakeOpenStack):
-        """What is asked for is in the region without a name, as long as none are configured: so is what there is."""
+    def test_the_region_name_of_the_cloud_is_not_used_for_resources(self, cloud: FakeOpenStack):
+        """Without configured regions, requests and resources are in the region without a name."""
         with connect(options_of(cloud, region="r1")) as driver:
-            assert {one.region for one in driver.discover(HOST)} == {""}
+            assert {host.region for host in driver.discover(HOST)} == {""}
 
     def test_have_no_secret_in_them(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         driver.held(HOST)
@@ -161,7 +161,7 @@ class TestLimits:
         assert attempts > 1
 
     @pytest.mark.slow
-    def test_a_server_that_sends_a_byte_now_and_then_holds_nobody(self, cloud: FakeOpenStack):
+    def test_a_trickling_answer_ends_in_time(self, cloud: FakeOpenStack):
         options = options_of(cloud, verb_timeout=timedelta(seconds=patience(0.5)))
         with connect(options) as driver:
             driver.held(HOST)
@@ -225,64 +225,64 @@ class TestLimits:
         assert added < 30  # of 36
 
 
-class TestWhatItTells:
+class TestReports:
     def test_each_call_is_reported(self, cloud: FakeOpenStack):
-        told: list[tuple[str, str, str, float]] = []
+        calls: list[tuple[str, str, str, float]] = []
         began = time.monotonic()
-        with connect(options_of(cloud), on_call=lambda *call: told.append(call)) as driver:
+        with connect(options_of(cloud), on_call=lambda *call: calls.append(call)) as driver:
             driver.look_up(HOST, "node-1.lab")
             with pytest.raises(CloudNotFound):
                 driver.look_up(HOST, "7777")
-        assert {call[:3] for call in told} == {
+        assert {call[:3] for call in calls} == {
             ("identity", "look_up", "201"),
             ("compute", "look_up", "200"),
             ("compute", "look_up", "404"),
             ("placement", "look_up", "200"),
         }
-        durations = [seconds for *_, seconds in told]
+        durations = [seconds for *_, seconds in calls]
         assert min(durations) > 0
         assert max(durations) < time.monotonic() - began  # side by side, so that their sum may be more
 
     @pytest.mark.slow
     def test_calls_that_come_to_nothing_are_reported(self, cloud: FakeOpenStack):
-        told: list[str] = []
+        calls: list[str] = []
         with connect(
             options_of(cloud, request_timeout=timedelta(seconds=patience(0.3))),
-            on_call=lambda service, verb, outcome, seconds: told.append(outcome),
+            on_call=lambda service, verb, outcome, seconds: calls.append(outcome),
         ) as driver:
             driver.check(HOST)
             with cloud.hanging(), pytest.raises(CloudBusy):
                 driver.check(HOST)
-        assert told == ["201", "200", "200", "timeout"]
+        assert calls == ["201", "200", "200", "timeout"]
 
     @pytest.mark.parametrize("first", [True, False], ids=["first", "again"])
     def test_a_login_that_fails_is_keystones(self, cloud: FakeOpenStack, first: bool):
-        told: list[tuple[str, str]] = []
+        calls: list[tuple[str, str]] = []
         with connect(
-            options_of(cloud), on_call=lambda service, verb, outcome, seconds: told.append((service, outcome))
+            options_of(cloud), on_call=lambda service, verb, outcome, seconds: calls.append((service, outcome))
         ) as driver:
             if not first:
                 driver.held(HOST)
                 cloud.tokens.clear()
-            told.clear()
+            calls.clear()
             cloud.instead = lambda seen: (503, b"") if seen.path == "/v3/auth/tokens" else None
             with pytest.raises(CloudBusy, match="Keystone"):
                 driver.held(HOST)
         refused = [] if first else [("compute", "401")]
-        assert told == [*refused, ("identity", "503")]
+        assert calls == [*refused, ("identity", "503")]
 
     def test_a_login_without_an_answer_is_keystones(self, cloud: FakeOpenStack):
-        told: list[tuple[str, str]] = []
+        calls: list[tuple[str, str]] = []
         with (
             connect(
                 options_of(cloud, request_timeout=timedelta(seconds=0.2)),
-                on_call=lambda service, verb, outcome, seconds: told.append((service, outcome)),
+                on_call=lambda service, verb, outcome, seconds: calls.append((service, outcome)),
             ) as driver,
             cloud.hanging(),
             pytest.raises(CloudBusy),
         ):
             driver.held(HOST)
-        assert told == [("identity", "timeout")]
+        assert calls == [("identity", "timeout")]
 
     def test_the_id_of_the_request_is_passed_on(self, cloud: FakeOpenStack):
         ids: list[str | None] = ["req-1", None]

@@ -140,7 +140,7 @@ class TestReserving:
             "tenure:home:compute-4": f"{numbers['rack-2']},{numbers['ssd']}",
         }
 
-    def test_gives_back_what_is_not_in_the_order_any_more(
+    def test_gives_back_a_host_removed_from_the_order(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
         driver.ensure_started(order(hosts[0], hosts[2]))
@@ -170,10 +170,10 @@ class TestReserving:
             assert ended(driver, order(*hosts[1:])).done
             assert (homes(cloud), opened) == (HOMES, [])
 
-    def test_tells_schedulers_of_all_hosts_in_the_end(
+    def test_schedulers_know_all_hosts_in_the_end(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        """The last thing that they hear of a rack is told when nothing else of it changes."""
+        """The last message about a rack is sent when no other change of it is under way."""
         rack = cloud.aggregate("rack-1")
         assert rack is not None
 
@@ -214,8 +214,8 @@ class TestReserving:
 
 def is_open(cloud: FakeOpenStack, host: str) -> bool:
     """Whether a host is closed by nothing."""
-    closing = [one for one in cloud.aggregates.values() if one.name not in RACKS]
-    return not any(host in one.hosts for one in closing)
+    closing = [aggregate for aggregate in cloud.aggregates.values() if aggregate.name not in RACKS]
+    return not any(host in aggregate.hosts for aggregate in closing)
 
 
 class Broken:
@@ -316,7 +316,7 @@ class TestDying:
                 break
         assert 8 < changes < MOST_CHANGES - 1
 
-    def test_another_reservation_does_not_take_what_is_not_back_yet(
+    def test_another_reservation_does_not_take_a_host_before_its_return(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
         first, second = order(hosts[0]), order(hosts[0], reservation_id="r-2")
@@ -333,7 +333,7 @@ class TestDying:
         assert ended(driver, second).done
         assert homes(cloud) == HOMES
 
-    def test_what_was_not_taken_is_left_to_the_reservation_that_took_it(
+    def test_an_end_leaves_a_host_to_the_reservation_that_took_it(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
         first, second = order(hosts[0]), order(hosts[0], reservation_id="r-2")
@@ -500,7 +500,7 @@ class TestDrift:
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef], away: ResourceRef
     ):
         wanted = order(hosts[1])
-        found = [(one.reservation_id, one.resource, one.what) for one in driver.drift(HOST, [wanted], [away])]
+        found = [(drift.reservation_id, drift.resource, drift.what) for drift in driver.drift(HOST, [wanted], [away])]
         assert found == [(None, away, "node-1.lab is not in its availability zone east")]
         driver.ensure_registered(HOST, away)
         assert driver.drift(HOST, [wanted], [away]) == []
@@ -525,7 +525,7 @@ class TestDrift:
         assert rack is not None
         group.hosts.clear()
         rack.hosts.append("compute-1")
-        assert [one.resource for one in driver.drift(HOST, [wanted], [])] == [hosts[0]]
+        assert [drift.resource for drift in driver.drift(HOST, [wanted], [])] == [hosts[0]]
         assert driver.ensure_started(wanted).done
         assert (homes(cloud), members(cloud, "r-1")) == (without("compute-1"), {"compute-1"})
         assert ended(driver, wanted).done

@@ -1,4 +1,4 @@
-"""What the owner of a lease is told of what a cloud answers."""
+"""The reasons that owners of leases read after errors of a cloud."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ BODY = '{"conflictingRequest": {"message": "host compute-7 has server 77"}}'
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 500])
-def test_what_the_cloud_tells_the_service_is_for_operators(status: int):
+def test_errors_of_our_own_requests_are_shown_to_operators_only(status: int):
     error = refusal(OURS, status, BODY)
     assert str(error) == f"Nova: host compute-7 has server 77 (HTTP {status})"
     assert error.reason.text == f"Nova answers with HTTP {status}."
 
 
-@pytest.mark.parametrize(("status", "is_told"), [(403, True), (409, True), (500, False)])
-def test_what_the_cloud_tells_in_the_owners_name_is_told_but_for_its_defects(status: int, is_told: bool):
-    assert ("compute-7" in refusal(OF_OWNER, status, BODY).reason.text) is is_told
+@pytest.mark.parametrize(("status", "is_shown"), [(403, True), (409, True), (500, False)])
+def test_errors_of_requests_as_the_owner_are_shown_except_server_errors(status: int, is_shown: bool):
+    assert ("compute-7" in refusal(OF_OWNER, status, BODY).reason.text) is is_shown
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "text"),
     [
         (CloudRefused("host compute-7"), "Region south: The cloud refuses what was asked of it."),
         (CloudRefused(Reason("No.", "host compute-7")), "Region south: No."),
@@ -38,7 +38,7 @@ def test_what_the_cloud_tells_in_the_owners_name_is_told_but_for_its_defects(sta
     ],
     ids=repr,
 )
-def test_a_region_is_named_to_the_owner_and_the_rest_to_operators(error: CloudError, told: str):
+def test_the_owner_reads_the_region_and_operators_the_whole_error(error: CloudError, text: str):
     class Failing(KindDriver):
         def ensure_started(self, order: Order) -> Progress:
             raise error
@@ -48,6 +48,6 @@ def test_a_region_is_named_to_the_owner_and_the_rest_to_operators(error: CloudEr
     router = Router({"south": Kinds({"physical:host": Failing()})})
     with pytest.raises(type(error)) as raised:
         router.ensure_started(order_of(resource_type="physical:host"))
-    assert raised.value.reason.text == told
+    assert raised.value.reason.text == text
     assert "host compute-7" in str(raised.value)
     assert str(raised.value).startswith("Region south: ")

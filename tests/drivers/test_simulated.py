@@ -179,10 +179,10 @@ class TestFleet:
         assert len({resource.capacity["MEMORY_MB"] for resource in found}) == 4
         assert len({resource.facts["availability_zone"] for resource in found}) == 3
         assert sum("CUSTOM_GPU_A100" in resource.traits for resource in found) == 5
-        assert all(("CUSTOM_GPU_A100" in one.traits) is (one.capacity["CUSTOM_GPU"] == 4) for one in found)
+        assert all(("CUSTOM_GPU_A100" in host.traits) is (host.capacity["CUSTOM_GPU"] == 4) for host in found)
         assert sum("CUSTOM_NVME" in resource.traits for resource in found) == 2
 
-    def test_does_not_bring_back_what_was_removed(self, cloud: SimulatedCloud):
+    def test_does_not_bring_back_a_removed_host(self, cloud: SimulatedCloud):
         cloud.world.remove_host("sim-host-020")
         cloud.world.ensure_hosts(20)
         assert len(cloud.discover(HOST)) == 19
@@ -248,7 +248,7 @@ def trusting(cloud: SimulatedCloud, order: Order) -> Order:
     return replace(order, trust_id=cloud.delegate(Actor("u", OWNER, frozenset({"member"}))))
 
 
-def test_the_journal_tells_what_happened_and_when(cloud: SimulatedCloud, clock: SimulatedClock):
+def test_the_journal_lists_each_effect_with_its_time(cloud: SimulatedCloud, clock: SimulatedClock):
     host = ResourceRef("4", "sim-host-004")
     order = trusting(cloud, order_of(host, resource_type=HOST))
     cloud.ensure_registered(HOST, host)
@@ -260,12 +260,12 @@ def test_the_journal_tells_what_happened_and_when(cloud: SimulatedCloud, clock: 
     cloud.ensure_ended(order)
     cloud.ensure_unregistered(HOST, host)
 
-    told = [
+    effects = [
         (effect.at - NOW, effect.verb, effect.kind, effect.reservation_id, effect.host, effect.subject)
         for effect in cloud.world.journal()
     ]
     hour = timedelta(hours=1)
-    assert told == [
+    assert effects == [
         (0 * hour, "delegate", EffectKind.TRUST_MADE, None, None, order.trust_id),
         (0 * hour, "ensure_registered", EffectKind.HOST_POOLED, None, "4", None),
         (0 * hour, "ensure_registered", EffectKind.PROVIDER_MADE, None, None, "blazar_sim-host-004"),

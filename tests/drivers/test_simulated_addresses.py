@@ -27,7 +27,10 @@ class SimulatedAddressRig(SimulatedRig):
 
     def holders(self) -> Mapping[str, Held]:
         found = self.cloud.world.addresses.floating_ips()
-        return {one.address: Held(one.project_id, one.tags, one.port_id is not None) for one in found.values()}
+        return {
+            address_held.address: Held(address_held.project_id, address_held.tags, address_held.port_id is not None)
+            for address_held in found.values()
+        }
 
     def take(self, address: str, project_id: str) -> None:
         self.cloud.world.addresses.take(address, project_id)

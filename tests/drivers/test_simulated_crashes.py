@@ -77,7 +77,7 @@ def assert_whole(path: Path, cloud: SimulatedCloud) -> None:
             case _:
                 pass
     assert place == {host.id: host.belongs_to for host in cloud.world.hosts()}
-    subjects = Counter((one.kind, one.host, one.subject) for one in cloud.world.journal() if one.subject)
+    subjects = Counter((effect.kind, effect.host, effect.subject) for effect in cloud.world.journal() if effect.subject)
     assert set(subjects.values()) <= {1}
 
 
@@ -97,7 +97,7 @@ def test_a_start_that_was_killed_is_completed_by_another_process(path: Path, eff
         cloud.clear_faults()
         cloud.ensure_started(order_for("r-1", "1,2,3"))
         assert cloud.world.groups()["r-1"].hosts == ("1", "2", "3")
-        taken = [one.host for one in cloud.world.journal("r-1") if one.kind == EffectKind.HOST_TAKEN]
+        taken = [effect.host for effect in cloud.world.journal("r-1") if effect.kind == EffectKind.HOST_TAKEN]
         assert sorted(taken, key=str) == ["1", "2", "3"]
         assert_whole(path, cloud)
 
@@ -132,7 +132,7 @@ def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("verb", "effects"),
-    [*(("ensure_started", one) for one in (1, 3, 6)), *(("ensure_ended", one) for one in (1, 3, 5))],
+    [*(("ensure_started", effects) for effects in (1, 3, 6)), *(("ensure_ended", effects) for effects in (1, 3, 5))],
 )
 def test_instances_survive_a_process_that_was_killed(path: Path, verb: str, effects: int):
     order = order_for("r-1", "1,2", "virtual:instance")
@@ -181,18 +181,18 @@ def test_a_process_that_is_killed_anywhere_leaves_a_whole_file(path: Path, round
 def test_processes_share_a_cloud(path: Path):
     """Four processes, two of which want the same hosts, all get on, and one is killed in the middle."""
     with (
-        worker("churn", str(path), "r-1", "1,2") as one,
-        worker("churn", str(path), "r-2", "2,3") as two,
-        worker("churn", str(path), "r-3", "4,5") as three,
+        worker("churn", str(path), "r-1", "1,2") as first,
+        worker("churn", str(path), "r-2", "2,3") as second,
+        worker("churn", str(path), "r-3", "4,5") as third,
         SimulatedCloud(path) as cloud,
     ):
-        assert said(three) == "round"
-        three.kill()
-        three.wait()
+        assert said(third) == "round"
+        third.kill()
+        third.wait()
         for _ in range(10):
-            assert said(one) == "round"
-            assert said(two) == "round"
-        for process in (one, two):
+            assert said(first) == "round"
+            assert said(second) == "round"
+        for process in (first, second):
             process.kill()
             process.wait()
         for reservation, hosts in (("r-1", "1,2"), ("r-2", "2,3"), ("r-3", "4,5")):
@@ -233,8 +233,8 @@ def test_sixteen_threads_make_each_effect_once(path: Path, in_memory: bool):
 
 
 @pytest.mark.races
-def test_of_sixteen_threads_that_want_the_same_host_exactly_one_gets_it(path: Path):
-    """Again and again; whoever has it gives it back only when all have tried."""
+def test_exactly_one_of_sixteen_threads_gets_the_same_host(path: Path):
+    """In twenty rounds; the holder gives the host back only after all threads have tried."""
     together = threading.Barrier(16, timeout=patience())
     holders: list[list[str]] = [[] for _ in range(20)]
 

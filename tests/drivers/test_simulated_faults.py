@@ -103,7 +103,7 @@ def test_a_failure_for_good_lasts_until_it_is_cleared(cloud: SimulatedCloud):
         (Fault(FaultKind.BUSY, "ensure_started", reservation_id="r-1", host="3"), False),
     ],
 )
-def test_a_fault_strikes_what_it_is_meant_for(cloud: SimulatedCloud, fault: Fault, struck: bool):
+def test_a_fault_strikes_only_matching_calls(cloud: SimulatedCloud, fault: Fault, struck: bool):
     cloud.inject(fault)
     order = order_of(*HOSTS[:2], resource_type=HOST)
     if struck:
@@ -159,7 +159,7 @@ def test_servers_vanish_when_the_time_has_come(cloud: SimulatedCloud, clock: Sim
     assert cloud.world.groups() == {}
 
 
-def test_a_slow_teardown_of_one_is_not_that_of_another(cloud: SimulatedCloud):
+def test_a_slow_teardown_of_a_host_does_not_slow_another(cloud: SimulatedCloud):
     cloud.inject(Fault(FaultKind.SLOW, "ensure_ended", host="1"))
     for number, host in enumerate(HOSTS[:2]):
         order = order_of(host, reservation_id=f"r-{number}", resource_type=HOST)
@@ -192,7 +192,7 @@ def test_a_block_holds_as_many_calls_as_asked(cloud: SimulatedCloud):
             call.result(timeout=patience())
 
 
-def test_nobody_is_blocked_without_a_fault(cloud: SimulatedCloud):
+def test_no_call_is_blocked_without_a_fault(cloud: SimulatedCloud):
     assert not cloud.wait_until_blocked(timeout_seconds=0.001)
 
 

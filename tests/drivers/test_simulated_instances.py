@@ -42,9 +42,9 @@ class SimulatedInstanceRig(SimulatedRig):
         flavor = self.cloud.world.instances.flavors().get(reservation_id)
         if flavor is None:
             return None
-        told = asdict(flavor)
-        assert not told.pop("is_public")
-        return told
+        document = asdict(flavor)
+        assert not document.pop("is_public")
+        return document
 
     def aggregate(self, reservation_id: str) -> Mapping[str, Any] | None:
         aggregate = self.cloud.world.instances.aggregates().get(reservation_id)

@@ -65,7 +65,8 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     def open(self) -> None:
         self.cloud = SimulatedCloud.create(hosts=len(FLEET), clock=SimulatedClock(NOW))
         self.trusts = {
-            one: self.cloud.delegate(Actor("u", project_of(one), frozenset({"member"}))) for one in RESERVATIONS
+            reservation_id: self.cloud.delegate(Actor("u", project_of(reservation_id), frozenset({"member"})))
+            for reservation_id in RESERVATIONS
         }
         self.foreign: set[str] = set()
         #: The hosts that each reservation has had since its last end, as the ledger knows them.
@@ -113,14 +114,14 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
         if progress.done:
             assert found == wanted.units
             assert self.cloud.drift(HOST, [wanted], []) == []
-            used = Counter(one.host for one in self.cloud.world.servers() if one.reservation_id == reservation)
+            used = Counter(server.host for server in self.cloud.world.servers() if server.reservation_id == reservation)
             assert all(count <= found.get(host, 0) for host, count in used.items())
 
     def check_group(self, reservation: str, affinity: bool | None) -> None:
         named = f"reservation:{reservation}"
-        groups = [one for one in self.cloud.world.instances.server_groups().values() if one.name == named]
+        groups = [group for group in self.cloud.world.instances.server_groups().values() if group.name == named]
         policies = [] if affinity is None else ["affinity" if affinity else "anti-affinity"]
-        assert [one.policy for one in groups] == policies
+        assert [group.policy for group in groups] == policies
 
     def last_order(self, reservation: str) -> Order:
         """The order to end the reservation."""
@@ -145,12 +146,12 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
 
     @rule(reservation=reservations)
     def boot(self, reservation: str) -> None:
-        before = Counter(one.host for one in self.cloud.world.servers() if one.reservation_id == reservation)
+        before = Counter(server.host for server in self.cloud.world.servers() if server.reservation_id == reservation)
         try:
             booted = self.cloud.world.instances.boot(project_of(reservation), reservation)
         except CloudRefused:
             return
-        host = {one.id: one.host for one in self.cloud.world.servers()}[booted]
+        host = {server.id: server.host for server in self.cloud.world.servers()}[booted]
         assert before[host] < self.cloud.world.instances.units(reservation)[host]
 
     @rule(host=st.sampled_from(FLEET))
@@ -272,7 +273,7 @@ def test_a_start_and_an_end_at_once_leave_nothing_that_an_end_does_not_take(path
 
 
 @pytest.mark.parametrize("effects", range(1, 8))
-def test_a_start_that_an_end_overtakes_leaves_what_the_next_end_takes(path: Path, effects: int):
+def test_the_next_end_removes_all_of_a_start_overtaken_by_an_end(path: Path, effects: int):
     wanted = order("r-1", {FLEET[0]: 2, FLEET[1]: 1})
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=effects))

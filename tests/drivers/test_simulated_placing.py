@@ -61,7 +61,7 @@ def test_a_server_takes_the_room_that_its_flavor_says(cloud: SimulatedCloud):
     assert cloud.world.instances.boot(OWNER, "1", host=host)
 
 
-def test_disk_is_asked_for_with_what_is_ephemeral_and_swap(cloud: SimulatedCloud):
+def test_disk_includes_ephemeral_and_swap(cloud: SimulatedCloud):
     fits = cloud.world.add_host("fits", facts={**SMALL, "local_gb": 101})
     with pytest.raises(NoValidHost):
         cloud.world.instances.boot(OWNER, "4", host=cloud.world.add_host("tight", facts=SMALL))
@@ -127,7 +127,7 @@ def test_capacity_and_limits_are_those_of_the_provider(cloud: SimulatedCloud):
         instances.boot(OWNER, "right", host=host)
 
 
-def test_what_is_reserved_never_counts_as_capacity(cloud: SimulatedCloud):
+def test_reserved_units_never_count_as_capacity(cloud: SimulatedCloud):
     before = cloud.discover(HOST)
     cloud.ensure_started(reserved(cloud, "1", "2", units=3))
     assert cloud.discover(HOST) == before
@@ -152,7 +152,7 @@ def test_a_flavor_that_is_not_to_be_seen_is_not_found(cloud: SimulatedCloud):
     assert cloud.world.instances.boot(OWNER, "6")
 
 
-def test_a_reservation_is_for_its_project_whoever_sees_the_flavor(cloud: SimulatedCloud):
+def test_access_to_the_flavor_gives_no_other_project_the_reservation(cloud: SimulatedCloud):
     cloud.ensure_started(reserved(cloud, "1"))
     cloud.world.instances.give_access("r-1", NEIGHBOUR)
     with pytest.raises(NoValidHost):
@@ -190,7 +190,7 @@ def test_an_end_finds_a_server_that_was_moved(cloud: SimulatedCloud):
     cloud.ensure_started(order)
     server = cloud.world.instances.boot(OWNER, "r-1")
     cloud.world.move_server(server, "8")
-    assert [one.host for one in cloud.world.servers()] == ["8"]
+    assert [server.host for server in cloud.world.servers()] == ["8"]
     assert cloud.ensure_ended(order).done
     assert cloud.world.servers() == []
 
@@ -224,8 +224,8 @@ def test_networks_come_and_go(cloud: SimulatedCloud):
     cloud.ensure_unregistered("virtual:floatingip", ref)
 
 
-def test_what_is_left_of_a_reservation_is_seen_whatever_it_is(cloud: SimulatedCloud):
-    """But for a resource class alone, which keeps nothing from anybody."""
+def test_any_leftover_of_a_reservation_is_found(cloud: SimulatedCloud):
+    """Except a resource class alone, which blocks no other reservation."""
     order = reserved(cloud, "1", affinity=True)
     cloud.ensure_started(order)
     world = cloud.world.instances

@@ -27,15 +27,15 @@ class SimulatedPreemptionRig(SimulatedInstanceRig):
         finally:
             self.clock.set(now)
 
-    def told(self, server: str) -> datetime | None:
+    def deadline_of(self, server: str) -> datetime | None:
         leaves_at = self._metadata(server).get("tenure:leaves_at")
         return None if leaves_at is None else datetime.fromisoformat(leaves_at)
 
     def is_stopped(self, server: str) -> bool:
-        return {one.id: one.stopped for one in self.cloud.world.servers()}[server]
+        return {booted.id: booted.stopped for booted in self.cloud.world.servers()}[server]
 
     def _metadata(self, server: str) -> dict[str, str]:
-        return {one.id: dict(one.metadata) for one in self.cloud.world.servers()}[server]
+        return {booted.id: dict(booted.metadata) for booted in self.cloud.world.servers()}[server]
 
 
 class TestPreemption(PreemptionContract):

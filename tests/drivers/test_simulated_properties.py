@@ -221,7 +221,7 @@ def test_a_start_with_any_faults_and_retries_has_each_effect_once(
                 except CloudBusy:
                     continue
                 break
-        changes = [one for one in cloud.world.journal("r-1") if one.kind != EffectKind.GROUP_CHANGED]
+        changes = [effect for effect in cloud.world.journal("r-1") if effect.kind != EffectKind.GROUP_CHANGED]
         kinds = Counter((effect.kind, effect.host) for effect in changes)
         expected = {(EffectKind.GROUP_MADE, None), (EffectKind.GROUP_REMOVED, None)} | {
             (kind, host.external_id) for kind in (EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED) for host in hosts

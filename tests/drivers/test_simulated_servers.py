@@ -18,8 +18,8 @@ class SimulatedServerRig(SimulatedRig):
         return self.clock.now()
 
     def found(self, server: str) -> Found | None:
-        one = next((one for one in self.cloud.world.servers() if one.id == server), None)
-        return None if one is None else Found(one.host or None, one.stopped, one.metadata)
+        found = next((booted for booted in self.cloud.world.servers() if booted.id == server), None)
+        return None if found is None else Found(found.host or None, found.stopped, found.metadata)
 
     def boot_small(self, project_id: str, metadata: Mapping[str, str] | None = None) -> str:
         last = self.resources()[-1]

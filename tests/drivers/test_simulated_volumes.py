@@ -20,8 +20,10 @@ class SimulatedVolumeRig(SimulatedRig):
 
     def volumes(self) -> Mapping[str, Found]:
         return {
-            one.id: Found(one.project_id, one.size_gb, one.pool, one.server_id is not None, one.snapshots)
-            for one in self.cloud.world.volumes.all().values()
+            volume.id: Found(
+                volume.project_id, volume.size_gb, volume.pool, volume.server_id is not None, volume.snapshots
+            )
+            for volume in self.cloud.world.volumes.all().values()
         }
 
     def delete(self, volume: str) -> None:

@@ -85,7 +85,7 @@ def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> No
     with SimulatedCloud.create(hosts=2) as cloud:
         router = Router({"": cloud}).beside({BENCH: laboratory, "lab:half-bench": laboratory})
         assert router.longest_call == timedelta(seconds=90)
-        assert [one.external_id for one in router.discover("physical:host")] == ["1", "2"]
+        assert [host.external_id for host in router.discover("physical:host")] == ["1", "2"]
         assert len(router.discover(BENCH)) == 4
         order = order_of(resource_type="lab:half-bench")
         assert router.ensure_started(order) == DONE

@@ -1,7 +1,7 @@
 """The contract of ``tenure.drivers.contract`` for floating IP addresses, as tests that every driver passes.
 
 A driver's own test module has a class that inherits ``AddressContract``, and a fixture ``rig`` that fits
-``AddressRig``: a fresh cloud with an external network, of which nobody has an address.
+``AddressRig``: a fresh cloud with an external network without floating IPs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_END = 4
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What somebody has: his project, the address's tags, and whether something uses it."""
+    """A floating IP: its project, its tags, and whether a port uses it."""
 
     project_id: str
     tags: frozenset[str]
@@ -49,7 +49,7 @@ class AddressRig(BareRig, Protocol):
     #: An external network, and one that is not.
     network_id: str
     private_network_id: str
-    #: Four addresses of a subnet of it that it hands out to nobody by itself.
+    #: Four addresses of a subnet of it outside of its allocation pools.
     addresses: tuple[str, str, str, str]
     #: What cannot be registered: its gateway, an address of a pool, one of no subnet.
     gateway: str
@@ -57,9 +57,9 @@ class AddressRig(BareRig, Protocol):
     elsewhere: str
 
     def holders(self) -> Mapping[str, Held]:
-        """Who has which address of the network."""
+        """The floating IPs of the network, by address."""
 
-    # To meddle: somebody does so behind our back
+    # Changes by others
 
     def take(self, address: str, project_id: str) -> None:
         """Get the address, for that project."""
@@ -68,7 +68,7 @@ class AddressRig(BareRig, Protocol):
         """Delete the floating IP of that address."""
 
     def associate(self, address: str) -> None:
-        """Have something use the address."""
+        """Let a port use the address."""
 
     def change_tags(self, address: str, tags: Iterable[str]) -> None:
         """Replace the tags of the address."""
@@ -95,13 +95,13 @@ def addressed(
     return replace(
         order,
         parameters={"network_id": rig.network_id, "amount": len(addresses), "required_floatingips": []},
-        units={one.external_id: 1 for one in refs},
+        units={resource.external_id: 1 for resource in refs},
         returning=tuple(ref(rig, address) for address in returning),
     )
 
 
 def given(project_id: str, reservation_id: str = "r-1", *, in_use: bool = False) -> Held:
-    """What an address looks like that a reservation has."""
+    """The floating IP of a reservation."""
     return Held(project_id, frozenset({"blazar", f"reservation:{reservation_id}"}), in_use)
 
 
@@ -110,7 +110,7 @@ class AddressContract:
 
     # Looking up
 
-    def test_tells_of_an_address(self, rig: AddressRig):
+    def test_finds_an_address(self, rig: AddressRig):
         address = rig.addresses[0]
         found = rig.driver.look_up(FLOATING_IP, f"{rig.network_id}/{address}")
         assert found.resource_type == FLOATING_IP
@@ -122,13 +122,13 @@ class AddressContract:
         assert set(found.facts) == {"floating_network_id", "floating_ip_address", "subnet_id"}
         assert json.loads(json.dumps(dict(found.facts))) == dict(found.facts)
 
-    def test_tells_of_an_address_that_somebody_has(self, rig: AddressRig):
+    def test_finds_an_address_of_another_project(self, rig: AddressRig):
         reference = f"{rig.network_id}/{rig.addresses[0]}"
         before = rig.driver.look_up(FLOATING_IP, reference)
         rig.take(rig.addresses[0], rig.neighbour)
         assert rig.driver.look_up(FLOATING_IP, reference) == before
 
-    def test_refuses_what_the_network_hands_out_itself(self, rig: AddressRig):
+    def test_refuses_the_gateway_and_pooled_addresses(self, rig: AddressRig):
         for address in (rig.gateway, rig.pooled):
             with pytest.raises(CloudRefused, match=address) as caught:
                 rig.driver.look_up(FLOATING_IP, f"{rig.network_id}/{address}")
@@ -145,8 +145,8 @@ class AddressContract:
         with pytest.raises(CloudNotFound, match=rig.elsewhere):
             rig.driver.look_up(FLOATING_IP, f"{rig.network_id}/{rig.elsewhere}")
 
-    def test_does_not_find_what_nothing_can_have(self, rig: AddressRig):
-        """The address of the subnet itself, and the one by which all in it are meant."""
+    def test_does_not_find_network_and_broadcast_addresses(self, rig: AddressRig):
+        """The network address and the broadcast address of the subnet."""
         subnet = ip_network(f"{rig.gateway}/24", strict=False)
         for address in (subnet.network_address, subnet.broadcast_address):
             with pytest.raises(CloudNotFound, match=str(address)):
@@ -172,7 +172,7 @@ class AddressContract:
         assert rig.effects() == before
         assert rig.holders() == {}
 
-    def test_an_address_that_somebody_has_is_not_registered(self, rig: AddressRig):
+    def test_an_address_of_another_project_is_not_registered(self, rig: AddressRig):
         resource = ref(rig, rig.addresses[0])
         rig.take(resource.name, rig.neighbour)
         with pytest.raises(ResourceOccupied) as caught:
@@ -181,7 +181,7 @@ class AddressContract:
         rig.driver.ensure_unregistered(FLOATING_IP, resource)
         assert rig.holders() == {resource.name: Held(rig.neighbour, frozenset())}
 
-    def test_what_a_reservation_has_stays_registered(self, rig: AddressRig):
+    def test_a_reserved_address_stays_registered(self, rig: AddressRig):
         order = addressed(rig, rig.addresses[0])
         rig.driver.ensure_started(order)
         before = rig.effects()
@@ -223,7 +223,7 @@ class AddressContract:
             rig.addresses[2]: given(rig.owner),
         }
 
-    def test_what_is_no_longer_in_the_order_is_given_up(self, rig: AddressRig):
+    def test_an_address_removed_from_the_order_is_given_up(self, rig: AddressRig):
         first, second, third, _ = rig.addresses
         rig.driver.ensure_started(addressed(rig, first, second))
         rig.associate(first)
@@ -243,7 +243,7 @@ class AddressContract:
         rig.driver.ensure_started(addressed(rig, first, reservation_id="r-2"))
         assert rig.holders() == {second: given(rig.owner), first: given(rig.owner, "r-2")}
 
-    def test_an_address_that_another_has_stops_a_start(self, rig: AddressRig):
+    def test_an_address_of_another_project_stops_a_start(self, rig: AddressRig):
         rig.take(rig.addresses[1], rig.neighbour)
         before = rig.effects()
         with pytest.raises(ResourceOccupied) as caught:
@@ -255,7 +255,7 @@ class AddressContract:
         rig.release(rig.addresses[1])
         assert rig.driver.ensure_started(addressed(rig, *rig.addresses[:3])).done
 
-    def test_an_address_that_is_lost_to_another_costs_nothing_else(self, rig: AddressRig):
+    def test_an_address_lost_to_another_project_costs_no_other_address(self, rig: AddressRig):
         order = addressed(rig, *rig.addresses[:2])
         rig.driver.ensure_started(order)
         rig.associate(rig.addresses[1])
@@ -271,7 +271,7 @@ class AddressContract:
             rig.addresses[2]: given(rig.owner),
         }
 
-    def test_a_start_gives_all_but_what_is_not_there(self, rig: AddressRig):
+    def test_a_start_gives_all_addresses_except_missing_ones(self, rig: AddressRig):
         order = addressed(rig, rig.elsewhere, rig.addresses[0])
         with pytest.raises(ResourceMissing) as caught:
             rig.driver.ensure_started(order)
@@ -299,8 +299,8 @@ class AddressContract:
         assert rig.driver.ensure_ended(order).done
         assert rig.effects() == before
 
-    def test_an_end_frees_what_its_owner_has_hidden(self, rig: AddressRig):
-        """Also where nothing says any more for whom it was made; but not what he gets himself when all is over."""
+    def test_an_end_frees_an_address_without_its_tags(self, rig: AddressRig):
+        """Before the end is recorded; afterwards the owner may have the address for himself."""
         order = addressed(rig, rig.addresses[0])
         rig.driver.ensure_started(order)
         rig.release(rig.addresses[0])
@@ -312,7 +312,7 @@ class AddressContract:
         assert rig.driver.ensure_ended(over).done
         assert rig.holders() == {rig.addresses[0]: Held(rig.owner, frozenset())}
 
-    def test_an_end_leaves_alone_what_others_have_by_now(self, rig: AddressRig):
+    def test_an_end_spares_an_address_taken_by_another_project(self, rig: AddressRig):
         order = addressed(rig, rig.addresses[0])
         rig.driver.ensure_started(order)
         rig.release(rig.addresses[0])
@@ -320,7 +320,7 @@ class AddressContract:
         assert rig.driver.ensure_ended(order).done
         assert rig.holders() == {rig.addresses[0]: Held(rig.neighbour, frozenset())}
 
-    def test_what_never_started_ends_without_effect(self, rig: AddressRig):
+    def test_ending_an_unstarted_reservation_changes_nothing(self, rig: AddressRig):
         before = rig.effects()
         assert rig.driver.ensure_ended(addressed(rig, *rig.addresses)).done
         assert rig.effects() == before
@@ -332,24 +332,24 @@ class AddressContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(bare)).done
         assert rig.holders() == {}
 
-    # What is held
+    # Held reservations
 
     def test_knows_which_reservations_have_addresses(self, rig: AddressRig):
-        one, two = addressed(rig, rig.addresses[0]), addressed(rig, rig.addresses[1], reservation_id="r-2")
+        first, second = addressed(rig, rig.addresses[0]), addressed(rig, rig.addresses[1], reservation_id="r-2")
         rig.take(rig.addresses[2], rig.neighbour)
         assert list(rig.driver.held(FLOATING_IP)) == []
-        for order in (one, two):
+        for order in (first, second):
             rig.driver.ensure_started(order)
         rig.reopen()
         assert set(rig.driver.held(FLOATING_IP)) == {"r-1", "r-2"}
-        rig.driver.ensure_ended(one)
+        rig.driver.ensure_ended(first)
         assert set(rig.driver.held(FLOATING_IP)) == {"r-2"}
         assert list(rig.driver.held("physical:host")) == []
 
-    # What is not as it should be
+    # Drift
 
     def drift(self, rig: AddressRig, orders: Iterable[Order], *pooled: str) -> list[tuple[str | None, str | None]]:
-        """What is wrong, by reservation and address; and that the look for it changed nothing."""
+        """The drift by reservation and address; looking for it changes nothing."""
         before = rig.effects()
         drifts = rig.driver.drift(FLOATING_IP, list(orders), [ref(rig, address) for address in pooled])
         assert rig.effects() == before
@@ -357,11 +357,11 @@ class AddressContract:
         return [(drift.reservation_id, drift.resource.name if drift.resource else None) for drift in drifts]
 
     def test_sees_no_drift_where_all_is_well(self, rig: AddressRig):
-        one, two = addressed(rig, rig.addresses[0]), addressed(rig, *rig.addresses[1:3], reservation_id="r-2")
-        for order in (one, two):
+        first, second = addressed(rig, rig.addresses[0]), addressed(rig, *rig.addresses[1:3], reservation_id="r-2")
+        for order in (first, second):
             rig.driver.ensure_started(order)
         rig.associate(rig.addresses[0])
-        assert self.drift(rig, [one, two], rig.addresses[3]) == []
+        assert self.drift(rig, [first, second], rig.addresses[3]) == []
 
     @pytest.mark.parametrize("tags", [[], ["blazar"], ["reservation:r-1"], ["blazar", "mine"]])
     def test_sees_tags_that_are_gone_and_a_start_mends_them(self, rig: AddressRig, tags: list[str]):
@@ -394,7 +394,7 @@ class AddressContract:
         assert self.drift(rig, [order]) == []
         assert set(rig.holders()) == set(rig.addresses[:2])
 
-    def test_sees_an_address_that_another_has(self, rig: AddressRig):
+    def test_sees_an_address_taken_by_another_project(self, rig: AddressRig):
         order = addressed(rig, rig.addresses[0])
         rig.driver.ensure_started(order)
         rig.release(rig.addresses[0])
@@ -402,7 +402,7 @@ class AddressContract:
             rig.take(address, rig.neighbour)
         assert self.drift(rig, [order], *rig.addresses[1:]) == [("r-1", rig.addresses[0]), (None, rig.addresses[1])]
 
-    def test_those_that_strangers_have_are_not_well(self, rig: AddressRig):
+    def test_addresses_of_other_projects_are_unhealthy(self, rig: AddressRig):
         ours, free, lost, unknown = rig.addresses
         rig.driver.ensure_started(addressed(rig, ours))
         for address in (lost, unknown):
@@ -418,8 +418,8 @@ class AddressContract:
         assert len(health) == len(registered)
         assert rig.driver.check(FLOATING_IP) == {}
 
-    def test_what_the_owner_has_of_his_own_is_taken_over(self, rig: AddressRig):
-        """He may write to what says that it is his reservation's, and so hide it."""
+    def test_a_start_takes_over_the_owners_own_address(self, rig: AddressRig):
+        """The owner may change the tags of a floating IP, and so hide that it is his reservation's."""
         order = addressed(rig, rig.addresses[0])
         rig.take(rig.addresses[0], rig.owner)
         rig.associate(rig.addresses[0])
@@ -435,7 +435,7 @@ class AddressContract:
         rig.driver.ensure_started(order)
         assert set(rig.holders()) == {rig.addresses[0]}
 
-    def test_what_is_left_over_is_no_drift(self, rig: AddressRig):
+    def test_leftover_addresses_are_no_drift(self, rig: AddressRig):
         rig.driver.ensure_started(addressed(rig, rig.addresses[0]))
         assert self.drift(rig, [], *rig.addresses) == []
 

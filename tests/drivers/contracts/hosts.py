@@ -38,10 +38,10 @@ class Rig(BareRig, Protocol):
         """The cloud's resources, ordered by external id."""
 
     def boot(self, resource: ResourceRef, project_id: str, reservation_id: str | None = None) -> str | None:
-        """Boot a server there as a user does; its id, or None when the cloud would not have it."""
+        """Boot a server there as a user does; its id, or None when the cloud refuses it."""
 
     def force(self, resource: ResourceRef, project_id: str) -> str:
-        """Boot a server there whoever may use it, as an administrator; its id."""
+        """Boot a server there as an administrator, whatever project the resource is reserved for; its id."""
 
     def servers(self) -> set[str]:
         """The ids of all servers that are there, or still vanishing."""
@@ -53,7 +53,7 @@ class Rig(BareRig, Protocol):
         """From now on servers do not vanish, and images do not get ready."""
 
     def let_go(self) -> None:
-        """They do again."""
+        """From now on they vanish and get ready again."""
 
     def delete(self, server: str) -> None:
         """The server's own user deletes it, and it is gone."""
@@ -67,16 +67,16 @@ class Rig(BareRig, Protocol):
         """Add another resource of the same name."""
 
     def take_out(self, resource: ResourceRef) -> None:
-        """Somebody takes the resource out of whatever Tenure put it in."""
+        """Another user takes the resource out of the aggregate where Tenure put it."""
 
     def drop_group(self, order: Order) -> None:
-        """Somebody deletes what the driver made for the reservation; its servers stay."""
+        """Another user deletes the aggregate of the reservation; its servers stay."""
 
     def put_in(self, resource: ResourceRef, order: Order) -> None:
-        """Somebody puts the resource, wherever it is, into what the driver made for the reservation."""
+        """Another user puts the resource, wherever it is, into the aggregate of the reservation."""
 
     def change_owner(self, order: Order, project_id: str) -> None:
-        """Somebody gives what the driver made for the reservation to another project."""
+        """Another user gives the aggregate of the reservation to another project."""
 
 
 def ordered(
@@ -107,7 +107,7 @@ def drift_of(rig: Rig, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -
 class DriverContract:
     """What every driver does."""
 
-    #: Whether ``held`` names a reservation whose servers run and whose group somebody deleted.
+    #: Whether ``held`` names a reservation whose servers run and whose group was deleted.
     sees_servers_without_group = True
     #: Whether hosts change hands while servers of others are on them. Newer Novas do not let a host with servers change
     #: its zone.
@@ -136,7 +136,7 @@ class DriverContract:
             assert resource.capacity
             assert json.loads(json.dumps(dict(resource.facts))) == dict(resource.facts)
 
-    def test_discovers_also_what_is_registered_or_reserved(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_discovers_also_registered_and_reserved_resources(self, rig: Rig, hosts: list[ResourceRef]):
         before = rig.driver.discover(rig.resource_type)
         rig.driver.ensure_started(ordered(rig, hosts[0]))
         assert rig.driver.discover(rig.resource_type) == before
@@ -147,7 +147,7 @@ class DriverContract:
             assert rig.driver.look_up(rig.resource_type, resource.name) == resource
 
     @pytest.mark.parametrize("reference", ["", "no-such-thing", "999999", "0", "-1", "²", "1 ", "x" * 300])
-    def test_does_not_find_what_is_not_there(self, rig: Rig, reference: str):
+    def test_does_not_find_an_unknown_reference(self, rig: Rig, reference: str):
         with pytest.raises(CloudNotFound):
             rig.driver.look_up(rig.resource_type, reference)
 
@@ -215,7 +215,7 @@ class DriverContract:
         rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
         assert rig.effects() == before
 
-    def test_what_a_reservation_holds_is_not_unregistered(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_a_reserved_resource_is_not_unregistered(self, rig: Rig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(ordered(rig, hosts[0]))
         with pytest.raises(CloudBusy):
             rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
@@ -277,7 +277,7 @@ class DriverContract:
         assert rig.boot(hosts[0], rig.owner, "r-1") is None
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
 
-    def test_what_is_no_longer_in_the_order_goes_back_to_the_pool(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_a_host_removed_from_the_order_returns_to_the_pool(self, rig: Rig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(ordered(rig, *hosts[:2]))
         kept, dropped = rig.boot(hosts[1], rig.owner, "r-1"), rig.boot(hosts[0], rig.owner, "r-1")
         smaller = ordered(rig, *hosts[1:], returning=(hosts[0],))
@@ -290,7 +290,7 @@ class DriverContract:
         rig.driver.ensure_started(ordered(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
         assert rig.boot(hosts[0], rig.neighbour, "r-2")
 
-    def test_what_still_vanishes_is_not_given_up(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_a_host_is_not_given_up_while_its_servers_vanish(self, rig: Rig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(ordered(rig, *hosts[:2]))
         assert rig.boot(hosts[0], rig.owner, "r-1")
         rig.hold()
@@ -315,7 +315,7 @@ class DriverContract:
         assert foreign <= rig.servers()
         assert all(rig.boot(resource, rig.owner, "r-1") is None for resource in hosts)
 
-    def test_foreign_servers_on_what_it_has_do_not_disturb_a_running_reservation(
+    def test_foreign_servers_on_its_hosts_do_not_disturb_a_running_reservation(
         self, rig: Rig, hosts: list[ResourceRef]
     ):
         order = ordered(rig, *hosts[:2])
@@ -328,7 +328,7 @@ class DriverContract:
             assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
             assert rig.servers() == {foreign}
             return
-        progress = until(rig, lambda: rig.driver.ensure_ended(order), lambda one: foreign in str(one.reason))
+        progress = until(rig, lambda: rig.driver.ensure_ended(order), lambda progress: foreign in str(progress.reason))
         assert not progress.done
         assert foreign in str(progress.reason)
         assert rig.servers() == {foreign}
@@ -338,7 +338,7 @@ class DriverContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert list(rig.driver.held(rig.resource_type)) == []
 
-    def test_a_start_waits_for_the_end_of_the_one_before(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_a_start_waits_for_the_end_of_the_previous_reservation(self, rig: Rig, hosts: list[ResourceRef]):
         first = ordered(rig, *hosts[:2])
         second = ordered(rig, *hosts[1:], reservation_id="r-2", project_id=rig.neighbour)
         rig.driver.ensure_started(first)
@@ -368,7 +368,7 @@ class DriverContract:
         assert rig.boot(hosts[1], rig.owner, "r-1")
         assert rig.boot(hosts[0], rig.owner, "r-2")
 
-    def test_a_start_hands_over_all_but_what_is_not_there(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_a_start_hands_over_all_hosts_except_missing_ones(self, rig: Rig, hosts: list[ResourceRef]):
         rig.remove(hosts[0])
         with pytest.raises(ResourceMissing) as caught:
             rig.driver.ensure_started(ordered(rig, *hosts))
@@ -376,8 +376,8 @@ class DriverContract:
         assert all(rig.boot(resource, rig.owner, "r-1") for resource in hosts[1:])
         assert finished(rig, lambda: rig.driver.ensure_ended(ordered(rig, *hosts))).done
 
-    def test_what_the_order_names_otherwise_is_not_given_up(self, rig: Rig, hosts: list[ResourceRef]):
-        """A cloud that lists a host by another id for a while, or not at all, costs nobody his servers."""
+    def test_a_host_listed_by_another_id_is_not_given_up(self, rig: Rig, hosts: list[ResourceRef]):
+        """A cloud may list a host by another id for a while, or not at all: its servers stay."""
         rig.driver.ensure_started(ordered(rig, *hosts[:2]))
         server = rig.boot(hosts[0], rig.owner, "r-1")
         unlisted = replace(hosts[0], external_id="4711")
@@ -388,7 +388,7 @@ class DriverContract:
         assert server in rig.servers()
         assert rig.boot(hosts[0], rig.owner, "r-1")
 
-        # What the ledger says it gives up goes all the same.
+        # A host that the ledger gives up is given up all the same.
         def give_up() -> Progress:
             with pytest.raises(ResourceMissing):
                 rig.driver.ensure_started(replace(order, returning=(hosts[0],)))
@@ -396,7 +396,7 @@ class DriverContract:
 
         assert finished(rig, give_up).done
 
-    def test_a_start_repairs_what_others_took_apart(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_a_start_repairs_changes_by_others(self, rig: Rig, hosts: list[ResourceRef]):
         order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
         server = rig.boot(hosts[2], rig.owner, "r-1")
@@ -472,12 +472,12 @@ class DriverContract:
             rig.driver.before_end(order, "snapshot")
         assert rig.images() == []
         assert server in rig.servers()
-        # Without it, all that is lost is what is done as the owner.
+        # Without a trust, only actions as the owner are lost.
         rig.driver.ensure_started(order)
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()
 
-    def test_a_trust_is_revoked_as_often_as_one_likes(self, rig: Rig):
+    def test_revoking_a_trust_again_changes_nothing(self, rig: Rig):
         caller = rig.caller(rig.owner)
         first, second = rig.driver.delegate(caller), rig.driver.delegate(caller)
         assert first != second
@@ -514,12 +514,12 @@ class DriverContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.effects() == before
 
-    def test_what_never_started_ends_without_effect(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_ending_an_unstarted_reservation_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
         before = rig.effects()
         assert finished(rig, lambda: rig.driver.ensure_ended(ordered(rig, *hosts))).done
         assert rig.effects() == before
 
-    def test_an_old_order_does_not_touch_what_the_next_one_has(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_ending_an_old_order_spares_the_next_reservation(self, rig: Rig, hosts: list[ResourceRef]):
         first = ordered(rig, *hosts)
         second = ordered(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour)
         rig.driver.ensure_started(first)
@@ -551,7 +551,7 @@ class DriverContract:
         assert rig.servers() == set()
         assert list(rig.driver.held(rig.resource_type)) == []
 
-    def test_the_end_copes_with_what_others_took_apart(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_an_end_succeeds_after_hosts_and_group_are_removed(self, rig: Rig, hosts: list[ResourceRef]):
         order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
         for resource in hosts:
@@ -572,34 +572,34 @@ class DriverContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()
 
-    # What is held
+    # Held reservations
 
     def test_knows_which_reservations_have_effects(self, rig: Rig, hosts: list[ResourceRef]):
-        one = ordered(rig, hosts[0])
-        two = ordered(rig, hosts[1], reservation_id="r-2")
+        first = ordered(rig, hosts[0])
+        second = ordered(rig, hosts[1], reservation_id="r-2")
         assert set(rig.driver.held(rig.resource_type)) == set()
-        rig.driver.ensure_started(one)
-        rig.driver.ensure_started(two)
+        rig.driver.ensure_started(first)
+        rig.driver.ensure_started(second)
         assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2"}
         rig.reopen()
         assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2"}
-        assert finished(rig, lambda: rig.driver.ensure_ended(one)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(first)).done
         assert set(rig.driver.held(rig.resource_type)) == {"r-2"}
 
-    # What is not as it should be
+    # Drift
 
     def test_sees_no_drift_where_all_is_well(self, rig: Rig, hosts: list[ResourceRef]):
         assert drift_of(rig, [], hosts) == []
-        one, two = ordered(rig, hosts[0]), ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)
-        for order in (one, two):
+        first, second = ordered(rig, hosts[0]), ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)
+        for order in (first, second):
             rig.driver.ensure_started(order)
         rig.boot(hosts[0], rig.owner, "r-1")
-        assert drift_of(rig, [one, two], hosts[2:]) == []
+        assert drift_of(rig, [first, second], hosts[2:]) == []
 
-    def test_sees_what_was_taken_out_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_sees_a_removed_host_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
         order, other = ordered(rig, *hosts[:2]), ordered(rig, hosts[2], reservation_id="r-2")
-        for one in (order, other):
-            rig.driver.ensure_started(one)
+        for reservation in (order, other):
+            rig.driver.ensure_started(reservation)
         rig.take_out(hosts[0])
         (drift,) = drift_of(rig, [order, other], [])
         assert (drift.reservation_id, drift.resource) == ("r-1", hosts[0])
@@ -618,7 +618,7 @@ class DriverContract:
         assert drift_of(rig, [order], hosts[2:]) == []
         assert rig.boot(hosts[0], rig.owner, "r-1")
 
-    def test_sees_a_group_that_is_somebody_elses_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_sees_a_group_of_another_project_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
         order = ordered(rig, hosts[0])
         rig.driver.ensure_started(order)
         rig.change_owner(order, rig.neighbour)
@@ -640,16 +640,16 @@ class DriverContract:
         assert rig.boot(hosts[1], rig.owner, "r-1") is None
 
     def test_sees_a_resource_in_the_wrong_group(self, rig: Rig, hosts: list[ResourceRef]):
-        one, two = ordered(rig, hosts[0]), ordered(rig, hosts[1], reservation_id="r-2")
-        for order in (one, two):
+        first, second = ordered(rig, hosts[0]), ordered(rig, hosts[1], reservation_id="r-2")
+        for order in (first, second):
             rig.driver.ensure_started(order)
         rig.take_out(hosts[1])
-        rig.put_in(hosts[1], one)
-        drifts = drift_of(rig, [one, two], hosts[2:])
+        rig.put_in(hosts[1], first)
+        drifts = drift_of(rig, [first, second], hosts[2:])
         assert {(drift.reservation_id, drift.resource) for drift in drifts} == {("r-1", hosts[1]), ("r-2", hosts[1])}
-        rig.driver.ensure_started(one)
-        rig.driver.ensure_started(two)
-        assert drift_of(rig, [one, two], hosts[2:]) == []
+        rig.driver.ensure_started(first)
+        rig.driver.ensure_started(second)
+        assert drift_of(rig, [first, second], hosts[2:]) == []
 
     def test_sees_a_free_resource_outside_the_pool_and_registering_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
         order = ordered(rig, hosts[0])
@@ -661,11 +661,11 @@ class DriverContract:
         assert drift_of(rig, [order], hosts[1:]) == []
         assert rig.boot(hosts[1], rig.neighbour) is None
 
-    def test_what_is_gone_or_left_over_is_no_drift(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_missing_hosts_and_leftovers_are_no_drift(self, rig: Rig, hosts: list[ResourceRef]):
         left_over = ordered(rig, hosts[0])
         order = ordered(rig, hosts[1], reservation_id="r-2")
-        for one in (left_over, order):
-            rig.driver.ensure_started(one)
+        for reservation in (left_over, order):
+            rig.driver.ensure_started(reservation)
         rig.remove(hosts[1])
         assert drift_of(rig, [order], [hosts[0], hosts[2]]) == []
 

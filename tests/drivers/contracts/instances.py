@@ -40,8 +40,8 @@ LONGEST_END = 17
 class InstanceRig(Rig, Protocol):
     """A driver, and the cloud behind it. Its ``resource_type`` is that of hosts; a reservation is named by its id."""
 
-    #: A flavor that everybody may use, with extra specs, and one that only ``neighbour`` sees; servers of the first fit
-    #: on every host.
+    #: A public flavor with extra specs, and a private flavor of ``neighbour``. Servers of the public flavor fit on
+    #: every host.
     flavor_id: str
     private_flavor_id: str
 
@@ -65,9 +65,9 @@ class InstanceRig(Rig, Protocol):
         """All server groups by id: name, project and policy."""
 
     def traces(self, reservation_id: str) -> set[str]:
-        """What there is of it: flavor, aggregate, resource class, inventory, server group."""
+        """Its remaining objects: flavor, aggregate, resource class, inventory, server group."""
 
-    # To meddle: somebody does so behind our back
+    # Changes by others
 
     def delete_flavor(self, reservation_id: str) -> None: ...
 
@@ -144,7 +144,7 @@ def class_of(reservation_id: str) -> str:
 
 
 def progress_of(call: Callable[[], Progress]) -> Progress:
-    """What the call says; for one that misses a resource, that it has done what it could."""
+    """The progress of the call; done, if a resource is missing."""
     try:
         return call()
     except ResourceMissing:
@@ -161,7 +161,7 @@ MEDDLING: dict[str, Callable[[InstanceRig, list[ResourceRef]], None]] = {
     "the owner is locked out": lambda rig, _: rig.take_access("r-1", rig.owner),
     "the aggregate is deleted": lambda rig, _: rig.delete_aggregate("r-1"),
     "the aggregate is another's": lambda rig, _: rig.change_aggregate("r-1", "filter_tenant_id", rig.neighbour),
-    "the aggregate is nobody's": lambda rig, _: rig.change_aggregate("r-1", "blazar:owner", None),
+    "the aggregate has no owner": lambda rig, _: rig.change_aggregate("r-1", "blazar:owner", None),
     "a host is taken out": lambda rig, hosts: rig.take_from_aggregate("r-1", hosts[0]),
     "a strange host is added": lambda rig, hosts: rig.add_to_aggregate("r-1", hosts[2]),
     "a host has less": lambda rig, hosts: rig.set_units("r-1", hosts[0], 1),
@@ -174,7 +174,7 @@ MEDDLING: dict[str, Callable[[InstanceRig, list[ResourceRef]], None]] = {
 class InstanceContract:
     """What every driver does for instances."""
 
-    #: Whether servers of a reservation are found after somebody has deleted its flavor.
+    #: Whether servers of a reservation are found after its flavor was deleted.
     finds_servers_without_flavor = True
 
     @pytest.fixture
@@ -187,7 +187,7 @@ class InstanceContract:
 
     # Flavors of the cloud
 
-    def test_tells_of_a_flavor_that_the_caller_sees(self, rig: InstanceRig):
+    def test_fetches_a_flavor_visible_to_the_caller(self, rig: InstanceRig):
         fact = rig.driver.fetch("flavor", rig.flavor_id, rig.caller(rig.owner))
         assert fact["id"] == rig.flavor_id
         assert fact["name"]
@@ -195,14 +195,14 @@ class InstanceContract:
         assert fact["extra_specs"]
         assert json.loads(json.dumps(dict(fact))) == dict(fact)
 
-    def test_does_not_tell_of_a_flavor_that_the_caller_does_not_see(self, rig: InstanceRig):
+    def test_does_not_fetch_a_flavor_invisible_to_the_caller(self, rig: InstanceRig):
         seen = rig.driver.fetch("flavor", rig.private_flavor_id, rig.caller(rig.neighbour))
         assert seen["id"] == rig.private_flavor_id
         for unseen in (rig.private_flavor_id, "no-such-flavor", ""):
             with pytest.raises(CloudNotFound):
                 rig.driver.fetch("flavor", unseen, rig.caller(rig.owner))
 
-    def test_does_not_tell_of_what_it_does_not_know(self, rig: InstanceRig):
+    def test_fetching_an_unknown_kind_finds_nothing(self, rig: InstanceRig):
         with pytest.raises(CloudNotFound):
             rig.driver.fetch("spell", rig.flavor_id, rig.caller(rig.owner))
 
@@ -290,18 +290,18 @@ class InstanceContract:
             assert rig.boot(resource, rig.owner, "r-1") is None
 
     def test_a_host_serves_several_reservations(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        one = instances(rig, hosts[0], units=2)
-        two = instances(rig, *hosts[:2], reservation_id="r-2", project_id=rig.neighbour)
-        rig.driver.ensure_started(one)
-        rig.driver.ensure_started(two)
+        first = instances(rig, hosts[0], units=2)
+        second = instances(rig, *hosts[:2], reservation_id="r-2", project_id=rig.neighbour)
+        rig.driver.ensure_started(first)
+        rig.driver.ensure_started(second)
         assert boots(rig, hosts[0]) == 2
         assert boots(rig, hosts[0], "r-2", rig.neighbour) == 1
         assert rig.boot_reserved(hosts[1], rig.owner, "r-2") is None
-        assert finished(rig, lambda: rig.driver.ensure_ended(one)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(first)).done
         assert boots(rig, hosts[1], "r-2", rig.neighbour) == 1
         assert len(rig.servers()) == 2
 
-    def test_what_a_start_makes_is_as_clients_of_blazar_know_it(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_a_start_makes_the_flavor_and_aggregate_of_blazar(self, rig: InstanceRig, hosts: list[ResourceRef]):
         progress = rig.driver.ensure_started(instances(rig, *hosts[:2], units=(2, 1)))
         flavor, aggregate = rig.flavor("r-1"), rig.aggregate("r-1")
         assert flavor is not None
@@ -370,7 +370,7 @@ class InstanceContract:
         assert [boots(rig, resource) for resource in hosts] == [2, 1, 0]
         assert server in rig.servers()
 
-    def test_what_is_no_longer_in_the_order_is_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_a_host_removed_from_the_order_is_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(instances(rig, *hosts[:2]))
         dropped, kept = (rig.boot_reserved(resource, rig.owner) for resource in hosts[:2])
         moved = instances(rig, *hosts[1:], returning=(hosts[0],))
@@ -400,7 +400,7 @@ class InstanceContract:
         assert rig.servers() == {server}
         assert boots(rig, hosts[0]) == 1
 
-    def test_what_still_vanishes_is_not_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_a_host_is_not_given_up_while_its_servers_vanish(self, rig: InstanceRig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(instances(rig, *hosts[:2], units=2))
         assert rig.boot_reserved(hosts[0], rig.owner)
         rig.hold()
@@ -465,9 +465,9 @@ class InstanceContract:
         rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
         assert rig.boot(hosts[0], rig.neighbour)
 
-    # What is not there
+    # Missing hosts
 
-    def test_a_start_hands_over_all_but_what_is_not_there(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_a_start_hands_over_all_hosts_except_missing_ones(self, rig: InstanceRig, hosts: list[ResourceRef]):
         rig.remove(hosts[0])
         order = instances(rig, *hosts)
         with pytest.raises(ResourceMissing) as caught:
@@ -477,7 +477,7 @@ class InstanceContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.traces("r-1") == set()
 
-    def test_what_the_order_names_otherwise_is_not_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_a_host_listed_by_another_id_is_not_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(instances(rig, *hosts[:2]))
         server = rig.boot_reserved(hosts[0], rig.owner)
         order = instances(rig, replace(hosts[0], external_id="4711"), hosts[1])
@@ -487,7 +487,7 @@ class InstanceContract:
         assert server in rig.servers()
         assert boots(rig, hosts[1]) == 1
 
-        # What the ledger says it gives up goes all the same.
+        # A host that the ledger gives up is given up all the same.
         def give_up() -> Progress:
             progress_of(lambda: rig.driver.ensure_started(replace(order, returning=(hosts[0],))))
             return Progress(hosts[0].external_id not in rig.units("r-1"))
@@ -553,8 +553,8 @@ class InstanceContract:
     def test_a_snapshot_makes_one_image_of_each_server(self, rig: InstanceRig, hosts: list[ResourceRef]):
         order = trusting(rig, instances(rig, *hosts[:2]))
         other = instances(rig, hosts[0], reservation_id="r-2")
-        for one in (order, other):
-            rig.driver.ensure_started(one)
+        for reservation in (order, other):
+            rig.driver.ensure_started(reservation)
         for resource in hosts[:2]:
             assert rig.boot_reserved(resource, rig.owner)
         assert rig.boot_reserved(hosts[0], rig.owner, "r-2")
@@ -579,8 +579,8 @@ class InstanceContract:
     def test_an_end_deletes_its_servers_and_no_others(self, rig: InstanceRig, hosts: list[ResourceRef]):
         order = trusting(rig, instances(rig, *hosts[:2], units=2, affinity=True))
         other = instances(rig, hosts[0], reservation_id="r-2")
-        for one in (order, other):
-            rig.driver.ensure_started(one)
+        for reservation in (order, other):
+            rig.driver.ensure_started(reservation)
         assert [boots(rig, resource) for resource in hosts[:2]] == [2, 2]
         others = {rig.boot_reserved(hosts[0], rig.owner, "r-2"), rig.force(hosts[1], rig.owner)}
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
@@ -599,7 +599,7 @@ class InstanceContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.effects() == before
 
-    def test_what_never_started_ends_without_effect(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_ending_an_unstarted_reservation_changes_nothing(self, rig: InstanceRig, hosts: list[ResourceRef]):
         before = rig.effects()
         assert finished(rig, lambda: rig.driver.ensure_ended(instances(rig, *hosts))).done
         assert rig.effects() == before
@@ -634,7 +634,7 @@ class InstanceContract:
         assert list(rig.driver.held(rig.resource_type)) == []
 
     @pytest.mark.parametrize("meddling", MEDDLING)
-    def test_the_end_copes_with_what_others_did(self, rig: InstanceRig, hosts: list[ResourceRef], meddling: str):
+    def test_an_end_succeeds_after_changes_by_others(self, rig: InstanceRig, hosts: list[ResourceRef], meddling: str):
         order = instances(rig, *hosts[:2], units=(2, 1))
         rig.driver.ensure_started(order)
         server = rig.boot_reserved(hosts[0], rig.owner)
@@ -645,7 +645,7 @@ class InstanceContract:
         if meddling != "the flavor is deleted" or self.finds_servers_without_flavor:
             assert server not in rig.servers()
 
-    def test_the_end_copes_with_a_host_that_is_gone(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_an_end_succeeds_after_a_host_is_removed(self, rig: InstanceRig, hosts: list[ResourceRef]):
         order = instances(rig, *hosts[:2])
         rig.driver.ensure_started(order)
         assert boots(rig, hosts[1]) == 1
@@ -654,35 +654,37 @@ class InstanceContract:
         assert rig.servers() == set()
         assert rig.traces("r-1") == set()
 
-    # What is held
+    # Held reservations
 
     def test_knows_which_reservations_have_effects(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        one, two = instances(rig, hosts[0]), instances(rig, hosts[0], reservation_id="r-2")
+        first, second = instances(rig, hosts[0]), instances(rig, hosts[0], reservation_id="r-2")
         whole = order_of(hosts[1], reservation_id="r-3", project_id=rig.owner, resource_type=rig.resource_type)
-        for order in (one, two, whole):
+        for order in (first, second, whole):
             rig.driver.ensure_started(order)
         assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2", "r-3"}
         rig.reopen()
-        assert finished(rig, lambda: rig.driver.ensure_ended(one)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(first)).done
         assert set(rig.driver.held(rig.resource_type)) == {"r-2", "r-3"}
 
-    # What is not as it should be
+    # Drift
 
     def test_sees_no_drift_where_all_is_well(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        one = trusting(rig, instances(rig, *hosts[:2], units=2, affinity=False))
-        two = of_flavor(rig, instances(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
+        first = trusting(rig, instances(rig, *hosts[:2], units=2, affinity=False))
+        second = of_flavor(rig, instances(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
         whole = order_of(hosts[2], reservation_id="r-3", project_id=rig.owner, resource_type=rig.resource_type)
-        for order in (one, two, whole):
+        for order in (first, second, whole):
             rig.driver.ensure_started(order)
         assert rig.boot_reserved(hosts[0], rig.owner)
-        assert drift_of(rig, [one, two, whole], []) == []
+        assert drift_of(rig, [first, second, whole], []) == []
 
     @pytest.mark.parametrize("meddling", MEDDLING)
-    def test_sees_what_others_did_and_a_start_mends_it(self, rig: InstanceRig, hosts: list[ResourceRef], meddling: str):
+    def test_sees_changes_by_others_and_a_start_mends_them(
+        self, rig: InstanceRig, hosts: list[ResourceRef], meddling: str
+    ):
         order = instances(rig, *hosts[:2], units=(2, 1))
         other = instances(rig, *hosts, reservation_id="r-2", project_id=rig.neighbour)
-        for one in (order, other):
-            rig.driver.ensure_started(one)
+        for reservation in (order, other):
+            rig.driver.ensure_started(reservation)
         server = rig.boot_reserved(hosts[0], rig.owner)
         MEDDLING[meddling](rig, hosts)
         before = rig.effects()
@@ -715,10 +717,10 @@ class InstanceContract:
         assert rig.boot(hosts[0], rig.neighbour) is None
         assert boots(rig, hosts[0]) == 1
 
-    def test_what_is_gone_or_left_over_is_no_drift(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_missing_hosts_and_leftovers_are_no_drift(self, rig: InstanceRig, hosts: list[ResourceRef]):
         left_over, order = instances(rig, hosts[0]), instances(rig, hosts[1], reservation_id="r-2")
-        for one in (left_over, order):
-            rig.driver.ensure_started(one)
+        for reservation in (left_over, order):
+            rig.driver.ensure_started(reservation)
         rig.remove(hosts[1])
         assert drift_of(rig, [order], [hosts[0], hosts[2]]) == []
 
@@ -774,7 +776,7 @@ class InstanceContract:
         for resource in hosts[:2]:
             assert rig.boot_reserved(resource, rig.owner)
         if self.broken_off(rig, "ensure_ended", effects, lambda: rig.driver.ensure_ended(order)):
-            # Whoever looks what is left over finds the reservation until all of it is gone.
+            # The reservation is listed as held until all of it is gone.
             assert not rig.traces("r-1") or "r-1" in rig.driver.held(rig.resource_type)
             assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()

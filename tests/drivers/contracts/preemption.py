@@ -1,4 +1,4 @@
-"""The contract of ``tenure.drivers.contract`` for preemptible servers, as tests that drivers of clouds with such pass.
+"""The contract of ``tenure.drivers.contract`` for preemptible servers: drivers of clouds with such servers pass it.
 
 A driver's own test module has a class that inherits ``PreemptionContract``, and a fixture ``rig`` that fits
 ``PreemptionRig``: a fresh cloud with at least four hosts of four processors or more, empty and in general use.
@@ -31,8 +31,8 @@ class PreemptionRig(InstanceRig, Protocol):
     def boot_preemptible(self, resource: ResourceRef, project_id: str, vcpus: int = 1) -> str | None:
         """Boot a preemptible server of that many processors there, as a user does; its id, or None."""
 
-    def told(self, server: str) -> datetime | None:
-        """By when the server's metadata say that it goes."""
+    def deadline_of(self, server: str) -> datetime | None:
+        """The deadline in the server's metadata; None without one."""
 
     def is_stopped(self, server: str) -> bool: ...
 
@@ -53,7 +53,7 @@ def parts(rig: PreemptionRig, host: ResourceRef, units: int, reservation_id: str
 
 
 def of_preemptible_flavor(rig: PreemptionRig, host: ResourceRef, units: int) -> Order:
-    """The same, reserved as instances of a flavor whose servers are preemptible where nobody reserves them."""
+    """The same order, of a flavor whose servers are preemptible when they are not reserved."""
     sizes = {"vcpus": quarter(rig, host), "ram": 256, "disk": 1, "ephemeral": 0, "swap": 0}
     flavor = {"id": "spot", "name": "spot", **sizes, "extra_specs": {"blazar:preemptible": "true"}}
     order = replace(parts(rig, host, units), resource_type="flavor:instance")
@@ -61,11 +61,11 @@ def of_preemptible_flavor(rig: PreemptionRig, host: ResourceRef, units: int) -> 
 
 
 def ids(preempted: Sequence[Preempted]) -> set[str]:
-    return {one.server_id for one in preempted}
+    return {server.server_id for server in preempted}
 
 
 class PreemptionContract:
-    """What a driver does where servers may use what is reserved and has not started."""
+    """What a driver does where preemptible servers may use reserved hosts before the start."""
 
     @pytest.fixture
     def hosts(self, rig: PreemptionRig) -> list[ResourceRef]:
@@ -79,23 +79,23 @@ class PreemptionContract:
     def deadline(self, rig: PreemptionRig) -> datetime:
         return rig.clock.now() + NOTICE
 
-    def test_preemptible_servers_use_what_has_not_started(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+    def test_preemptible_servers_run_on_unstarted_hosts(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(whole(rig, hosts[0]))
         assert [rig.boot_preemptible(host, rig.neighbour) is not None for host in hosts] == [False, True, True]
 
-    def test_exactly_those_in_the_way_are_told_once(
+    def test_each_server_in_the_way_is_notified_once(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
         mine = [rig.boot_preemptible(hosts[0], project) for project in (rig.neighbour, rig.owner)]
         elsewhere = rig.boot_preemptible(hosts[2], rig.neighbour)
         order = whole(rig, *hosts[:2])
         preempted = rig.driver.make_way(order, deadline=deadline)
-        assert {(one.server_id, one.project_id, one.resource) for one in preempted} == {
+        assert {(server.server_id, server.project_id, server.resource) for server in preempted} == {
             (mine[0], rig.neighbour, hosts[0]),
             (mine[1], rig.owner, hosts[0]),
         }
         assert elsewhere is not None
-        assert rig.told(elsewhere) is None
+        assert rig.deadline_of(elsewhere) is None
         before = rig.effects()
         rig.reopen()
         rig.clock.advance(timedelta(seconds=5))
@@ -103,10 +103,10 @@ class PreemptionContract:
         assert rig.effects() == before
         for server in mine:
             assert server is not None
-            assert rig.told(server) == deadline
+            assert rig.deadline_of(server) == deadline
             assert not rig.is_stopped(server)
 
-    def test_they_are_stopped_and_then_deleted_in_time(
+    def test_servers_in_the_way_are_stopped_then_deleted_in_time(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
         server, elsewhere = (rig.boot_preemptible(host, rig.neighbour) for host in (hosts[0], hosts[2]))
@@ -127,7 +127,7 @@ class PreemptionContract:
         assert not rig.is_stopped(elsewhere)
 
     @pytest.mark.parametrize("seconds", range(12, 25))
-    def test_they_are_stopped_before_they_are_deleted_however_short_the_notice_is(
+    def test_servers_are_stopped_before_deletion_even_at_short_notice(
         self, rig: PreemptionRig, hosts: list[ResourceRef], seconds: int
     ):
         server = rig.boot_preemptible(hosts[0], rig.neighbour)
@@ -141,7 +141,7 @@ class PreemptionContract:
         assert was_stopped
         assert server not in rig.servers()
 
-    def test_a_start_deletes_what_is_left(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+    def test_a_start_deletes_remaining_preemptible_servers(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         for host in hosts[:2]:
             assert rig.boot_preemptible(host, rig.neighbour)
         elsewhere = rig.boot_preemptible(hosts[2], rig.neighbour)
@@ -150,7 +150,7 @@ class PreemptionContract:
         assert rig.servers() == {elsewhere}
         assert all(rig.boot(host, rig.owner, "r-1") for host in hosts[:2])
 
-    def test_a_host_is_not_handed_over_while_they_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+    def test_a_host_is_not_handed_over_while_servers_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         assert rig.boot_preemptible(hosts[0], rig.neighbour)
         rig.hold()
         order = whole(rig, hosts[0])
@@ -162,20 +162,18 @@ class PreemptionContract:
         self.started(rig, order)
         assert rig.boot(hosts[0], rig.owner, "r-1")
 
-    def test_servers_that_are_not_preemptible_are_in_nobodys_power(
-        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
-    ):
+    def test_ordinary_servers_are_not_preempted(self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime):
         preemptible = rig.boot_preemptible(hosts[0], rig.neighbour)
         foreign = rig.force(hosts[0], rig.neighbour)
         order = whole(rig, hosts[0])
         assert ids(rig.driver.make_way(order, deadline=deadline)) == {preemptible}
-        assert rig.told(foreign) is None
+        assert rig.deadline_of(foreign) is None
         with pytest.raises(ResourceOccupied):
             rig.driver.ensure_started(order)
         assert rig.servers() == {preemptible, foreign}
 
-    def test_a_host_gets_back_into_the_pool_with_them(self, rig: PreemptionRig, hosts: list[ResourceRef]):
-        """Somebody took it out: anybody's servers come until it is back."""
+    def test_a_host_with_preemptible_servers_returns_to_the_pool(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+        """A host outside the pool takes servers of all projects until it returns."""
         server = rig.boot_preemptible(hosts[0], rig.neighbour)
         rig.take_out(hosts[0])
         (drift,) = drift_of(rig, [], hosts)
@@ -188,25 +186,27 @@ class PreemptionContract:
 
     # Parts of hosts
 
-    def test_only_so_many_go_as_the_room_is_needed(
+    def test_only_as_many_servers_are_preempted_as_needed(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
         share = quarter(rig, hosts[0])
         servers = [rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(4)]
         assert all(servers)
         order = parts(rig, hosts[0], 2)
-        told = ids(rig.driver.make_way(order, deadline=deadline))
-        assert len(told) == 2
-        assert told < set(servers)
+        preempted = ids(rig.driver.make_way(order, deadline=deadline))
+        assert len(preempted) == 2
+        assert preempted < set(servers)
         rig.clock.set(deadline - NOTICE / 2)
-        assert ids(rig.driver.make_way(order, deadline=deadline)) == told
+        assert ids(rig.driver.make_way(order, deadline=deadline)) == preempted
         rig.clock.set(deadline - timedelta(seconds=2))
         rig.driver.make_way(order, deadline=deadline)
         self.started(rig, order)
-        assert rig.servers() == set(servers) - told
+        assert rig.servers() == set(servers) - preempted
         assert all(rig.boot_reserved(hosts[0], rig.owner) for _ in range(2))
 
-    def test_none_goes_where_there_is_room(self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime):
+    def test_no_server_is_preempted_where_there_is_room(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
         server = rig.boot_preemptible(hosts[0], rig.neighbour, quarter(rig, hosts[0]))
         order = parts(rig, hosts[0], 3)
         before = rig.effects()
@@ -215,7 +215,7 @@ class PreemptionContract:
         self.started(rig, order)
         assert rig.servers() == {server}
 
-    def test_what_others_were_promised_is_no_room(
+    def test_unused_units_of_other_reservations_are_no_room(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
         """The other reservation runs, and has booted one of its two."""
@@ -226,19 +226,19 @@ class PreemptionContract:
         assert list(rig.driver.make_way(parts(rig, hosts[0], 1), deadline=deadline)) == []
         assert ids(rig.driver.make_way(parts(rig, hosts[0], 2), deadline=deadline)) == {server}
 
-    def test_what_starts_no_later_has_room_as_well(
+    def test_room_is_made_for_reservations_ahead_as_well(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
-        """Such as two reservations of a lease: each alone would have the same servers go, and too few."""
+        """Two reservations of a lease, each alone, would preempt the same servers, and too few."""
         share = quarter(rig, hosts[0])
         servers = {rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(4)}
         first, second = parts(rig, hosts[0], 1), parts(rig, hosts[0], 2, "r-2")
         elsewhere = replace(parts(rig, hosts[1], 1, "r-3"))
-        told = ids(rig.driver.make_way(first, deadline=deadline))
-        assert len(told) == 1
+        alone = ids(rig.driver.make_way(first, deadline=deadline))
+        assert len(alone) == 1
         together = ids(rig.driver.make_way(second, deadline=deadline, ahead=[elsewhere, whole(rig, hosts[2]), first]))
         assert len(together) == 3
-        assert told < together < servers
+        assert alone < together < servers
         rig.clock.set(deadline - timedelta(seconds=2))
         rig.driver.make_way(second, deadline=deadline, ahead=[first])
         assert finished(rig, lambda: Progress(rig.servers() == servers - together)).done
@@ -246,14 +246,16 @@ class PreemptionContract:
             assert rig.driver.ensure_started(order).done
         assert rig.servers() == servers - together
 
-    def test_a_start_of_parts_deletes_what_it_needs_the_room_of(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+    def test_a_start_of_parts_deletes_only_as_many_servers_as_needed(
+        self, rig: PreemptionRig, hosts: list[ResourceRef]
+    ):
         share = quarter(rig, hosts[0])
         servers = {rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3)}
         self.started(rig, parts(rig, hosts[0], 3))
         assert len(rig.servers() & servers) == 1
         assert len(rig.servers()) == 1
 
-    def test_what_is_reserved_with_a_preemptible_flavor_stays(
+    def test_reserved_servers_of_a_preemptible_flavor_stay(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
         spot = rig.boot_preemptible(hosts[0], rig.neighbour, quarter(rig, hosts[0]))
@@ -268,7 +270,7 @@ class PreemptionContract:
         assert rig.servers() == mine
         assert drift_of(rig, [reserved, other], hosts[1:]) == []
 
-    def test_parts_are_not_handed_over_while_they_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+    def test_parts_are_not_handed_over_while_servers_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         share = quarter(rig, hosts[0])
         assert all(rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3))
         order = parts(rig, hosts[0], 2)
@@ -280,9 +282,9 @@ class PreemptionContract:
         assert len(rig.servers()) == 2
         assert all(rig.boot_reserved(hosts[0], rig.owner) for _ in range(2))
 
-    # When it is asked for in other ways
+    # Deadlines, failures and other requests
 
-    def test_nobody_is_given_longer_than_the_first_that_wants_him_gone(
+    def test_a_server_keeps_its_earliest_deadline(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
         server = rig.boot_preemptible(hosts[0], rig.neighbour)
@@ -290,13 +292,13 @@ class PreemptionContract:
         first, later = whole(rig, hosts[0]), replace(whole(rig, hosts[0]), reservation_id="r-2")
         rig.driver.make_way(first, deadline=deadline)
         rig.driver.make_way(later, deadline=deadline + NOTICE)
-        assert rig.told(server) == deadline
+        assert rig.deadline_of(server) == deadline
         sooner = deadline - NOTICE / 4
         rig.driver.make_way(first, deadline=sooner)
-        assert rig.told(server) == sooner
+        assert rig.deadline_of(server) == sooner
 
     @pytest.mark.parametrize("effects", range(3))
-    def test_an_interrupted_telling_is_completed(
+    def test_an_interrupted_notification_is_completed(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime, effects: int
     ):
         servers = [rig.boot_preemptible(host, rig.neighbour) for host in hosts[:2]]
@@ -309,28 +311,26 @@ class PreemptionContract:
         assert ids(rig.driver.make_way(order, deadline=deadline)) == set(servers)
         assert rig.effects() - before == 2
 
-    def test_a_host_that_is_gone_is_in_nobodys_way(
-        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
-    ):
+    def test_a_missing_host_is_ignored(self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime):
         server = rig.boot_preemptible(hosts[1], rig.neighbour)
         rig.remove(hosts[0])
         assert ids(rig.driver.make_way(whole(rig, *hosts[:2]), deadline=deadline)) == {server}
 
-    def test_for_an_address_nobody_goes(self, rig: PreemptionRig, deadline: datetime):
+    def test_an_address_reservation_preempts_no_server(self, rig: PreemptionRig, deadline: datetime):
         order = order_of(project_id=rig.owner, resource_type="virtual:floatingip")
         assert list(rig.driver.make_way(order, deadline=deadline)) == []
 
-    def test_nobody_stays_for_not_having_been_told(
+    def test_a_late_server_is_deleted_without_notice(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
-        """Whoever boots in the last moment, or takes away again what he was told, makes no start late."""
+        """A server that boots in the last moment, or loses its metadata, delays no start."""
         rig.clock.set(deadline - timedelta(seconds=6))
         server = rig.boot_preemptible(hosts[0], rig.neighbour)
         assert ids(rig.driver.make_way(whole(rig, hosts[0]), deadline=deadline)) == {server}
         assert rig.servers() == set()
 
     def started(self, rig: PreemptionRig, order: Order) -> None:
-        """Start it, and wait for what vanishes."""
+        """Start the order, and wait until preempted servers are gone."""
 
         def call() -> Progress:
             try:
@@ -343,9 +343,7 @@ class PreemptionContract:
         progress = finished(rig, call)
         assert progress.done, progress.reason
 
-    def test_sees_who_takes_the_room_of_what_runs_and_a_start_mends_it(
-        self, rig: PreemptionRig, hosts: list[ResourceRef]
-    ):
+    def test_sees_servers_in_reserved_room_and_a_start_mends_it(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         """The hosts of instances stay in the pool, where preemptible servers may come at any time."""
         order = parts(rig, hosts[0], 3)
         self.started(rig, order)

@@ -1,7 +1,7 @@
 """The contract of ``tenure.drivers.contract`` for reserved servers, as tests that every driver passes.
 
 A driver's own test module has a class that inherits ``ServerContract``, and a fixture ``rig`` that fits ``ServerRig``:
-a fresh cloud with at least three hosts, and no servers of anybody's in its two projects.
+a fresh cloud with at least three hosts, and no servers in its two projects.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ServerRig(BareRig, Protocol):
     """A driver, and the cloud behind it: to look at, and to meddle with."""
 
     def now(self) -> datetime:
-        """What the driver's clock says."""
+        """The time of the driver's clock."""
 
     def resources(self) -> list[ResourceRef]:
-        """The hosts. The last one stays in general use; whichever the tests need of the others, they register."""
+        """The hosts. The last host stays in general use; the tests register others as needed."""
 
     def found(self, server: str) -> Found | None:
         """The server as it is; None where it is gone."""
@@ -70,7 +70,7 @@ class ServerRig(BareRig, Protocol):
     # To meddle
 
     def close_to(self, resource: ResourceRef) -> None:
-        """Have no server be woken on this host any more, whatever for."""
+        """Let no server be woken on this host any more."""
 
 
 def reserved(rig: ServerRig, count: int = 1) -> list[ResourceRef]:
@@ -93,7 +93,7 @@ def ordered(
         parameters=parameters,
         starts_at=rig.now() + HOUR,
         ends_at=rig.now() + 2 * HOUR,
-        units={one.external_id: 1 for one in hosts},
+        units={host.external_id: 1 for host in hosts},
     )
 
 
@@ -120,7 +120,7 @@ def as_it_is(rig: ServerRig, server: str) -> Found:
 
 
 def marks(found: Found) -> dict[str, str]:
-    """What its metadata say of a reservation."""
+    """Its metadata about a reservation."""
     return {name: value for name, value in found.metadata.items() if name.startswith("tenure:")}
 
 
@@ -129,7 +129,7 @@ class ServerContract:
 
     # Before the start
 
-    def test_a_server_is_told_to_its_own_project_only(self, rig: ServerRig):
+    def test_a_server_is_shown_to_its_own_project_only(self, rig: ServerRig):
         server = rig.boot_small(rig.owner)
         facts = rig.driver.fetch("server", server, rig.caller(rig.owner))
         assert (facts["id"], facts["project_id"]) == (server, rig.owner)
@@ -137,7 +137,7 @@ class ServerContract:
             with pytest.raises(CloudNotFound):
                 rig.driver.fetch("server", reference, rig.caller(project))
 
-    def test_it_says_whose_it_is_and_sleeps_until_the_start(self, rig: ServerRig):
+    def test_a_prepared_server_is_marked_and_shelved_until_the_start(self, rig: ServerRig):
         server = rig.boot_small(rig.owner)
         order = prepared(rig, ordered(rig, server=server))
         assert order.effects["adopted_server_id"] == server
@@ -151,7 +151,7 @@ class ServerContract:
         prepared(rig, order)
         assert rig.effects() == before
 
-    def test_one_in_its_place_runs_on_and_is_not_looked_for(self, rig: ServerRig):
+    def test_a_server_in_its_place_runs_on_and_is_not_held(self, rig: ServerRig):
         server = rig.boot_small(rig.owner)
         place = as_it_is(rig, server).host
         order = started(rig, prepared(rig, ordered(rig, server=server, in_place=True, at_end="shelve")))
@@ -162,7 +162,7 @@ class ServerContract:
         assert as_it_is(rig, server).is_asleep
 
     @pytest.mark.parametrize("whose", ["a neighbour's", "gone"])
-    def test_what_is_not_the_owners_is_refused(self, rig: ServerRig, whose: str):
+    def test_a_missing_or_foreign_server_is_refused(self, rig: ServerRig, whose: str):
         server = rig.boot_small(rig.neighbour)
         if whose == "gone":
             rig.delete(server)
@@ -173,7 +173,7 @@ class ServerContract:
 
     # The start
 
-    def test_it_is_woken_on_its_host_and_nowhere_else(self, rig: ServerRig):
+    def test_a_server_is_woken_on_its_host_only(self, rig: ServerRig):
         first, second = reserved(rig, 2)
         server = rig.boot_small(rig.owner)
         order = started(rig, prepared(rig, ordered(rig, second, server=server)))
@@ -204,7 +204,7 @@ class ServerContract:
         assert as_it_is(rig, server).host == host.external_id
         assert not rig.driver.drift(HOST, [order], [])
 
-    def test_a_host_that_cannot_take_it_is_named(self, rig: ServerRig):
+    def test_a_host_that_cannot_take_the_server_is_named(self, rig: ServerRig):
         first, second = reserved(rig, 2)
         server = rig.boot_small(rig.owner)
         order = prepared(rig, ordered(rig, first, server=server))
@@ -216,7 +216,7 @@ class ServerContract:
         started(rig, replace(order, resources=(second,), units={second.external_id: 1}))
         assert as_it_is(rig, server).host == second.external_id
 
-    def test_room_is_kept_for_one_that_is_named_later_and_can_be_refused(self, rig: ServerRig):
+    def test_a_server_can_be_named_later_and_withdrawn(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
         empty = started(rig, ordered(rig, host))
@@ -232,7 +232,7 @@ class ServerContract:
 
     # While it runs
 
-    def test_it_says_when_its_lease_ends_also_when_that_changes(self, rig: ServerRig):
+    def test_a_server_shows_the_changed_end_of_its_lease(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
         order = started(rig, prepared(rig, ordered(rig, host, server=server)))
@@ -240,7 +240,7 @@ class ServerContract:
         started(rig, replace(order, ends_at=later))
         assert marks(as_it_is(rig, server))["tenure:ends_at"] == f"{later:%Y-%m-%dT%H:%M:%SZ}"
 
-    def test_one_that_takes_more_than_was_booked_is_told_and_ends_as_asked(self, rig: ServerRig):
+    def test_a_server_larger_than_booked_is_drift_and_ends_as_requested(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
         order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end="shelve")))
@@ -254,7 +254,7 @@ class ServerContract:
     # The end
 
     @pytest.mark.parametrize("at_end", ["delete", "snapshot", "shelve", "stop"])
-    def test_the_end_is_what_was_asked_for_and_frees_the_room(self, rig: ServerRig, at_end: str):
+    def test_the_end_follows_at_end_and_frees_the_room(self, rig: ServerRig, at_end: str):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
         order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end=at_end)))
@@ -290,7 +290,7 @@ class ServerContract:
         assert found is None or found.host != host.external_id
         assert list(rig.driver.held(HOST)) == []
 
-    def test_one_that_is_spared_leaves_its_room_and_that_is_all(self, rig: ServerRig):
+    def test_a_spared_server_only_leaves_its_room(self, rig: ServerRig):
         [host] = reserved(rig)
         server, other = rig.boot_small(rig.owner), rig.boot_small(rig.owner)
         order = started(rig, prepared(rig, ordered(rig, host, server=server)))
@@ -300,9 +300,9 @@ class ServerContract:
         ended(rig, replace(never, effects={"adopted_server_id": other}))
         assert not as_it_is(rig, other).is_asleep
 
-    # What only says that it is reserved
+    # Servers with false marks
 
-    def test_what_was_booted_in_a_hold_that_nobody_confirmed_goes_and_no_other(self, rig: ServerRig):
+    def test_only_servers_of_an_unconfirmed_hold_are_deleted(self, rig: ServerRig):
         order = ordered(rig)
         said = {"tenure:lease": order.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
         orphan = rig.boot_small(rig.owner, said)
@@ -317,7 +317,7 @@ class ServerContract:
         assert rig.found(orphan) is None
         assert rig.found(foreign) is not None
 
-    def test_a_lease_that_ends_takes_none_with_it_but_its_own(self, rig: ServerRig):
+    def test_the_end_of_a_lease_deletes_only_its_own_server(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
         order = started(rig, prepared(rig, ordered(rig, host, server=server)))
@@ -326,14 +326,14 @@ class ServerContract:
         assert rig.found(server) is None
         assert rig.found(liar) is not None
 
-    def test_what_was_booted_and_what_is_gone_is_told(self, rig: ServerRig):
+    def test_new_and_deleted_servers_are_listed(self, rig: ServerRig):
         since = rig.now() - HOUR
         mine, gone = rig.boot_small(rig.owner), rig.boot_small(rig.owner)
         says_so = rig.boot_small(rig.owner, {"tenure:reservation": RESERVATION})
         rig.delete(gone)
-        told = list(rig.driver.servers(since))
-        there = {one.server_id: one for one in told if not one.is_gone}
+        listed = list(rig.driver.servers(since))
+        there = {server.server_id: server for server in listed if not server.is_gone}
         assert there.keys() == {mine, says_so}
         assert (there[mine].project_id, there[mine].reservation_id) == (rig.owner, None)
         assert there[says_so].reservation_id == RESERVATION
-        assert gone in {one.server_id for one in told if one.is_gone}
+        assert gone in {server.server_id for server in listed if server.is_gone}

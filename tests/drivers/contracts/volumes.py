@@ -1,7 +1,7 @@
 """The contract of ``tenure.drivers.contract`` for volumes, as tests that every driver passes.
 
 A driver's own test module has a class that inherits ``VolumeContract``, and a fixture ``rig`` that fits ``VolumeRig``:
-a fresh cloud with a pool and a type that leads to it, and no volumes of anybody's in its two projects.
+a fresh cloud with a pool and a type that leads to it, and no volumes in its two projects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class VolumeRig(BareRig, Protocol):
     def volumes(self) -> Mapping[str, Found]:
         """The volumes of the two projects, by id."""
 
-    # To meddle: somebody does so behind our back
+    # Changes by others
 
     def delete(self, volume: str) -> None:
         """Delete a volume, with its snapshots."""
@@ -70,7 +70,7 @@ def ordered(rig: VolumeRig, amount: int = 2, *, reservation_id: str = "r-1", at_
 
 
 def started(rig: VolumeRig, order: Order) -> Order:
-    """The order when it has started, with what was told of it."""
+    """The order after its start, with the effects of the start."""
     progress = finished(rig, lambda: rig.driver.ensure_started(order))
     assert progress.done, progress
     return replace(order, effects=progress.effects)
@@ -89,7 +89,7 @@ def ended(rig: VolumeRig, order: Order) -> None:
 class VolumeContract:
     """Inherit it, with a fixture ``rig``."""
 
-    # What there is
+    # Pools and types
 
     def test_a_pool_is_known_by_its_name_and_its_id(self, rig: VolumeRig):
         found = rig.driver.look_up(VOLUME, rig.pool)
@@ -126,7 +126,7 @@ class VolumeContract:
         assert ids_of(started(rig, order)) == ids_of(order)
         assert len(rig.volumes()) == 2
 
-    def test_they_are_made_as_the_owner_who_trusts_the_driver(self, rig: VolumeRig):
+    def test_volumes_need_a_working_trust_of_the_owner(self, rig: VolumeRig):
         order = ordered(rig)
         assert order.trust_id is not None
         with pytest.raises(CloudRefused, match="trust"):
@@ -154,7 +154,7 @@ class VolumeContract:
         started(rig, order)
         assert len(rig.volumes()) == 2
 
-    def test_more_can_be_had_and_given_up_again(self, rig: VolumeRig):
+    def test_a_reservation_grows_and_shrinks(self, rig: VolumeRig):
         order = started(rig, ordered(rig))
         [number] = order.units
         more = started(rig, replace(order, units={number: 3}))
@@ -164,7 +164,7 @@ class VolumeContract:
 
     # While it runs
 
-    def test_what_is_as_it_should_be_is_left_alone(self, rig: VolumeRig):
+    def test_a_repeated_start_changes_no_volume(self, rig: VolumeRig):
         order = started(rig, ordered(rig))
         rig.wipe(ids_of(order)[1])
         assert list(rig.driver.drift(VOLUME, [order], [])) == []
@@ -172,7 +172,7 @@ class VolumeContract:
         assert ids_of(started(rig, order)) == ids_of(order)
         assert rig.effects() == before
 
-    def test_one_that_is_deleted_is_found_out_and_made_again(self, rig: VolumeRig):
+    def test_a_deleted_volume_is_drift_and_made_again(self, rig: VolumeRig):
         order = started(rig, ordered(rig))
         first, second = ids_of(order)
         rig.delete(first)
@@ -201,17 +201,17 @@ class VolumeContract:
         assert any(end() for _ in range(50))
         ended(rig, order)
         kept = {"delete": 0, "snapshot": 2}[at_end]
-        assert [one.snapshots for one in rig.volumes().values()] == [1] * kept
+        assert [volume.snapshots for volume in rig.volumes().values()] == [1] * kept
         assert list(rig.driver.held(VOLUME)) == []
 
-    def test_only_its_own_are_deleted(self, rig: VolumeRig):
+    def test_an_end_deletes_only_its_own_volumes(self, rig: VolumeRig):
         order, other = started(rig, ordered(rig)), started(rig, ordered(rig, 1, reservation_id="r-2"))
         rig.wipe(ids_of(order)[0])
         ended(rig, order)
         assert sorted(rig.volumes()) == ids_of(other)
         assert set(rig.driver.held(VOLUME)) == {"r-2"}
 
-    def test_one_that_never_started_keeps_nothing(self, rig: VolumeRig):
+    def test_an_end_without_recorded_start_keeps_no_volumes(self, rig: VolumeRig):
         order = ordered(rig, at_end="keep")
         ended(rig, order)
         until(rig, lambda: rig.driver.ensure_started(order), lambda progress: bool(rig.volumes()))
@@ -220,8 +220,8 @@ class VolumeContract:
         assert rig.driver.remaining(VOLUME, [order]).get("r-1", 0) == 0
 
     @pytest.mark.parametrize("at_end", ["keep", "snapshot"])
-    def test_what_was_never_recorded_is_not_kept(self, rig: VolumeRig, at_end: str):
-        """A growth whose answer never came, say: nobody would count it."""
+    def test_unrecorded_volumes_are_not_kept(self, rig: VolumeRig, at_end: str):
+        """Volumes of a growth whose answer was lost would not be counted."""
         order = started(rig, ordered(rig, at_end=at_end))
         [number] = order.units
         started(rig, replace(order, units={number: 3}))
@@ -231,13 +231,13 @@ class VolumeContract:
         assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
 
     @pytest.mark.parametrize("at_end", ["keep", "snapshot"])
-    def test_what_is_kept_is_counted_until_it_is_gone(self, rig: VolumeRig, at_end: str):
+    def test_kept_volumes_are_counted_until_deleted(self, rig: VolumeRig, at_end: str):
         order = started(rig, ordered(rig, at_end=at_end))
         first, second = ids_of(order)
         rig.attach(first)
         ended(rig, order)
         assert list(rig.driver.held(VOLUME)) == []
-        assert [one.is_attached for one in rig.volumes().values()].count(True) == int(at_end == "keep")
+        assert [volume.is_attached for volume in rig.volumes().values()].count(True) == int(at_end == "keep")
         assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
         rig.wipe(first)
         assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
