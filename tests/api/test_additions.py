@@ -59,7 +59,7 @@ def test_each_addition_restricts_the_hosts(shared_api: Api) -> None:
         ({"availability_zone": None}, "availability_zone"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(shared_api: Api, asked: dict[str, Any], field: str) -> None:
+def test_invalid_additions_are_refused(shared_api: Api, asked: dict[str, Any], field: str) -> None:
     api = shared_api.using(version="1.2")
     refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, **asked}]))
     assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{field}"), refused.text

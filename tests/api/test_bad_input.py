@@ -893,7 +893,7 @@ def test_no_endpoint_is_forgotten(shared_cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=str)
-def test_what_is_wrong_is_named_and_changes_nothing(shared_cloud: Cloud, endpoint: Endpoint) -> None:
+def test_a_wrong_field_is_named_and_changes_nothing(shared_cloud: Cloud, endpoint: Endpoint) -> None:
     before = shared_cloud.api.dump()
     tried, failures = 0, []
     for bad in bad_requests(endpoint):
@@ -912,8 +912,8 @@ def test_what_is_wrong_is_named_and_changes_nothing(shared_cloud: Cloud, endpoin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("endpoint", [endpoint for endpoint in ENDPOINTS if endpoint.good], ids=str)
-def test_what_is_right_is_accepted(api: Api, endpoint: Endpoint) -> None:
-    """The tables above change one thing each; without that nothing is wrong. Only a dry run changes nothing."""
+def test_a_valid_request_is_accepted(api: Api, endpoint: Endpoint) -> None:
+    """Each table above changes one field of a valid request. Only a dry run changes nothing."""
     cloud = Cloud(api)
     before = api.dump()
     result = cloud.ask(endpoint, endpoint.good)

@@ -1,4 +1,4 @@
-"""Bodies that nobody should send: refused the same way everywhere, and nothing is changed by them."""
+"""Invalid bodies: every endpoint refuses them alike, and they change nothing."""
 
 from __future__ import annotations
 

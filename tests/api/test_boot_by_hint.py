@@ -35,7 +35,7 @@ class Nova:
         self._api = api
         self._options = {"endpoint": endpoint, "hold_seconds": "60", "lock_folder": str(folder)}
         self.be_filtered()
-        #: What happens once a server is made, before anybody hears of it.
+        #: Called when a server is made, before Nova answers.
         self.made: Callable[[str], None] = lambda _server_id: None
 
     def be_filtered(self, **more: str) -> None:
@@ -111,7 +111,7 @@ def test_a_server_sleeps_until_its_lease_and_goes_with_it(api: Api, nova: Nova) 
     assert len(servers(api)) == 1
 
 
-def test_without_room_no_server_is_made_and_the_counts_are_told(api: Api, nova: Nova) -> None:
+def test_without_room_no_server_is_made_and_the_counts_are_named(api: Api, nova: Nova) -> None:
     api.book(start=0, hours=9, reservations=[{**api.lease_body()["reservations"][0], "min": 4, "max": 4}])
     code, answer = nova.boot(LATER, flavor=LARGE)
     assert code == 409

@@ -19,13 +19,13 @@ REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @pytest.fixture
-def anybody(shared_api: Api) -> Api:
+def stranger(shared_api: Api) -> Api:
     return shared_api.using("nobody at all")
 
 
 @pytest.mark.parametrize("path", ["/", "/versions"])
-def test_the_versions_are_listed_without_a_token(anybody: Api, path: str) -> None:
-    result = anybody.get(path)
+def test_the_versions_are_listed_without_a_token(stranger: Api, path: str) -> None:
+    result = stranger.get(path)
     assert result.status_code == 300
     assert result.json == {
         "versions": [
@@ -40,16 +40,16 @@ def test_the_versions_are_listed_without_a_token(anybody: Api, path: str) -> Non
     }
 
 
-def test_the_version_has_a_document(anybody: Api) -> None:
+def test_the_version_has_a_document(stranger: Api) -> None:
     for path in ("/v1", "/v1/"):
-        result = anybody.get(path)
+        result = stranger.get(path)
         assert result.status_code == 200
         assert result.json["version"]["id"] == "v1.0"
 
 
-def test_links_say_where_the_client_found_us(anybody: Api) -> None:
+def test_links_say_where_the_client_found_us(stranger: Api) -> None:
     def href(**how: object) -> str:
-        link: str = anybody.get("/", **how).json["versions"][0]["links"][0]["href"]
+        link: str = stranger.get("/", **how).json["versions"][0]["links"][0]["href"]
         return link
 
     assert href(root_path="/reservation") == "http://falconframework.org/reservation/v1"
@@ -65,23 +65,23 @@ def test_the_operator_may_say_where_we_are(tmp_path: Path) -> None:
         assert link["href"] == "https://cloud.example/reservation/v1"
 
 
-def test_health_names_each_part(anybody: Api) -> None:
-    result = anybody.get("/healthcheck")
+def test_health_names_each_part(stranger: Api) -> None:
+    result = stranger.get("/healthcheck")
     assert result.status_code == 200
     assert result.json["status"] == "well"
     assert {"part": "database", "well": True, "reason": None} in result.json["parts"]
 
 
-def test_health_tells_what_ails_and_no_password(anybody: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_names_the_reason_without_passwords(stranger: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (PartHealth("database", False, "cannot reach mysql://tenure:secret@db/tenure"), PartHealth("engine", True))
-    manager = type(anybody.world.service.manager)
+    manager = type(stranger.world.service.manager)
     monkeypatch.setattr(manager, "health", lambda self: parts)
-    result = anybody.get("/healthcheck")
+    result = stranger.get("/healthcheck")
     assert (result.status_code, result.json["status"]) == (503, "unwell")
     assert result.json["parts"][0]["reason"] == "cannot reach mysql://***@db/tenure"
 
 
-def test_what_keeps_nobody_from_booking_is_shown_and_makes_nothing_unwell(api: Api) -> None:
+def test_undelivered_notifications_are_shown_and_leave_the_service_healthy(api: Api) -> None:
     api.book()
     with closing(sqlite3.connect(api.database)) as database, database:
         assert database.execute("UPDATE outbox SET ready_at = NULL, delivered_at = NULL").rowcount == 1
@@ -90,22 +90,22 @@ def test_what_keeps_nobody_from_booking_is_shown_and_makes_nothing_unwell(api: A
     assert (result.status_code, result.json["status"]) == (200, "well")
 
 
-def test_a_manager_that_does_not_answer_is_unwell(anybody: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_does_not_answer_is_unwell(stranger: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: object) -> None:
         raise TimeoutError("no reply")
 
-    monkeypatch.setattr(type(anybody.world.service.manager), "health", fail)
-    assert anybody.get("/healthcheck").status_code == 503
+    monkeypatch.setattr(type(stranger.world.service.manager), "health", fail)
+    assert stranger.get("/healthcheck").status_code == 503
 
 
 def test_a_manager_that_is_away_is_a_line_in_the_log(
-    anybody: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stranger: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(self: object) -> None:
         raise Unavailable("No manager can be reached.")
 
-    monkeypatch.setattr(type(anybody.world.service.manager), "health", fail)
-    result = anybody.get("/healthcheck")
+    monkeypatch.setattr(type(stranger.world.service.manager), "health", fail)
+    result = stranger.get("/healthcheck")
     assert result.status_code == 503
     assert result.json["parts"] == [{"part": "manager", "well": False, "reason": "does not answer"}]
     [record] = [record for record in caplog.records if record.name == "tenure.api.discovery"]
@@ -153,7 +153,7 @@ def test_an_id_that_the_client_brings_is_in_the_log(api: Api, caplog: pytest.Log
     assert len(caplog.records) == 1
 
 
-def test_head_is_told_to_be_allowed_where_it_is(shared_api: Api) -> None:
+def test_the_allow_header_lists_exactly_the_methods_of_the_url(shared_api: Api) -> None:
     described = shared_api.get("/openapi.json?version=1.2").json["paths"]
     assert len(described) > 10
     api = shared_api.using("admin", "1.2")

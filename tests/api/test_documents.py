@@ -40,16 +40,16 @@ def test_there_are_examples() -> None:
 
 def test_the_tables_of_endpoints_are_those_of_the_description(api: Api) -> None:
     """The table of the API, and those on the pages of types."""
-    told: dict[str, set[tuple[str, str]]] = {version.value: set() for version in Version}
+    described: dict[str, set[tuple[str, str]]] = {version.value: set() for version in Version}
     pages = "\n".join(page.read_text() for page in sorted((REPOSITORY / "docs").rglob("*.md")))
     for method, paths, since in re.findall(r"^\| ([A-Z]+) \| (`.*?) \| .*? \| (1\.\d) \|", pages, re.MULTILINE):
         for path in re.findall(r"`(.*?)`", paths):
             for version in Version:
                 if not version < Version(since):
-                    told[version.value].add((method, path))
+                    described[version.value].add((method, path))
     for version, description in described_in(api).items():
         served = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
-        assert told[version.value] == (served - {("GET", "/v1/")}) | {("GET", "/openapi.json")}
+        assert described[version.value] == (served - {("GET", "/v1/")}) | {("GET", "/openapi.json")}
 
 
 #: What the pages name beside fields, parameters and values: headers, operators of conditions, and words for them.

@@ -67,7 +67,7 @@ def test_from_1_1_on_the_field_is_named(api: Api):
     assert (refused.json["error_name"], refused.json["field"]) == ("InvalidParameter", "end_date")
 
 
-def test_what_exceeds_a_quota_is_said_with_its_numbers(tmp_path: Path):
+def test_an_exceeded_quota_is_named_with_its_numbers(tmp_path: Path):
     with open_api(tmp_path) as api:
         rebuild(api.world, quotas=Quotas(FixedLimits({"leases": 0})))
         app = create_app(
@@ -87,7 +87,7 @@ def test_what_exceeds_a_quota_is_said_with_its_numbers(tmp_path: Path):
         assert refused.json["details"] == {"resource": "leases", "limit": 0, "used": 0, "requested": 1}
 
 
-def test_what_a_filter_denies_is_final_for_clients(api: Api):
+def test_a_denial_by_a_filter_is_final_for_clients(api: Api):
     refused = api.post("/v1/leases", api.lease_body(name="unloved"))
     assert refused.status_code == 400
     assert refused.json == {"error_code": 400, "error_message": "Not with us.", "error_name": 400}

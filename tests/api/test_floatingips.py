@@ -56,7 +56,7 @@ def test_an_address_as_blazar_shows_it(admin: Api) -> None:
     assert admin.get(PATH).json == {"floatingips": []}
 
 
-def test_what_blazar_has_not_is_not_there_at_1_0(admin: Api) -> None:
+def test_version_1_0_has_only_the_urls_of_blazar(admin: Api) -> None:
     path = f"{PATH}/{admin.register_address()['id']}"
     assert admin.put(path, {"rack": "r1"}).status_code == 405
     for below in ("/allocation", "/properties", "/disable"):
@@ -99,7 +99,7 @@ def test_an_address_from_1_1_on(admin: Api, version: str) -> None:
         ({"floating_ip_address": ADDRESS}, 400, "Missing parameter floating_network_id", "network"),
     ],
 )
-def test_what_cannot_be_registered(admin: Api, body: dict[str, str], status: int, text: str, field: str) -> None:
+def test_invalid_addresses_are_refused(admin: Api, body: dict[str, str], status: int, text: str, field: str) -> None:
     """With the words that were recorded with Blazar."""
     fields = {"address": "floating_ip_address", "network": "floating_network_id"}
     old, new = (admin.using(version=version).post(PATH, body) for version in ("1.0", "1.1"))
@@ -110,7 +110,7 @@ def test_what_cannot_be_registered(admin: Api, body: dict[str, str], status: int
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_an_address_is_told_as_it_is_always_written(admin: Api, version: str) -> None:
+def test_a_refused_address_is_shown_in_canonical_form(admin: Api, version: str) -> None:
     refused = admin.using(version=version).post(PATH, {**BODY, "floating_ip_address": "2001:DB8:0::0005"})
     assert (refused.status_code, refused.json["error_message"]) == (
         400,
@@ -145,8 +145,8 @@ def test_hosts_and_addresses_are_lists_of_their_own(latest: Api) -> None:
     assert latest.get(f"/v1/os-hosts/{address['id']}").status_code == 404
 
 
-def test_who_may_do_what(api: Api) -> None:
-    """Whoever may read in his project may see what can be had; the rest is an administrator's."""
+def test_readers_see_addresses_and_only_administrators_change_them(api: Api) -> None:
+    """Every reader of a project may list addresses; changes and allocations are for administrators."""
     path = f"{PATH}/{api.register_address()['id']}"
     for who in ("reader", "demo", "other"):
         user = api.using(who, "1.2")
@@ -169,7 +169,7 @@ class TestReserved:
     def book(self, api: Api, **fields: Any) -> dict[str, Any]:
         return api.using("demo", "1.2").book(reservations=[{**ADDRESSES, **fields}])
 
-    def test_its_owner_sees_which_it_has(self, latest: Api) -> None:
+    def test_the_owner_sees_the_addresses_of_his_lease(self, latest: Api) -> None:
         address = latest.register_address()
         lease = self.book(latest)
         path = f"/v1/leases/{lease['id']}/floatingips"
@@ -192,7 +192,7 @@ class TestReserved:
         assert latest.using("demo", "1.0").get(path).status_code == 404
 
     @pytest.mark.parametrize("version", ["1.1", "1.2"])
-    def test_who_has_which(self, latest: Api, version: str) -> None:
+    def test_allocations_are_listed_by_address(self, latest: Api, version: str) -> None:
         asked = latest.using(version=version)
         address, other = latest.register_address(), latest.register_address("203.0.113.11")
         lease = self.book(latest, required_floatingips=[ADDRESS])
@@ -211,7 +211,7 @@ class TestReserved:
         assert [allocation["reservations"] for allocation in hosts] == [[]] * 4
 
     @pytest.mark.parametrize("running", [False, True])
-    def test_it_grows_with_what_it_must_have_already_there(self, latest: Api, running: bool) -> None:
+    def test_a_reservation_grows_and_keeps_its_required_addresses(self, latest: Api, running: bool) -> None:
         for address in (ADDRESS, "203.0.113.11", "203.0.113.12"):
             latest.register_address(address)
         lease = self.book(latest, required_floatingips=[ADDRESS, "203.0.113.12"], amount=2)
@@ -223,13 +223,13 @@ class TestReserved:
         seen = latest.using("demo").get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
         assert {address["floating_ip_address"] for address in seen} == {ADDRESS, "203.0.113.11", "203.0.113.12"}
 
-    def test_where_there_is_none_the_refusal_speaks_of_nothing_else(self, latest: Api) -> None:
+    def test_a_refusal_names_only_the_missing_addresses(self, latest: Api) -> None:
         refused = latest.using("demo").post("/v1/leases", latest.lease_body(reservations=[ADDRESSES]))
         assert refused.status_code == 409
         assert refused.json["details"]["unknown_properties"] == []
         assert "property" not in refused.json["error_message"]
 
-    def test_it_cannot_be_taken_back(self, latest: Api) -> None:
+    def test_a_reserved_address_is_not_unregistered(self, latest: Api) -> None:
         address = latest.register_address()
         lease = self.book(latest)
         refused = latest.using(version="1.0").delete(f"{PATH}/{address['id']}")
@@ -240,7 +240,7 @@ class TestReserved:
         assert latest.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204
         assert latest.delete(f"{PATH}/{address['id']}").status_code == 204
 
-    def test_disabled_address_stays_with_its_lease_and_takes_no_new_one(self, latest: Api) -> None:
+    def test_disabled_address_stays_with_its_lease_and_takes_no_new_lease(self, latest: Api) -> None:
         address = latest.register_address()
         lease = self.book(latest)
         path = f"{PATH}/{address['id']}"
@@ -259,7 +259,7 @@ class TestReserved:
         assert (opened["enabled"], opened["reservable"]) == (True, True)
         assert latest.using("demo").post("/v1/leases", later).status_code == 201
 
-    def test_what_is_booked_on_it_moves_to_another(self, latest: Api) -> None:
+    def test_a_reservation_moves_to_another_address(self, latest: Api) -> None:
         address = latest.register_address()
         lease = self.book(latest)
         other = latest.register_address("203.0.113.11")
@@ -268,7 +268,7 @@ class TestReserved:
         [leased] = latest.get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
         assert leased["id"] == other["id"]
 
-    def test_what_is_required_moves_nowhere(self, latest: Api) -> None:
+    def test_a_required_address_is_not_replaced(self, latest: Api) -> None:
         address = latest.register_address()
         self.book(latest, required_floatingips=[address["floating_ip_address"]])
         latest.register_address("203.0.113.11")

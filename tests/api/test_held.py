@@ -27,7 +27,7 @@ def test_a_held_lease_shows_until_when(new: Api) -> None:
     assert [entry["action"] for entry in new.get(f"{path}/history").json["history"]] == ["create", "confirm"]
 
 
-def test_a_confirmation_says_what_only_then_is_known(new: Api) -> None:
+def test_a_confirmation_may_change_the_reservations(new: Api) -> None:
     lease = hold(new)
     path, (reservation,) = f"/v1/leases/{lease['id']}/confirm", lease["reservations"]
     body = {"reservations": [{"id": reservation["id"], "max": 2}]}
@@ -48,7 +48,7 @@ def test_a_confirmation_says_what_only_then_is_known(new: Api) -> None:
         ({"reservations": [{"id": "ID", "resource_type": "virtual:instance"}]}, "reservations[0].resource_type"),
     ],
 )
-def test_what_is_wrong_with_a_confirmation_is_named(new: Api, body: dict[str, Any], field: str) -> None:
+def test_the_wrong_field_of_a_confirmation_is_named(new: Api, body: dict[str, Any], field: str) -> None:
     lease = hold(new)
     for changed in body.get("reservations", []):
         if changed.get("id") == "ID":

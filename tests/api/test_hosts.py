@@ -139,7 +139,7 @@ DETAILS = [{"property": "rack", "private": False, "values": ["r1"]}]
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_what_is_asked_of_properties_is_there_at_1_0_and_true_from_1_1_on(api: Api, version: str) -> None:
+def test_all_properties_are_listed_at_1_0_only_on_request(api: Api, version: str) -> None:
     api.using("admin").put("/v1/os-hosts/1", {"rack": "r1", "asset": "4711"})
     api.using("admin").patch("/v1/os-hosts/properties/asset", {"private": True})
     admin = api.using("admin", version)

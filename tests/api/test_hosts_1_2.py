@@ -38,7 +38,7 @@ def test_a_host_says_why_it_takes_no_reservations(admin: Api) -> None:
         assert not {*well} & shown.keys()
 
 
-def test_disabled_host_stays_with_its_lease_and_takes_no_new_one(admin: Api) -> None:
+def test_disabled_host_stays_with_its_lease_and_takes_no_new_lease(admin: Api) -> None:
     lease = admin.using("demo").book(start=5)
     host = host_of(admin, lease)
     path = f"/v1/os-hosts/{host}"
@@ -73,7 +73,7 @@ def test_disabled_host_stays_with_its_lease_and_takes_no_new_one(admin: Api) -> 
     admin.using("demo").book(start=50, reservations=[all_hosts])
 
 
-def test_what_the_operator_has_closed_stays_closed_when_the_cloud_says_that_it_is_well(admin: Api) -> None:
+def test_a_disabled_host_stays_disabled_when_the_cloud_reports_it_healthy(admin: Api) -> None:
     admin.post("/v1/os-hosts/1/disable", {"reason": "mine"})
     for health, reservable in ((HostHealth.DOWN, False), (HostHealth.UP, False)):
         admin.world.cloud.world.mark_host("1", health)
@@ -93,7 +93,7 @@ def test_doing_it_again_changes_nothing(admin: Api) -> None:
 
 
 class TestReallocate:
-    def test_what_is_booked_moves_and_is_told_before(self, admin: Api) -> None:
+    def test_a_dry_run_shows_the_host_to_which_a_reservation_moves(self, admin: Api) -> None:
         lease = admin.using("demo").book()
         host = host_of(admin, lease)
         before = admin.dump()
@@ -105,7 +105,7 @@ class TestReallocate:
         done = admin.post(f"/v1/os-hosts/{host}/reallocate").json
         assert done["reservations"][0]["moves_to"] == host_of(admin, lease) != host
 
-    def test_of_one_lease_only(self, admin: Api) -> None:
+    def test_only_the_named_lease_moves(self, admin: Api) -> None:
         demo = admin.using("demo")
         lease, other = demo.book(start=1), demo.book(start=5)
         host = host_of(admin, lease)
@@ -116,13 +116,13 @@ class TestReallocate:
         nowhere = admin.post(f"/v1/os-hosts/{host}/reallocate", {"lease_id": lease["id"]})
         assert (nowhere.status_code, nowhere.json["field"]) == (404, "lease_id")
 
-    def test_what_has_nowhere_to_go_stays(self, admin: Api) -> None:
+    def test_a_reservation_stays_without_another_free_host(self, admin: Api) -> None:
         lease = admin.using("demo").book(reservations=[{**HOSTS, "min": 4, "max": 4}])
         done = admin.post("/v1/os-hosts/1/reallocate").json
         [part] = done["reservations"]
         assert (part["lease_id"], part["moves_to"], part["reason"]) == (lease["id"], None, "No other is free for it.")
 
-    def test_what_runs_stays_unless_that_is_asked_for(self, admin: Api) -> None:
+    def test_a_running_reservation_moves_only_on_request(self, admin: Api) -> None:
         demo, world = admin.using("demo"), admin.world
         lease = demo.book(start=0)
         world.engine.settle()

@@ -129,7 +129,7 @@ def test_every_url_is_also_served_with_a_suffix(api: Api, suffix: str) -> None:
     assert api.delete(f"/v1/leases/{lease['id']}{suffix}").status_code == 204
 
 
-def test_nobody_learns_of_the_leases_of_others(api: Api) -> None:
+def test_leases_of_other_projects_look_like_missing_leases(api: Api) -> None:
     lease = api.book()
     stranger = api.using("other")
     for method, body in (("GET", None), ("PUT", {"name": "stolen"}), ("DELETE", None)):

@@ -429,7 +429,7 @@ def test_name_with_control_characters_is_refused(api: Api, name: str):
     assert api.using(version="1.0").put(f"/v1/leases/{lease['id']}", {"name": name}).status_code == 200
 
 
-def test_nobody_finds_out_a_private_property_by_asking(api: Api):
+def test_requests_reveal_no_private_property(api: Api):
     """From the hosts that match, in a refusal, a value could be found out comparison by comparison."""
     admin = api.using("admin")
     for host in ("1", "2"):
@@ -461,7 +461,7 @@ def test_nobody_finds_out_a_private_property_by_asking(api: Api):
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease
 
 
-def test_nobody_finds_out_by_changes_what_has_become_private(api: Api):
+def test_changes_reveal_no_property_made_private_later(api: Api):
     admin = api.using("admin")
     for host in ("1", "2"):
         admin.put(f"/v1/os-hosts/{host}", {"properties": {"asset": "4711"}})
@@ -479,7 +479,7 @@ def test_nobody_finds_out_by_changes_what_has_become_private(api: Api):
     assert changing(resource_properties=asked["resource_properties"], before_end="snapshot").status_code == 200
 
 
-def test_a_lease_gets_no_more_reservations_than_one_is_made_with(api: Api):
+def test_reservations_added_to_a_lease_are_limited(api: Api):
     none = {**HOSTS, "min": 1, "max": 1, "resource_properties": ""}
     lease = api.post("/v1/leases", api.lease_body(reservations=[])).json["lease"]
     path = f"/v1/leases/{lease['id']}/reservations"
@@ -491,7 +491,7 @@ def test_a_lease_gets_no_more_reservations_than_one_is_made_with(api: Api):
     assert "no lease has more than 100" in refused.json["error_message"]
 
 
-def test_what_is_kept_of_a_lease_is_bounded(api: Api):
+def test_the_stored_size_of_a_lease_is_limited(api: Api):
     """An expression may be 16 kB, and extra specs are dozens of values."""
     long = json.dumps(["in", "$rack", *(f"{number:0200d}" for number in range(64))])
     large = {**HOSTS, "resource_properties": long, "hypervisor_properties": long}
@@ -505,7 +505,7 @@ def test_what_is_kept_of_a_lease_is_bounded(api: Api):
     ("name", "op", "value"),
     [("memory_mb", ">=", "1t"), ("vcpus", ">=", "1,000"), ("vcpus", "==", "many"), ("ssd_gb", "<", "1t")],
 )
-def test_what_is_no_number_is_held_against_no_number(api: Api, name: str, op: str, value: str):
+def test_a_numeric_property_is_compared_only_with_numbers(api: Api, name: str, op: str, value: str):
     """As text 524288 is more than 1t."""
     for host in ("1", "2"):
         api.using("admin").put(f"/v1/os-hosts/{host}", {"properties": {"ssd_gb": "960", "rack": "r1"}})

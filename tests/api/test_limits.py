@@ -40,7 +40,7 @@ def shown(api: Api, query: str = "") -> dict[str, tuple[int, int]]:
     return {limit["name"]: (limit["limit"], limit["used"]) for limit in answer.json["limits"]}
 
 
-def test_a_project_sees_what_it_may_have_and_what_it_has(api: Api, tmp_path: Path):
+def test_a_project_sees_its_limits_and_its_usage(api: Api, tmp_path: Path):
     quotas = Quotas(FixedLimits({"leases": 3, "hours_of_hosts": 8}), horizon=timedelta(days=1))
     api = limited(api, tmp_path, quotas)
     api.book(start=1, hours=2)
@@ -69,7 +69,7 @@ def test_without_quotas_nothing_is_limited(api: Api):
     assert shown(api)["leases"] == (-1, 1)
 
 
-def test_who_knows_the_limits_may_be_away(api: Api, tmp_path: Path):
+def test_limits_are_unavailable_while_keystone_is_away(api: Api, tmp_path: Path):
     refused = limited(api, tmp_path, Quotas(Away())).get("/v1/limits")
     assert (refused.status_code, refused.json["error_message"]) == (503, "Keystone is away.")
 

@@ -76,7 +76,7 @@ def open_noted(folder: Path) -> Iterator[tuple[Api, set[str]]]:
         yield api.using("admin", LATEST.value), asked
 
 
-def test_all_endpoints_together_ask_for_exactly_what_is_on_the_list(tmp_path: Path):
+def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Path):
     with open_noted(tmp_path) as (api, asked):
         kinds = api.world.service.parts.types
         paths = describe(operations_of(tuple(kinds)), LATEST)["paths"]
@@ -91,7 +91,7 @@ def test_all_endpoints_together_ask_for_exactly_what_is_on_the_list(tmp_path: Pa
     assert asked == OPERATIONS
 
 
-def test_the_manager_can_do_nothing_for_the_api_but_what_is_on_the_list(api: Api):
+def test_the_manager_offers_the_api_only_the_listed_operations(api: Api):
     """A handler that asks for anything else fails, as it would between processes."""
     manager = api.world.service.manager
     assert {f"{service}.{name}" for service in SERVICES for name in vars(getattr(manager, service))} == OPERATIONS - {

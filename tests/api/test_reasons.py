@@ -29,7 +29,7 @@ def lease(api: Api, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return made
 
 
-def test_the_owner_is_told_his_part_and_administrators_all(api: Api, lease: dict[str, Any]) -> None:
+def test_the_owner_sees_the_reason_and_administrators_the_details(api: Api, lease: dict[str, Any]) -> None:
     url = f"/v1/leases/{lease['id']}"
     for who, detail in ((None, None), ("admin", WHOLE)):
         caller = api.using(who, version="1.2")
@@ -42,7 +42,7 @@ def test_the_owner_is_told_his_part_and_administrators_all(api: Api, lease: dict
         assert entries[0]["detail"] is None
 
 
-def test_what_changes_a_lease_answers_its_owner_without_details(api: Api, lease: dict[str, Any]) -> None:
+def test_the_answer_to_a_change_has_no_details_for_the_owner(api: Api, lease: dict[str, Any]) -> None:
     api.world.clock.advance(timedelta(hours=2))
     api.world.engine.settle()
     url = f"/v1/leases/{lease['id']}"

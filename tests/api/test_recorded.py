@@ -34,10 +34,10 @@ def test_every_recorded_exchange_is_replayed() -> None:
     assert [exchange.number for exchange in read_exchanges()] == list(range(RECORDED))
 
 
-def test_every_difference_is_told_with_its_reason() -> None:
+def test_every_difference_is_documented_with_its_reason() -> None:
     page = PAGE.read_text()
-    told = {*(difference.told for difference in DIFFERENCES.values()), *NULLS.values(), *TEXTS.values()}
-    assert sorted(words for words in told if words not in page) == []
+    explanations = {*(difference.explanation for difference in DIFFERENCES.values()), *NULLS.values(), *TEXTS.values()}
+    assert sorted(words for words in explanations if words not in page) == []
 
 
 @pytest.mark.slow

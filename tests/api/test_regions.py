@@ -30,7 +30,7 @@ def test_where_there_are_no_regions_none_can_be_named(api: Api) -> None:
 
 
 @pytest.mark.parametrize("region", ["", "a b", "x" * 25, 7, "south:1", "\u00e9"])
-def test_what_no_region_can_be_called_is_refused(api: Api, region: object) -> None:
+def test_an_invalid_region_name_is_refused(api: Api, region: object) -> None:
     refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, "region": region}]))
     assert (refused.status_code, refused.json["field"]) == (400, "reservations[0].region")
     refused = api.using("admin").post("/v1/os-hosts", {"name": "sim-host-001", "region": region})

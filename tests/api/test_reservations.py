@@ -80,7 +80,7 @@ def test_the_fields_of_each_type(api: Api, version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 class TestServers:
-    def test_what_servers_are_booted_with_is_told_at_once(self, api: Api, version: str) -> None:
+    def test_flavor_and_server_group_are_shown_at_once(self, api: Api, version: str) -> None:
         asked = api.using(version=version)
         for affinity, grouped in ((None, False), (True, True), (False, True)):
             [shown] = asked.book(reservations=[{**INSTANCES, "affinity": affinity}])["reservations"]
@@ -88,7 +88,7 @@ class TestServers:
             assert isinstance(shown["server_group_id"], str) is grouped
             assert shown["aggregate_id"] is None
 
-    def test_the_aggregate_is_told_when_there_is_one(self, api: Api, version: str) -> None:
+    def test_the_aggregate_is_shown_once_it_is_made(self, api: Api, version: str) -> None:
         asked = api.using(version=version)
         lease = asked.book(start=0, reservations=[INSTANCES])
         api.world.pass_time(timedelta(minutes=5))
@@ -104,7 +104,7 @@ class TestServers:
         assert (source["id"], source["name"], source["vcpus"], source["ram"]) == ("2", "m1.small", 1, 2048)
         assert shown["flavor_id"] == shown["id"]
 
-    def test_a_change_that_says_what_is_shown_changes_nothing(self, api: Api, version: str) -> None:
+    def test_a_change_to_the_shown_values_changes_nothing(self, api: Api, version: str) -> None:
         asked = api.using(version=version)
         lease = asked.book(reservations=[FLAVORS])
         [shown] = lease["reservations"]
@@ -143,7 +143,7 @@ class TestServers:
         assert change(asked, lease, affinity=None)["affinity"] is None
 
 
-class TestAsClientsOf10SayIt:
+class TestClientsOfVersion10:
     """Blazar's clients send numbers as text, and affinity in words."""
 
     @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ class TestAsClientsOf10SayIt:
         [shown] = api.book(reservations=[{**FLAVORS, "flavor_id": number}])["reservations"]
         assert json.loads(shown["resource_properties"])["id"] == "2"
 
-    def test_what_nobody_knows(self, api: Api) -> None:
+    def test_unknown_keys(self, api: Api) -> None:
         """Such keys are sent by forks of Blazar's client."""
         unknown = {"ephemeral_gb": 5, "extra_specs": {"a": "b"}}
         [shown] = api.book(reservations=[{**INSTANCES, **unknown}])["reservations"]
@@ -191,7 +191,7 @@ def test_a_mistake_is_named_by_its_place_in_the_request(api: Api) -> None:
 
 
 def test_a_mistake_of_a_resource_type_is_named_as_well(api: Api) -> None:
-    """Wherever a reservation is told: in a new lease, in a change, or by itself."""
+    """In a new lease, in a change of a lease, and in a reservation added alone."""
     new = api.using(version="1.1")
     lease = new.book(reservations=[INSTANCES])
     path = f"/v1/leases/{lease['id']}"
@@ -274,7 +274,7 @@ def test_an_address_that_cannot_be_had_is_the_reason(api: Api, version: str, req
     assert asked.get("/v1/leases").json["leases"] == [lease]
 
 
-def test_whatever_was_asked_for_can_be_absent(api: Api) -> None:
+def test_fields_required_by_blazar_can_be_absent(api: Api) -> None:
     """From 1.1 on, what Blazar wants to be sent though it says nothing."""
     api.register_address()
     new = api.using(version="1.1")
@@ -304,7 +304,7 @@ ACTIONS = ("default", "snapshot", "notify", "none", "")
 @pytest.mark.parametrize(
     "asked", [HOSTS, INSTANCES, FLAVORS, ADDRESSES], ids=lambda reservation: str(reservation["resource_type"])
 )
-def test_what_is_done_before_the_end_is_said_for_each_reservation(api: Api, asked: dict[str, Any]) -> None:
+def test_the_action_before_the_end_is_set_for_each_reservation(api: Api, asked: dict[str, Any]) -> None:
     api, old = api.using(version="1.1"), api
     api.register_address()
     actions = [action for action in ACTIONS if asked is not ADDRESSES or action != "snapshot"]
@@ -329,7 +329,7 @@ def test_an_address_has_no_snapshot(api: Api) -> None:
     assert "An address has no snapshot" in refused.json["error_message"]
 
 
-def test_1_0_ignores_what_it_does_not_know_of_an_address(api: Api) -> None:
+def test_version_1_0_ignores_unknown_fields_of_an_address(api: Api) -> None:
     api.register_address()
     lease = api.book(reservations=[{**ADDRESSES, "before_end": "snapshot"}])
     shown = api.using(version="1.1").get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]

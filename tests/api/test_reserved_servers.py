@@ -182,7 +182,7 @@ def test_a_server_that_is_named_before_the_start_is_shelved_then(api: Api) -> No
     assert found(api, server_id).shelved
 
 
-def test_a_server_that_is_larger_than_what_was_booked_is_refused(api: Api) -> None:
+def test_a_server_larger_than_booked_is_refused(api: Api) -> None:
     lease = book(api, flavor_id=TINY)
     server_id = boot(api, flavor=LARGE)
     changes = {"reservations": [{"id": lease["reservations"][0]["id"], "server_id": server_id}]}

@@ -1,4 +1,4 @@
-"""Long lists, which leave page by page: what is told of them, and when."""
+"""Long lists are sent page by page; logs and metrics count them when they end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
 
 
 class Server:
-    """A WSGI server that sends the list of leases as far as it is told."""
+    """A WSGI server that sends as many pieces of the list of leases as a test takes."""
 
     def __init__(self, api: Api, method: str = "GET") -> None:
         environ = {"PATH_INFO": "/v1/leases", "HTTP_X_AUTH_TOKEN": USERS["demo"].token, "REQUEST_METHOD": method}
@@ -70,7 +70,7 @@ def counts() -> dict[str, float]:
     }
 
 
-def told(log: pytest.LogCaptureFixture) -> list[tuple[str | None, str]]:
+def logged(log: pytest.LogCaptureFixture) -> list[tuple[str | None, str]]:
     """The lines about requests, and the id that each bears."""
     return [
         (getattr(record, "request_id", None), record.getMessage().rpartition(" -> ")[2])
@@ -79,15 +79,15 @@ def told(log: pytest.LogCaptureFixture) -> list[tuple[str | None, str]]:
     ]
 
 
-def test_a_list_is_told_of_when_it_has_left(long_list: Api, log: pytest.LogCaptureFixture) -> None:
+def test_a_list_is_logged_after_its_last_piece(long_list: Api, log: pytest.LogCaptureFixture) -> None:
     log.clear()
     server = Server(long_list)
     assert next(server.pieces)
-    assert (server.counted, told(log)) == ({}, [])
+    assert (server.counted, logged(log)) == ({}, [])
     assert len(list(server.pieces)) == 3
     server.body.close()
     assert server.counted == {"200": 1}
-    assert told(log) == [(server.request_id, "200")]
+    assert logged(log) == [(server.request_id, "200")]
 
 
 def test_a_list_that_breaks_off_is_no_success(long_list: Api, log: pytest.LogCaptureFixture) -> None:
@@ -100,19 +100,19 @@ def test_a_list_that_breaks_off_is_no_success(long_list: Api, log: pytest.LogCap
         list(server.pieces)
     server.body.close()
     assert server.counted == {"broken": 1}
-    assert told(log) == [(server.request_id, "200, broken")]
+    assert logged(log) == [(server.request_id, "200, broken")]
     [trace] = [record for record in log.records if record.exc_info]
     assert vars(trace)["request_id"] == server.request_id
 
 
-def test_a_client_that_goes_away_is_told_apart(long_list: Api, log: pytest.LogCaptureFixture) -> None:
+def test_a_disconnected_client_is_counted_as_aborted(long_list: Api, log: pytest.LogCaptureFixture) -> None:
     log.clear()
     server = Server(long_list)
     next(server.pieces)
     server.body.close()
     server.body.close()
     assert server.counted == {"aborted": 1}
-    assert told(log) == [(server.request_id, "200, aborted")]
+    assert logged(log) == [(server.request_id, "200, aborted")]
 
 
 def test_later_pages_belong_to_the_request(long_list: Api) -> None:
@@ -130,7 +130,7 @@ def test_the_line_of_a_request_bears_its_id(api: Api, log: pytest.LogCaptureFixt
     server = Server(api, method)
     list(server.pieces)
     assert server.counted == {"200": 1}
-    assert told(log) == [(server.request_id, "200")]
+    assert logged(log) == [(server.request_id, "200")]
 
 
 def test_head_of_a_long_list_is_complete(long_list: Api) -> None:

@@ -98,7 +98,7 @@ class TestIds:
         assert admin.get("/v1/os-hosts/1").status_code == 200
         assert made(admin.post("/v1/os-hosts", {"name": "sim-host-001", "region": SOUTH}))["id"] == "south:1"
 
-    def test_addresses_and_pools_of_the_same_name_are_told_apart(self, regions: Regions, admin: Api) -> None:
+    def test_addresses_and_pools_of_the_same_name_are_distinct_by_region(self, regions: Regions, admin: Api) -> None:
         address = {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS}
         pool = {"name": POOL, "capacity_gb": 100}
         for path, body, id in (("floatingips", address, None), ("volume-pools", pool, pool_id(POOL))):
@@ -172,7 +172,7 @@ class TestTypes:
         assert shown(api, lease)["status"] == "TERMINATED"
         assert server_id not in servers(regions.south)
 
-    def test_servers_that_were_booted_without_a_lease_get_one_in_their_region(self, regions: Regions, api: Api) -> None:
+    def test_servers_booted_without_a_lease_get_a_lease_in_their_region(self, regions: Regions, api: Api) -> None:
         booted: dict[str, str] = {}
         for name, cloud in ((NORTH, regions.cloud), (SOUTH, regions.south)):
             cloud.world.add_host("general")
@@ -198,7 +198,7 @@ class TestTypes:
 
 class TestRefusals:
     @pytest.mark.parametrize("order", [(NORTH, SOUTH), (SOUTH, NORTH)])
-    def test_without_room_in_one_region_nothing_is_booked_in_the_other(
+    def test_without_room_in_a_region_nothing_is_booked_in_the_other(
         self, regions: Regions, api: Api, order: tuple[str, str]
     ) -> None:
         other, full = order

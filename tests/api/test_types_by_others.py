@@ -211,7 +211,7 @@ def test_it_is_described(answers: dict[str, Any]):
 
 
 @pytest.mark.parametrize("folder", ["domain", "store", "services", "engine", "rpc", "api"])
-def test_what_all_types_share_names_none(folder: str):
+def test_shared_modules_name_no_resource_type(folder: str):
     """Only the modules that bring an inventory of ours onto the wire say whose it is."""
     names = {kind.name for kind in load_types()}
     root = REPOSITORY / "src" / "tenure" / folder

@@ -1,4 +1,4 @@
-"""What a client is told while the database does not work: to come again, and nothing about how we are made."""
+"""The answer while the database is unavailable: 503 without internal details."""
 
 from __future__ import annotations
 

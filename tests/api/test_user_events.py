@@ -80,14 +80,14 @@ def test_events_are_changed_as_a_whole(new: Api) -> None:
     assert "events: 2 of the owner's" in reasons
 
 
-def test_what_is_shown_can_be_sent_back(new: Api) -> None:
+def test_shown_events_can_be_sent_back(new: Api) -> None:
     lease = new.book(start=1, hours=1, events=[HALF_TIME, NEARLY])
     sent = [{name: event[name] for name in ("id", "event_type", "time", "message")} for event in own(lease)]
     again = new.put(f"/v1/leases/{lease['id']}", {"events": sent})
     assert (again.status_code, own(again.json["lease"])) == (200, own(lease))
 
 
-def test_an_event_that_was_told_of_cannot_change(new: Api) -> None:
+def test_a_notified_event_cannot_change(new: Api) -> None:
     sent: list[Message] = []
     rebuild(new.world, sink=sent.append)
     lease = new.book(start=1, hours=1, events=[HALF_TIME])

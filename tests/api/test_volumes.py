@@ -50,7 +50,7 @@ def refused(api: Api, *, start: float = 0.0, hours: float = 1, **parameters: Any
 
 
 class TestPools:
-    def test_one_is_registered_shown_and_taken_back(self, latest: Api) -> None:
+    def test_a_pool_is_registered_shown_and_unregistered(self, latest: Api) -> None:
         pool = lend(latest)
         assert (pool["id"], pool["name"], pool["capacity_gb"], pool["reservable"]) == (pool_id(POOL), POOL, 100, True)
         assert latest.get(PATH).json == {"volume_pools": [pool]}
@@ -61,7 +61,7 @@ class TestPools:
         assert latest.delete(f"{PATH}/{pool['id']}").status_code == 204
         assert latest.get(f"{PATH}/{pool['id']}").status_code == 404
 
-    def test_more_or_less_of_it_is_lent(self, latest: Api) -> None:
+    def test_the_lent_capacity_of_a_pool_changes(self, latest: Api) -> None:
         path = f"{PATH}/{lend(latest)['id']}"
         assert refused(latest, amount=5).status_code == 409
         shown = latest.put(path, {"capacity_gb": 150}).json["volume_pool"]
@@ -72,7 +72,7 @@ class TestPools:
         assert (too_much.status_code, too_much.json["field"]) == (400, "capacity_gb")
         assert latest.get(path).json["volume_pool"] == shown
 
-    def test_no_less_is_lent_than_is_promised_at_any_instant(self, latest: Api) -> None:
+    def test_the_lent_capacity_covers_all_bookings(self, latest: Api) -> None:
         path = f"{PATH}/{lend(latest, 150)['id']}"
         book(latest, start=1, amount=2)
         later = book(latest, start=1.5, amount=1)
@@ -94,7 +94,7 @@ class TestPools:
         assert refused(latest, amount=1).status_code == 409
 
     @pytest.mark.slow
-    def test_what_is_not_given_back_is_not_taken_from_under_it(self, latest: Api) -> None:
+    def test_the_lent_capacity_covers_volumes_not_yet_deleted(self, latest: Api) -> None:
         pool = lend(latest)
         lease = run(latest, amount=2)
         [ending] = lease["reservations"]
@@ -103,7 +103,7 @@ class TestPools:
         assert latest.put(f"{PATH}/{pool['id']}", {"capacity_gb": 59}).status_code == 409
         assert latest.put(f"{PATH}/{pool['id']}", {"capacity_gb": 60}).status_code == 200
 
-    def test_who_may_say_how_much_is_lent(self, latest: Api) -> None:
+    def test_only_administrators_change_the_lent_capacity(self, latest: Api) -> None:
         path = f"{PATH}/{lend(latest)['id']}"
         assert latest.using("demo", "1.2").put(path, {"capacity_gb": 1}).status_code == 403
         for version in ("1.0", "1.1"):
@@ -120,18 +120,18 @@ class TestPools:
             ({"name": POOL, "capacity_gb": 1, "size": 2}, 400, "size"),
         ],
     )
-    def test_what_cannot_be_lent(self, latest: Api, body: dict[str, Any], status: int, field: str) -> None:
+    def test_invalid_pools_are_refused(self, latest: Api, body: dict[str, Any], status: int, field: str) -> None:
         answer = latest.post(PATH, body)
         assert (answer.status_code, answer.json["field"]) == (status, field), answer.text
 
-    def test_it_is_for_administrators_from_1_2_on(self, latest: Api) -> None:
+    def test_pools_are_for_administrators_from_1_2_on(self, latest: Api) -> None:
         assert latest.using("demo").get(PATH).status_code == 403
         assert latest.using("demo").post(PATH, {"name": POOL, "capacity_gb": 1}).status_code == 403
         for version in ("1.0", "1.1"):
             assert latest.using(version=version).get(PATH).status_code == 404
             assert latest.using(version=version).get(f"{PATH}/allocations").status_code == 404
 
-    def test_who_has_a_part_in_it(self, latest: Api) -> None:
+    def test_allocations_are_listed_by_pool(self, latest: Api) -> None:
         pool = lend(latest)
         lease = book(latest, start=1)
         [reservation] = lease["reservations"]
@@ -142,8 +142,8 @@ class TestPools:
         [leased] = latest.using("demo").get(f"/v1/leases/{lease['id']}/volume_pools").json["volume_pools"]
         assert (leased["id"], leased["name"], leased["status"]) == (pool["id"], POOL, "planned")
 
-    def test_who_keeps_something_has_a_part_in_it_when_his_lease_is_gone(self, latest: Api) -> None:
-        """Otherwise nobody would find out whose volumes fill the pool."""
+    def test_a_deleted_lease_with_kept_volumes_is_still_listed(self, latest: Api) -> None:
+        """The kept volumes still fill the pool, and the operator must find their owner."""
         pool = lend(latest)
         lease = run(latest.using("demo"), at_end="keep")
         assert latest.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204
@@ -212,7 +212,7 @@ class TestLeases:
         book(latest, start=2, hours=5)
 
     @pytest.mark.parametrize(("at_end", "size"), [("keep", 30), ("snapshot", 20)])
-    def test_what_is_kept_goes_on_using_the_pool(self, latest: Api, at_end: str, size: int) -> None:
+    def test_kept_volumes_go_on_using_the_pool(self, latest: Api, at_end: str, size: int) -> None:
         pool = lend(latest)
         lease = book(latest, at_end=at_end, size_gb=size)
         latest.world.pass_time(timedelta(hours=2))
@@ -258,7 +258,7 @@ class TestLeases:
         assert demo.put(path, change).status_code == 200
         book(latest, start=100)
 
-    def test_one_that_never_started_keeps_nothing(self, latest: Api) -> None:
+    def test_an_unstarted_reservation_keeps_no_volumes(self, latest: Api) -> None:
         lend(latest)
         lease = book(latest, start=5, at_end="keep")
         assert latest.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204

@@ -65,11 +65,11 @@ class Difference:
     """An intended difference: our status, and the text in the documentation that explains it."""
 
     status: int
-    told: str
+    explanation: str
 
 
 def _differences() -> Iterator[tuple[int, Difference]]:
-    for status, told, numbers in (
+    for status, explanation, numbers in (
         (200, "404 for `/v1`", [2]),
         (404, "**API v2.**", [3, 4, 198, 199, 200]),
         (300, "401 to `GET /` and `/versions` without a token", [6]),
@@ -94,7 +94,7 @@ def _differences() -> Iterator[tuple[int, Difference]]:
         (409, "500 for a floating IP that is registered already", [183]),
     ):
         for number in numbers:
-            yield number, Difference(status, told)
+            yield number, Difference(status, explanation)
 
 
 #: By number of the exchange.
@@ -244,7 +244,7 @@ class Replay:
         elif answer.status >= 400 and not isinstance(answer.document.get("error_message"), str):
             yield "does not say why"
         elif not found and answer.status == exchange.status:
-            yield f"is as it was, which is not what is told: {difference.told}"
+            yield f"is as it was, which is not what is explained: {difference.explanation}"
 
     def _body(self, exchange: Exchange, answer: Answer, differing: set[str]) -> Iterator[str]:
         if exchange.response == "" or not answer.text:
