@@ -32,7 +32,7 @@ def test_old_names_that_blazar_still_reads_are_read(tmp_path: Path, old: str, na
     assert read(tmp_path, f"{old} = other\n[nova]\n{name} = newer\n").nova[name] == "newer"
 
 
-def test_no_region_is_named_twice(tmp_path: Path):
+def test_a_region_named_twice_is_refused(tmp_path: Path):
     assert regions_of(read(tmp_path, "[DEFAULT]\nregions = north, south\n")) == ("north", "south")
     with pytest.raises(ConfigurationError, match="regions: one is named twice"):
         regions_of(read(tmp_path, "[DEFAULT]\nregions = north, south, north\n"))

@@ -155,16 +155,16 @@ class Deployed:
     @cached_property
     def listening(self) -> Mapping[str, Any]:
         """How tenure-api would listen."""
-        told: dict[str, Any] = {}
+        received: dict[str, Any] = {}
 
         def refuse(_app: object, **options: Any) -> None:
-            told.update(options)
+            received.update(options)
             raise OSError("not in a test")
 
         self._patch.setattr(tenure.cmd.api, "listen", refuse)
         with pytest.raises(StartFailed, match="cannot listen"):
             tenure.cmd.api.serve(self.conf)
-        return told
+        return received
 
     def answer(self, app: Any, path: str, token: str = "") -> tuple[str, str]:
         """The status and the text that a WSGI application answers with."""

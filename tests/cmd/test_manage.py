@@ -193,13 +193,13 @@ def test_hosts_are_read_again_from_the_cloud(site: Site):
         cloud.world.change_host(names[0], facts={"vcpus": 1000})
         cloud.world.remove_host(names[1])
         cloud.world.add_host("of-nobody")
-    told = [f"{names[0]}: vcpus {vcpus!r} -> 1000, VCPU {vcpus!r} -> 1000", f"{names[1]}: the cloud has it no more"]
+    lines = [f"{names[0]}: vcpus {vcpus!r} -> 1000, VCPU {vcpus!r} -> 1000", f"{names[1]}: the cloud has it no more"]
     tried = manage(site, "host", "sync", "--dry-run").splitlines()
-    assert tried == [*told, "3 hosts are registered, 1 would be changed, 1 are gone"]
+    assert tried == [*lines, "3 hosts are registered, 1 would be changed, 1 are gone"]
     done = manage(site, "host", "sync").splitlines()
-    assert done == [*told, "3 hosts are registered, 1 were changed, 1 are gone"]
+    assert done == [*lines, "3 hosts are registered, 1 were changed, 1 are gone"]
     again = manage(site, "host", "sync").splitlines()
-    assert again == [told[1], "3 hosts are registered, 0 were changed, 1 are gone"]
+    assert again == [lines[1], "3 hosts are registered, 0 were changed, 1 are gone"]
 
 
 def test_leases_on_hosts_that_changed_get_others_or_are_flagged(site: Site):

@@ -55,7 +55,7 @@ def test_invalid_address_is_refused_with_its_option(
 
 
 @pytest.mark.parametrize("wrong", WRONG_URLS)
-def test_the_api_refuses_it_too(tmp_path: Path, wrong: str):
+def test_the_api_refuses_an_invalid_address_too(tmp_path: Path, wrong: str):
     with pytest.raises(ConfigurationError, match=r"\[DEFAULT\] transport_url") as refused:
         open_api(configured(tmp_path, {"DEFAULT": {"transport_url": WRONG_URLS[wrong]}}))
     assert not any(part in str(refused.value) for part in PARTS)

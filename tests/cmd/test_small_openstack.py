@@ -38,7 +38,7 @@ def ask(
     content: bytes | None = None,
     **headers: str,
 ) -> tuple[int, Any]:
-    """Send a request as a user, or as nobody; return the status and the document."""
+    """Send a request as a user, or without a token; return the status and the document."""
     data = content if content is not None else None if body is None else json.dumps(body).encode()
     token = {} if user is None else {"X-Auth-Token": service.token(user)}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -80,7 +80,7 @@ def test_a_token_of_the_file_is_good_for_all_services(service: Standalone):
     assert catalogue["reservation"][0]["url"] == service.url
 
 
-def test_who_has_no_token_is_refused_everywhere(service: Standalone):
+def test_requests_without_a_token_are_refused_everywhere(service: Standalone):
     assert log_in(service, "x" * 64)[0] == 401
     password = {"auth": {"identity": {"methods": ["password"], "password": {"user": {"name": "demo"}}}}}
     status, answer = ask(service, "POST", "/identity/v3/auth/tokens", password, user=None)
@@ -154,13 +154,13 @@ def test_a_request_has_limits(service: Standalone):
     ],
     ids=str,
 )
-def test_what_cannot_be_booted_is_refused_and_leaves_nothing(service: Standalone, body: object):
+def test_an_invalid_boot_is_refused_and_leaves_no_server(service: Standalone, body: object):
     status, answer = ask(service, "POST", f"{COMPUTE}/servers", body)
     assert status == 400, answer
     assert ask(service, "GET", f"{COMPUTE}/servers")[1] == {"servers": []}
 
 
-def test_what_is_no_json_or_no_path_is_refused(service: Standalone):
+def test_invalid_json_and_unknown_paths_are_refused(service: Standalone):
     assert ask(service, "POST", f"{COMPUTE}/servers", content=b"{")[0] == 400
     assert ask(service, "POST", f"{COMPUTE}/servers", {"server": {"name": "x", "flavorRef": "none"}})[0] == 404
     for path in (f"{COMPUTE}/no-such-thing", "/cloud/Nowhere/compute/v2.1/servers", "/cloud/RegionOne/dns/v2/zones"):

@@ -81,7 +81,7 @@ def test_first_start_creates_everything_for_clients(tmp_path: Path):
         os.umask(old)
 
 
-def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path):
+def test_a_second_start_continues_with_the_data_of_the_first(tmp_path: Path):
     data_dir = tmp_path / "data"
     with standalone(data_dir, hosts=3) as service:
         tokens = (data_dir / "tokens.yaml").read_bytes()
@@ -101,7 +101,7 @@ def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_more_hosts_can_be_asked_for_later(tmp_path: Path):
+def test_a_later_start_can_add_hosts(tmp_path: Path):
     with standalone(tmp_path / "data", hosts=2) as service:
         first = hosts_of(service)
         service.stop()
@@ -153,7 +153,7 @@ def test_no_secret_is_in_the_log(tmp_path: Path):
         assert "stopped" in service.log.splitlines()[-1]
 
 
-def test_sigterm_stops_it_cleanly(tmp_path: Path):
+def test_sigterm_stops_the_service_cleanly(tmp_path: Path):
     """Exit code 0, nothing unexpected in the log, and nothing left to take up again at the next start."""
     with standalone(tmp_path / "data") as service:
         caller = service.caller()
@@ -169,7 +169,7 @@ def test_sigterm_stops_it_cleanly(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_sigterm_stops_it_while_the_cloud_hangs(tmp_path: Path):
+def test_sigterm_stops_the_service_while_the_cloud_hangs(tmp_path: Path):
     """It stops within a limit, and the next process continues the work."""
     with standalone(tmp_path / "data") as service, SimulatedCloud(tmp_path / "data" / "cloud.db") as cloud:
         fault = cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started", count=None))
@@ -187,7 +187,7 @@ def test_sigterm_stops_it_while_the_cloud_hangs(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_name_to_listen_on_stands_for_one_socket(tmp_path: Path):
+def test_a_host_name_to_listen_on_opens_one_socket(tmp_path: Path):
     service = start(tmp_path / "data", command=(str(BIN / "tenure-standalone"), "--host", "localhost"))
     try:
         assert service.url.startswith("http://localhost:")
@@ -249,7 +249,7 @@ def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, name:
 
 
 @pytest.mark.slow
-def test_what_a_newer_release_wrote_is_refused_and_left_alone(tmp_path: Path):
+def test_data_of_a_newer_release_is_refused_and_unchanged(tmp_path: Path):
     with standalone(tmp_path / "data") as service:
         service.stop()
     with closing(sqlite3.connect(tmp_path / "data" / "tenure.db")) as db, db:
@@ -390,7 +390,7 @@ def test_unknown_role_is_reported(tmp_path: Path):
     assert "the role raeder, which is none of admin, member, reader" in refused.stderr
 
 
-def test_a_member_sees_what_he_has_booked(tmp_path: Path):
+def test_a_member_may_list_leases(tmp_path: Path):
     data = tmp_path / "data"
     with standalone(data):
         pass

@@ -126,26 +126,26 @@ def test_an_upgrade_keeps_every_row(site: Site, past: str, revision: str):
 def test_upgrade_hides_reasons_that_name_others(site: Site, past: str, revision: str):
     """Administrators see the full text. Texts of the owner stay, and so do texts that name no others."""
     upgrade(site, revision)
-    told = past_rows.TOLD if revision >= "0012" else NEUTRAL
+    reason = past_rows.TOLD if revision >= "0012" else NEUTRAL
     with connected(past) as connection:
         rows = rows_in(connection)
     assert [
         (row["status_reason"], row["status_detail"]) for row in rows["leases"] if row["status_reason"] is not None
-    ] == [(told, past_rows.WHOLE)]
+    ] == [(reason, past_rows.WHOLE)]
     assert {
         (row["lease_id"], row["reason"], row["detail"]) for row in rows["history"] if row["reason"] is not None
     } == {
         (RUNNING, past_rows.RENAMED, None),
         (RUNNING, "The server is gone.", None),
-        (DELETED, told, past_rows.WHOLE),
+        (DELETED, reason, past_rows.WHOLE),
     }
 
 
 def upgrade(site: Site, revision: str) -> None:
     """Upgrade as docs/operations/install.md says: check, upgrade, check again."""
     is_new = revision == NEWEST
-    told = run(site, "tenure-status", "upgrade", "check", "--json", code=0 if is_new else 1)
-    assert is_new or f"the schema is at {revision}, this release needs {NEWEST}" in told
+    output = run(site, "tenure-status", "upgrade", "check", "--json", code=0 if is_new else 1)
+    assert is_new or f"the schema is at {revision}, this release needs {NEWEST}" in output
     assert run(site, "tenure-manage", "db", "upgrade") == f"the schema is at {NEWEST}\n"
     assert_well(site)
 
@@ -213,23 +213,23 @@ def furnish(world: World) -> None:
     assert world.cloud.ensure_started(running).done
 
 
-def keys(told: list[Message]) -> list[str]:
-    return [message.key for message in told]
+def keys(messages: list[Message]) -> list[str]:
+    return [message.key for message in messages]
 
 
 def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
     upgrade(site, revision)
-    told: list[Message] = []
+    messages: list[Message] = []
     with open_world(past, hosts=0) as world:
         furnish(world)
-        rebuild(world, sink=told.append)
+        rebuild(world, sink=messages.append)
         owner = api_over(world, site.folder)
         assert_shown_as_before(owner, revision)
         world.engine.settle()
         assert_shown_as_before(owner, revision)
 
         unsent = [f"{lease[0]}0000000-0000-4000-8000-0000000000aa" for lease in (PENDING, STARTING)]
-        assert sorted(keys(told)) == unsent
+        assert sorted(keys(messages)) == unsent
         assert GIVEN_UP in run(site, "tenure-manage", "outbox", "list")
 
         world.pass_until(NOW + 29 * SECOND)
@@ -254,7 +254,7 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
         world.pass_until(at("15:30") - SECOND)
         assert status_of(world, RUNNING) == "ACTIVE"
         assert world.hosts_of(RUNNING) == [NAMES["2"], NAMES["3"]]
-        notices = [message.payload["event"] for message in told if message.topic == "lease.event.notify_lease"]
+        notices = [message.payload["event"] for message in messages if message.topic == "lease.event.notify_lease"]
         assert re.findall(r"'message': '(.*?)'", str(notices)) == ([NOTICE] if revision >= "0005" else [])
         world.pass_until(at("15:30"))
         assert status_of(world, RUNNING) == "TERMINATED"
@@ -273,7 +273,7 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
         assert (path_of(world, DELETED), status_of(world, DELETED)) == (["DELETED"], "DELETED")
         assert run(site, "tenure-manage", "outbox", "retry") == "1 messages will be delivered again\n"
         world.engine.settle()
-        assert keys(told)[-1] == GIVEN_UP
+        assert keys(messages)[-1] == GIVEN_UP
         assert ledger.faults(past) == []
     assert_well(site)
 
