@@ -98,11 +98,11 @@ def test_every_host_command(openstack: Run, blazar: Run):
     assert "Updated host" in openstack("host", "set", "--extra", "rack=r7", "sim-host-002")
     assert document(openstack("host", "show", "-f", "json", "2"))["rack"] == "r7"
     properties = document(openstack("host", "property", "list", "-f", "json", "--detail", "--all"))
-    assert "rack" in {one["property"] for one in properties}
+    assert "rack" in {row["property"] for row in properties}
     assert "r7" in openstack("host", "property", "show", "rack")
     assert "Updated host property" in openstack("host", "property", "set", "--private", "rack")
     visible = document(openstack("host", "property", "list", "-f", "json"))
-    assert "rack" not in {one["property"] for one in visible}
+    assert "rack" not in {row["property"] for row in visible}
     openstack("host", "property", "set", "--public", "rack")
     assert "Updated host" in blazar("host-unset", "--extra", "rack", "sim-host-002")
     assert "rack" not in document(openstack("host", "show", "-f", "json", "2"))
@@ -223,7 +223,7 @@ def test_instances_of_a_flavor(openstack: Run):
     assert "Deleted lease" in openstack("lease", "delete", "web")
 
 
-def test_what_cannot_be_had(blazar: Run):
+def test_unavailable_reservations_are_refused_with_a_reason(blazar: Run):
     dates = ("--start-date", in_minutes(60), "--end-date", in_minutes(180))
     for reservation, reason in (
         ("resource_type=flavor:instance,flavor_id=nope,amount=1", "Flavor nope could not be found"),
@@ -273,7 +273,7 @@ def test_all_types_in_one_lease(openstack: Run, blazar: Run):
         "resource_type=flavor:instance,flavor_id=2,amount=1",
         f"resource_type=virtual:floatingip,network_id={PUBLIC_NETWORK}",
     )
-    assert sorted(one["resource_type"] for one in lease["reservations"]) == [
+    assert sorted(reservation["resource_type"] for reservation in lease["reservations"]) == [
         "flavor:instance",
         "physical:host",
         "virtual:floatingip",
@@ -341,8 +341,10 @@ def test_the_library_starts_and_ends_all_types(library):
         [],
     )
     wait_for_status(library, lease["id"], "ACTIVE")
-    started = {one["resource_type"]: one for one in library.lease.get(lease["id"])["reservations"]}
-    assert {one["status"] for one in started.values()} == {"active"}
+    started = {
+        reservation["resource_type"]: reservation for reservation in library.lease.get(lease["id"])["reservations"]
+    }
+    assert {reservation["status"] for reservation in started.values()} == {"active"}
     assert started["virtual:instance"]["aggregate_id"] is not None
     assert started["virtual:instance"]["server_group_id"] is not None
     assert started["flavor:instance"]["server_group_id"] is None
@@ -367,7 +369,7 @@ def test_the_library(library):
     }
     lease = library.lease.create("mine", in_minutes(60), in_minutes(120), [reservation], [])
     assert library.lease.get(lease["id"])["name"] == "mine"
-    assert [one["id"] for one in library.lease.list(sort_by="name")] == [lease["id"]]
+    assert [lease["id"] for lease in library.lease.list(sort_by="name")] == [lease["id"]]
     longer = library.lease.update(lease["id"], prolong_for="1h", name="yours")
     assert longer["name"] == "yours"
     assert longer["status"] == "PENDING"
@@ -377,7 +379,9 @@ def test_the_library(library):
     grown = library.lease.update(lease["id"], reservations=[{"id": lease["reservations"][0]["id"], "min": 2, "max": 2}])
     assert grown["reservations"][0]["max"] == 2
     assert len(library.allocation.list("os-hosts")) == 5
-    number = next(one["resource_id"] for one in library.allocation.list("os-hosts") if one["reservations"])
+    number = next(
+        allocation["resource_id"] for allocation in library.allocation.list("os-hosts") if allocation["reservations"]
+    )
     assert library.allocation.get("os-hosts", number)["resource_id"] == number
     library.lease.delete(lease["id"])
     with pytest.raises(blazar_exception.BlazarClientException) as missing:

@@ -91,7 +91,7 @@ def test_the_readme_can_be_followed(tmp_path: Path):
     assert [(lease["name"], lease["status"]) for lease in answer["leases"]] == [("bio-42", "TERMINATED")]
 
 
-def test_make_run_serves_what_the_readme_says():
+def test_make_run_serves_the_url_of_the_readme():
     said = next(command for command, _ in commands(README) if command.startswith("make run"))
     assert f" http://127.0.0.1:{parser().get_default('port')}/v1 " in said
     environ = {"PATH": os.environ["PATH"]}  # nothing of a make that runs the tests

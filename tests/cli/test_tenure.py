@@ -79,14 +79,14 @@ def test_a_lease_that_is_booked_ahead(client: Run):
     client("lease", "delete", "course")
 
 
-def test_a_refusal_says_how_far_the_hosts_came(client: Run):
+def test_a_refusal_counts_the_hosts_of_each_step(client: Run):
     refused = client("lease", "create", "big", "--hosts", "4", "--with", "vcpus>=100000", code=1)
     assert "Not enough hosts available" in refused.stderr
     assert "of those, match the properties       0" in refused.stderr
     assert "409 NotEnoughResources" in refused.stderr
 
 
-def test_what_is_wrong_is_named(client: Run):
+def test_a_wrong_parameter_is_named(client: Run):
     wrong = client("lease", "create", "late", "--hosts", "1", "--start-date", "2020-01-01 00:00", code=1)
     assert "start_date" in wrong.stderr
     assert "no lease" in client("lease", "show", "nothing", code=1).stderr.lower()
@@ -100,7 +100,7 @@ def test_hosts_and_their_properties(client: Run):
     assert "r7" in client("host", "property", "show", "rack").stdout
     client("host", "property", "set", "rack", "--private")
     public = document(client("host", "property", "list", "-f", "json"))
-    assert "rack" not in {one["property"] for one in public}
+    assert "rack" not in {row["property"] for row in public}
     client("host", "unset", "sim-host-002", "--extra", "rack")
     client("host", "delete", "sim-host-005")
     assert len(document(client("host", "list", "-f", "json"))) == 4
@@ -135,13 +135,13 @@ def test_instances_a_flavor_and_addresses_in_one_lease(service: Standalone, prog
         cloud="tenure-demo",
     )
     lease = document(made)
-    assert {one["resource_type"]: one["status"] for one in lease["reservations"]} == {
+    assert {reservation["resource_type"]: reservation["status"] for reservation in lease["reservations"]} == {
         "flavor:instance": "active",
         "virtual:floatingip": "active",
         "virtual:instance": "active",
     }
     listed = document(client("lease", "reservation", "list", "lab", "-f", "json", cloud="tenure-demo"))
-    of_type = {one["resource_type"]: one for one in listed}
+    of_type = {reservation["resource_type"]: reservation for reservation in listed}
     assert of_type["flavor:instance"]["flavor_id"] == of_type["flavor:instance"]["id"]
     assert of_type["flavor:instance"]["server_group_id"] is not None
     assert of_type["virtual:instance"]["server_group_id"] is None
@@ -149,7 +149,7 @@ def test_instances_a_flavor_and_addresses_in_one_lease(service: Standalone, prog
     assert (address["floating_ip_address"], address["status"]) == ("203.0.113.21", "held")
 
 
-def test_a_reservation_is_added_to_what_runs_and_dropped(client: Run):
+def test_a_reservation_is_added_to_a_running_lease_and_dropped(client: Run):
     register(client, 20)
     client("lease", "create", "bio", *LEASES_OF_ONE_HOST, "--wait")
     wanted = ("--floating-ips", "1", "--network", PUBLIC_NETWORK)
@@ -160,7 +160,7 @@ def test_a_reservation_is_added_to_what_runs_and_dropped(client: Run):
     assert "field: amount\n  asked: 1 of virtual:floatingip\n" in refused.stderr
     client("lease", "reservation", "drop", "bio", added["id"])
     kinds = document(client("lease", "reservation", "list", "bio", "-f", "json", "-c", "status", "-c", "resource_type"))
-    assert {one["resource_type"]: one["status"] for one in kinds} == {
+    assert {reservation["resource_type"]: reservation["status"] for reservation in kinds} == {
         "physical:host": "active",
         "virtual:floatingip": "deleted",
     }
@@ -204,7 +204,11 @@ def test_floating_ips_from_their_registration_to_their_end(client: Run):
     client("floatingip", "disable", "203.0.113.21", "--reason", "listed", "--yes")
     shown = document(client("floatingip", "show", "203.0.113.21", "-f", "json"))
     assert (shown["reservable"], shown["disabled_reason"]) == (False, "listed")
-    [mine] = [one for one in document(client("allocation", "list", "floatingip", "-f", "json")) if one["reservations"]]
+    [mine] = [
+        allocation
+        for allocation in document(client("allocation", "list", "floatingip", "-f", "json"))
+        if allocation["reservations"]
+    ]
     assert mine["resource_id"] == first
     client("floatingip", "enable", second, "--yes")
     client("floatingip", "delete", "203.0.113.21")
@@ -213,7 +217,7 @@ def test_floating_ips_from_their_registration_to_their_end(client: Run):
     assert "403" in client("floatingip", "delete", first, cloud="tenure-demo", code=1).stderr
 
 
-def test_something_is_told_at_moments_of_its_own(client: Run):
+def test_notifications_at_chosen_times_are_set_and_dropped(client: Run):
     client("lease", "create", "bio", *LEASES_OF_ONE_HOST, "--notify", "+30m", "half an hour", "--wait")
     client("lease", "set", "bio", "--notify", "+1h", "half time")
     events = document(client("lease", "show", "bio", "-f", "json", "-c", "events"))["events"]
@@ -243,12 +247,12 @@ def test_volume_pools_and_a_lease_of_volumes(service: Standalone):
     assert document(client("volume", "pool", "show", pool, "-f", "json"))["health"] == "well"
 
 
-def test_what_a_project_may_have_and_has(service: Standalone):
+def test_limits_and_usage_of_a_project_are_shown(service: Standalone):
     client = runner(service, "tenure")
     client("lease", "create", "counted", "--hosts", "1", "--for", "1h", cloud="tenure-demo")
-    mine = {one["name"]: one for one in document(client("limits", "show", "-f", "json", cloud="tenure-demo"))}
+    mine = {row["name"]: row for row in document(client("limits", "show", "-f", "json", cloud="tenure-demo"))}
     assert mine["leases"] == {"name": "leases", "limit": 1000, "used": mine["leases"]["used"]}
     assert mine["hosts"]["used"] >= 1
     others = runner(service, "openstack", "reservation")("limits", "show", "-f", "json")
-    assert next(one for one in document(others) if one["name"] == "hosts")["used"] == 0
+    assert next(row for row in document(others) if row["name"] == "hosts")["used"] == 0
     assert "403" in client("limits", "show", "--project", "another", code=1, cloud="tenure-demo").stderr

@@ -103,7 +103,7 @@ def test_without_checks_every_certificate_is_accepted(secured: Secured, program:
     assert_lists(secured.run(program, verify=False))
 
 
-def test_the_library_checks_what_its_session_says(secured: Secured):
+def test_the_library_verifies_certificates_as_its_session_does(secured: Secured):
     auth = Token(secured.url, secured.service.token("admin"))
     trusting = Client(Session(auth, verify=str(secured.authority.cafile)), endpoint_override=secured.url)
     assert len(list(trusting.hosts.list())) == 5

@@ -32,7 +32,7 @@ def neutron(site: Site, session: Session) -> Adapter:
 def addresses(network: Adapter) -> dict[str, dict[str, Any]]:
     """The floating IPs that an account sees, by their addresses."""
     found = network.get("/v2.0/floatingips").json()["floatingips"]
-    return {one["floating_ip_address"]: one for one in found}
+    return {floating_ip["floating_ip_address"]: floating_ip for floating_ip in found}
 
 
 def register(site: Site, public: str, *wanted: str) -> None:
@@ -52,9 +52,9 @@ def port(site: Site, public: str, demo: Session, undo: Undo) -> str:
     mine = neutron(site, demo)
 
     def made(kind: str, **values: object) -> str:
-        one = str(mine.post(f"/v2.0/{kind}s", json={kind: values}).json()[kind]["id"])
-        undo.append(lambda: mine.delete(f"/v2.0/{kind}s/{one}"))
-        return one
+        object_id = str(mine.post(f"/v2.0/{kind}s", json={kind: values}).json()[kind]["id"])
+        undo.append(lambda: mine.delete(f"/v2.0/{kind}s/{object_id}"))
+        return object_id
 
     network = made("network", name="of-a-test")
     subnet = made("subnet", network_id=network, ip_version=4, cidr="10.20.30.0/28")
@@ -103,7 +103,7 @@ def reserve_refused(site: Site, by: Session, public: str, address: str) -> dict[
     return dict(answered(site.api(by).post("/leases", json=body), 409))
 
 
-def test_only_what_nobody_else_gives_away_can_be_reserved(site: Site, public: str):
+def test_only_addresses_outside_of_allocation_pools_can_be_reserved(site: Site, public: str):
     for address, status, words in (
         (POOLED, 400, "allocation_pools"),
         (GATEWAY, 400, "gateway_ip"),
@@ -150,13 +150,13 @@ def test_an_address_that_was_taken_away_comes_back(quick: Site, public: str, dem
     wait_for("its tags", lambda: f"reservation:{lease.reservation}" in addresses(mine)[FREE]["tags"])
 
 
-def test_for_an_address_that_a_stranger_took_there_is_another(quick: Site, public: str, demo: Session, other: Session):
+def test_an_address_taken_by_another_project_is_replaced(quick: Site, public: str, demo: Session, other: Session):
     """But for one that was asked for by its name, which is waited for."""
     site = quick
     register(site, public, FREE, TOO, THIRD)
     named, lease = reserve(site, demo, public, 1, FREE), reserve(site, demo, public, 1)
-    for one in (named, lease):
-        one.wait("ACTIVE")
+    for booked in (named, lease):
+        booked.wait("ACTIVE")
     mine, admin = neutron(site, demo), neutron(site, site.nova.admin)
     (had,) = addresses(mine).keys() - {FREE}
     thefts = []
@@ -167,7 +167,9 @@ def test_for_an_address_that_a_stranger_took_there_is_another(quick: Site, publi
     try:
         (spare,) = {TOO, THIRD} - {had}
         wait_for("another address", lambda: addresses(mine).keys() == {spare})
-        wait_for("it to be told", lambda: named.show()["degraded"] and lease.show_reservation()["resources_changed"])
+        wait_for(
+            "the flags of the lease", lambda: named.show()["degraded"] and lease.show_reservation()["resources_changed"]
+        )
         assert named.show_reservation()["missing_resources"]
     finally:
         for theft in thefts:

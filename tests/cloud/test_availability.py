@@ -71,7 +71,7 @@ def crowd(cloud: Cloud, database: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.long
-def test_all_start_whatever_dies_meanwhile(
+def test_all_leases_start_despite_failures_of_managers_bus_and_database(
     crowd: tuple[Site, list[str]], database: str, demo: Session, capsys: pytest.CaptureFixture[str]
 ):
     site, names = crowd
@@ -92,7 +92,9 @@ def test_all_start_whatever_dies_meanwhile(
     wait_for("every start to be recorded", lambda: events(database).get("start_lease") == {"DONE": LEASES})
     assert not any("ERROR" in found for found in events(database).values())
     assert ledger.faults(database) == []
-    held = {reservation: one.hosts for one in ledger.leases(database).values() for reservation in one.reservation_ids}
+    held = {
+        reservation: lease.hosts for lease in ledger.leases(database).values() for reservation in lease.reservation_ids
+    }
     ids = {host["id"]: host["hypervisor_hostname"] for host in answered(site.admin.get("/os-hosts"), 200)["hosts"]}
     groups = {name: found["hosts"] for name, found in site.nova.aggregates().items() if name not in before}
     assert groups == {reservation: [ids[host] for host in hosts] for reservation, hosts in held.items()}
@@ -178,7 +180,7 @@ def harmed(manager: Program, starts_at: float) -> Iterator[Harm]:
 def statuses(database: str) -> Counter[str]:
     """How many leases there are in each status; nothing while the database is away."""
     try:
-        return Counter(one.status for one in ledger.leases(database).values())
+        return Counter(lease.status for lease in ledger.leases(database).values())
     except OperationalError:
         return Counter()
 

@@ -84,7 +84,7 @@ def compute(site: Site, by: Session, version: str = COMPUTE) -> Adapter:
 
 
 def servers_of(site: Site, by: Session) -> set[str]:
-    return {one["id"] for one in compute(site, by).get("/servers").json()["servers"]}
+    return {server["id"] for server in compute(site, by).get("/servers").json()["servers"]}
 
 
 def lease_of(site: Site, by: Session, server: Server) -> Lease:
@@ -105,7 +105,7 @@ def status(site: Site, by: Session, server: Server) -> str:
 
 
 def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_with_it(site: Site, demo: Session):
-    """By the clock. And one that is booted beside it, without hints, is nobody's business."""
+    """By the clock; a server booted beside it without hints is left alone."""
     openstack = runner(site, "tenure", "openstack", "--os-compute-api-version", COMPUTE)
     wanted = json.dumps({"name": "lease1", "start": in_minutes(60), "end": in_minutes(120)})
     hints = ("--hint", "reserved=True", "--hint", f"lease_params={wanted}")
@@ -138,7 +138,7 @@ def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_wit
     assert not (other.show() or {})["metadata"]
 
 
-def test_from_now_to_a_day_of_one_digit_and_shelved_then(site: Site, demo: Session):
+def test_a_lease_from_now_to_a_short_date_is_shelved_at_its_end(site: Site, demo: Session):
     wanted = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07", "at_end": "shelve"}
     answer = boot(site, demo, wanted, availability_zone=ZONE)
     assert answer.status_code == 202, answer.text
@@ -155,7 +155,7 @@ def test_from_now_to_a_day_of_one_digit_and_shelved_then(site: Site, demo: Sessi
     assert (server.show() or {})["metadata"] == {}
 
 
-def test_without_room_no_server_is_made_and_the_reason_is_told(site: Site, demo: Session):
+def test_without_room_no_server_is_made_and_the_reason_is_named(site: Site, demo: Session):
     site.book(demo, on=RESERVED, start=moment(seconds=1800))
     before = servers_of(site, demo)
     refused = boot(site, demo, {"start": "now", "end": moment(seconds=3600)})
@@ -172,9 +172,9 @@ class Deaf(ThreadingHTTPServer):
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint.removesuffix("/v1")
         self.hold_seconds = HOLD_SECONDS
-        #: What it was told of the lease, once.
-        self.told: dict[str, Any] = {}
-        self.is_told = threading.Event()
+        #: The body of the confirmation, once it has come.
+        self.confirmation: dict[str, Any] = {}
+        self.confirmation_came = threading.Event()
         self.is_over = threading.Event()
         #: Whether it says no, or nothing at all.
         self.refuses = False
@@ -189,8 +189,8 @@ class _Forwarded(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path.endswith("/confirm"):
-            self.server.told = body
-            self.server.is_told.set()
+            self.server.confirmation = body
+            self.server.confirmation_came.set()
             if self.server.before_confirmation is not None:
                 self.server.before_confirmation()
                 self._forward(body)
@@ -235,7 +235,7 @@ def deaf(site: Site) -> Iterator[Deaf]:
 
 
 def kill_nova_api() -> None:
-    """All processes that serve Nova's API, at once; their master, which serves nobody, makes new ones."""
+    """All processes that serve Nova's API, at once; their master makes new ones."""
     master = (OPENRC.parent / "state/pid/nova-api").read_text().split()[0]
     for child in Path(f"/proc/{master}/task/{master}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
@@ -248,8 +248,8 @@ def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site
         owner = cloud.session("demo")  # whose catalogue names it
         before = servers_of(site, owner)
         answer = user.submit(boot, site, owner, wanted, COMPUTE_WITHOUT_TAGS)
-        assert service.is_told.wait(NOVA_SECONDS)
-        (confirmation,) = service.told["reservations"]
+        assert service.confirmation_came.wait(NOVA_SECONDS)
+        (confirmation,) = service.confirmation["reservations"]
         server = Server(site.nova, confirmation["server_id"])
         site.nova.booted.append(server)
         found = server.show() or {}
@@ -283,7 +283,7 @@ def test_a_server_that_found_no_host_before_its_lease_is_confirmed_is_refused(si
         before = servers_of(site, owner)
 
         def wait_for_nova() -> None:
-            server = Server(site.nova, service.told["reservations"][0]["server_id"])
+            server = Server(site.nova, service.confirmation["reservations"][0]["server_id"])
             wait_for("Nova to look for a host", lambda: (server.show() or {})["status"] == "ERROR")
 
         service.hold_seconds = 300
@@ -316,7 +316,7 @@ def test_a_server_that_finds_no_host_after_its_lease_was_confirmed_says_how_to_b
     assert site.reserve(demo, flavor, start=moment(seconds=1800)).show()["status"] == "PENDING"
 
 
-def test_a_tenure_that_is_down_is_noticed_by_those_only_who_ask_for_a_lease(site: Site, demo: Session):
+def test_only_boots_with_a_lease_fail_while_tenure_is_down(site: Site, demo: Session):
     (api,) = site.deployment.apis
     api.stop()
     try:
@@ -344,7 +344,7 @@ def test_boots_with_hints_never_take_all_of_nova(site: Site, cloud: Cloud):
         service.hold_seconds = 300
         service.before_confirmation = lambda: others_are_done.wait(NOVA_SECONDS)
         first = user.submit(boot, site, owner, wanted)
-        assert service.is_told.wait(NOVA_SECONDS)
+        assert service.confirmation_came.wait(NOVA_SECONDS)
         for _ in range(2):
             refused = boot(site, owner, wanted)
             assert refused.status_code == 503, refused.text

@@ -119,9 +119,9 @@ class Meddler:
 
     def swap(self) -> bool:
         """Give a host of one reservation to another one."""
-        one, other = self.rng.sample(sorted(self.leases), 2)
-        host = self.rng.choice(sorted(self.leases[one]))
-        return self._move(one, "remove_host", host) and self._move(other, "add_host", host)
+        giver, other = self.rng.sample(sorted(self.leases), 2)
+        host = self.rng.choice(sorted(self.leases[giver]))
+        return self._move(giver, "remove_host", host) and self._move(other, "add_host", host)
 
     def empty_pool(self) -> bool:
         return self._move(FREE_POOL, "remove_host", self.rng.choice(self.free))
@@ -158,7 +158,9 @@ class Meddler:
 
 
 @pytest.mark.long
-def test_all_is_mended_and_then_left_alone(rig: Rig, demo: Session, capsys: pytest.CaptureFixture[str]):
+def test_all_changes_are_mended_and_then_nothing_is_written(
+    rig: Rig, demo: Session, capsys: pytest.CaptureFixture[str]
+):
     site = rig.site
     before = site.nova.aggregates().keys()
     leases = [site.book(demo, on=host) for host in HOSTS]
@@ -205,7 +207,7 @@ def test_all_is_mended_and_then_left_alone(rig: Rig, demo: Session, capsys: pyte
     let_pass(rig.between, 1)
     let_pass(rig.between, 2)
     services = (rig.between.compute, rig.between.placement, rig.between.image)  # a login is none of it
-    assert [one for proxy in services for one in proxy.seen() if one.writes] == []
+    assert [request for proxy in services for request in proxy.seen() if request.writes] == []
     assert wrong() == []
     assert {lease.show()["status"] for lease in leases} == {"ACTIVE"}
     assert ledger.faults(rig.database) == []
@@ -240,6 +242,6 @@ def let_pass(between: Interception, passes: int) -> None:
     between.forget()
 
     def looks() -> int:
-        return sum(one.path == "/resource_providers" for one in between.placement.seen())
+        return sum(request.path == "/resource_providers" for request in between.placement.seen())
 
     wait_for(f"{passes} more passes", lambda: looks() >= passes)

@@ -42,10 +42,10 @@ def test_every_host_command_of_blazarclient(site: Site):
     assert "Updated host" in openstack("host", "set", "--extra", "rack=r7", "compute-1")
     assert document(openstack("host", "show", "-f", "json", number))["rack"] == "r7"
     properties = document(openstack("host", "property", "list", "-f", "json", "--detail", "--all"))
-    assert {"gpu", "rack"} <= {one["property"] for one in properties}
+    assert {"gpu", "rack"} <= {row["property"] for row in properties}
     assert "r7" in openstack("host", "property", "show", "rack")
     assert "Updated host property" in openstack("host", "property", "set", "--private", "rack")
-    assert "rack" not in {one["property"] for one in document(openstack("host", "property", "list", "-f", "json"))}
+    assert "rack" not in {row["property"] for row in document(openstack("host", "property", "list", "-f", "json"))}
     # Its plugin has no class for `host unset`, which its own shell has.
     assert "Updated host" in runner(site, "blazar", "blazar")("host-unset", "--extra", "rack", "compute-1")
     assert "rack" not in document(openstack("host", "show", "-f", "json", number))
@@ -110,10 +110,10 @@ def test_every_host_command_of_ours(site: Site):
     assert document(tenure("host", "show", "compute-1", "-f", "json"))["properties"]["rack"] == "r7"
     assert "r7" in tenure("host", "property", "show", "rack")
     tenure("host", "property", "set", "rack", "--private")
-    assert "rack" not in {one["property"] for one in document(tenure("host", "property", "list", "-f", "json"))}
+    assert "rack" not in {row["property"] for row in document(tenure("host", "property", "list", "-f", "json"))}
     tenure("host", "unset", "compute-1", "--extra", "rack")
     assert document(tenure("host", "show", "compute-1", "-f", "json"))["properties"] == {"gpu": "a100"}
-    assert [one["resource_id"] for one in document(tenure("allocation", "list", "host", "-f", "json"))] == [
+    assert [row["resource_id"] for row in document(tenure("allocation", "list", "host", "-f", "json"))] == [
         created["id"]
     ]
     assert created["id"] in tenure("allocation", "show", "host", created["id"], "-f", "json")

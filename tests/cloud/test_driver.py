@@ -67,9 +67,9 @@ class RealRig:
         }
         self._nova = cloud.service(cloud.session(), "compute", "2.53")
         self._glance = cloud.service(cloud.session("admin", "demo"), "image")
-        self._image = next(one["id"] for one in self._glance.get("/v2/images?name=tiny").json()["images"])
+        self._image = next(image["id"] for image in self._glance.get("/v2/images?name=tiny").json()["images"])
         self._flavor = next(
-            one["id"] for one in self._nova.get("/flavors").json()["flavors"] if one["name"] == "m1.tiny"
+            flavor["id"] for flavor in self._nova.get("/flavors").json()["flavors"] if flavor["name"] == "m1.tiny"
         )
         self._booted: set[str] = set()
         self._paused: list[int] = []
@@ -97,7 +97,7 @@ class RealRig:
 
     def resources(self) -> list[ResourceRef]:
         found = self._nova.get("/os-hypervisors", microversion="2.33").json()["hypervisors"]
-        names = {str(one["id"]): one["hypervisor_hostname"] for one in found}
+        names = {str(hypervisor["id"]): hypervisor["hypervisor_hostname"] for hypervisor in found}
         return [ResourceRef(external_id, names[external_id]) for external_id in sorted(names)]
 
     # Servers
@@ -132,10 +132,10 @@ class RealRig:
         wait_for(f"the end of server {server}", lambda: server not in self.servers(), seconds=SECONDS)
 
     def servers(self) -> set[str]:
-        return {one["id"] for one in self._nova.get("/servers?all_tenants=1").json()["servers"]}
+        return {server["id"] for server in self._nova.get("/servers?all_tenants=1").json()["servers"]}
 
     def images(self) -> list[str]:
-        return [one["name"] for one in self._snapshots()]
+        return [image["name"] for image in self._snapshots()]
 
     def _snapshots(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._glance.get(f"/v2/images?owner={self.owner}").json()["images"]
@@ -200,7 +200,7 @@ class RealRig:
         return found
 
     def _group(self, reservation_id: str) -> dict[str, Any]:
-        return next(one for one in self._aggregates() if one["name"] == reservation_id)
+        return next(aggregate for aggregate in self._aggregates() if aggregate["name"] == reservation_id)
 
     def _drop(self, aggregate: dict[str, Any]) -> None:
         for host in aggregate["hosts"]:
@@ -224,7 +224,9 @@ class RealRig:
     def refuse_what_is_not_empty(self) -> None:
         """The hosts must be nobody's: these tests would not know their own servers from others."""
         assert self.servers() == set(), "there are servers in the cloud"
-        assert {one["name"] for one in self._aggregates() if one["hosts"] or one["name"] != POOL} == set()
+        assert {
+            aggregate["name"] for aggregate in self._aggregates() if aggregate["hosts"] or aggregate["name"] != POOL
+        } == set()
 
     def clean(self) -> None:
         """Take away what the test has made, and nothing else."""

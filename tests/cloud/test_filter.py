@@ -80,10 +80,10 @@ class Nova:
 
         def found() -> set[str] | None:
             listed = self.compute("GET", f"/servers?all_tenants=1&name={server['name']}")["servers"]
-            ids = {one["id"] for one in listed}  # one that is just being handed to a cell may be there twice
+            ids = {server["id"] for server in listed}  # a server on its way to a cell may be listed twice
             return ids if len(ids) == count else None
 
-        servers = [Server(self, one) for one in sorted(wait_for("the servers", found))]
+        servers = [Server(self, server_id) for server_id in sorted(wait_for("the servers", found))]
         self.booted += servers
         return servers
 
@@ -180,7 +180,7 @@ def test_the_first_boot_after_the_start_finds_the_host_every_time(nova: Nova, ho
     assert places == [hosts[0]] * BOOTS
 
 
-def test_no_host_is_found_without_the_hint_nor_with_one_for_another_project(nova: Nova, hosts: Sequence[str]):
+def test_no_host_is_found_without_the_hint_of_the_own_project(nova: Nova, hosts: Sequence[str]):
     with reservation(nova, "demo") as mine:
         assert_refused(nova.boot("demo", reservation=mine.name), "the reservation has not started")
         mine.take(hosts[0])

@@ -48,7 +48,7 @@ def test_a_host_is_registered_changed_and_given_back(site: Site):
     assert answered(site.admin.get("/os-hosts"), 200)["hosts"] == []
 
 
-def test_a_host_on_which_somebody_works_is_not_registered(site: Site, admin: Session):
+def test_a_host_with_servers_is_not_registered(site: Site, admin: Session):
     server = site.nova.boot(admin, zone="nova:compute-2")
     assert server.place() == "compute-2"
     refused = answered(site.admin.post("/os-hosts", json={"name": "compute-2"}), 409)
@@ -129,18 +129,18 @@ def test_a_reserved_host_is_for_its_owner_and_his_time_only(site: Site, demo: Se
     assert [what for what, server in outside.items() if NOWHERE not in server.place()] == []
 
 
-def test_the_end_takes_back_what_the_lease_had_and_nothing_else(site: Site, demo: Session):
+def test_the_end_takes_back_only_the_hosts_and_servers_of_the_lease(site: Site, demo: Session):
     site.register("compute-1", "compute-2")
     elsewhere = site.nova.boot(demo)
     assert elsewhere.place() in {"compute-3", "compute-4"}
     neighbour = site.book(demo, on="compute-2")
     lease = site.book(demo, on="compute-1", seconds=12)
-    for one in (neighbour, lease):
-        one.wait("ACTIVE")
-    server, theirs = (site.nova.boot(demo, reservation=one.reservation) for one in (lease, neighbour))
+    for booked in (neighbour, lease):
+        booked.wait("ACTIVE")
+    server, theirs = (site.nova.boot(demo, reservation=booked.reservation) for booked in (lease, neighbour))
     assert (server.place(), theirs.place()) == ("compute-1", "compute-2")
     ended = lease.wait("TERMINATED")
-    assert [one["status"] for one in ended["reservations"]] == ["deleted"]
+    assert [reservation["status"] for reservation in ended["reservations"]] == ["deleted"]
     assert server.show() is None
     assert_given_back(site, lease, "compute-1")
     for kept in (elsewhere, theirs):
@@ -148,7 +148,7 @@ def test_the_end_takes_back_what_the_lease_had_and_nothing_else(site: Site, demo
     assert neighbour.show()["status"] == "ACTIVE"
 
 
-def test_a_running_lease_is_deleted_with_what_runs_in_it(site: Site, demo: Session):
+def test_a_running_lease_is_deleted_with_its_servers(site: Site, demo: Session):
     site.register("compute-1")
     lease = site.book(demo)
     lease.wait("ACTIVE")
@@ -179,7 +179,7 @@ def test_a_running_lease_grows(site: Site, demo: Session):
     apart = owner.post("/os-server-groups", json=group).json()["server_group"]["id"]
     try:
         spread = [site.nova.boot(demo, reservation=lease.reservation, group=apart) for _ in range(3)]
-        assert {one.place() for one in spread} == lease.hosts()
+        assert {server.place() for server in spread} == lease.hosts()
     finally:
         owner.delete(f"/os-server-groups/{apart}")
     refused = lease.change(409, reservations=[{"id": lease.reservation, "min": 1, "max": 1}])
@@ -187,12 +187,12 @@ def test_a_running_lease_grows(site: Site, demo: Session):
     assert len(site.nova.members(lease.reservation) or ()) == 3
 
 
-def test_a_running_lease_gives_one_of_its_reservations_back(site: Site, demo: Session):
+def test_a_reservation_of_a_running_lease_is_dropped(site: Site, demo: Session):
     site.register("compute-1", "compute-2")
     reservation = {"resource_type": "physical:host", "min": 1, "max": 1}
     lease = site.book(demo, reservations=[reservation, reservation])
-    kept, dropped = (one["id"] for one in lease.wait("ACTIVE")["reservations"])
-    ours, theirs = (site.nova.boot(demo, reservation=one) for one in (kept, dropped))
+    kept, dropped = (reservation["id"] for reservation in lease.wait("ACTIVE")["reservations"])
+    ours, theirs = (site.nova.boot(demo, reservation=reservation_id) for reservation_id in (kept, dropped))
     places = [ours.place(), theirs.place()]
     assert sorted(places) == ["compute-1", "compute-2"]
     answered(lease.api.delete(f"/leases/{lease.id}/reservations/{dropped}"), 204)

@@ -1,4 +1,4 @@
-"""Who may do what by Keystone, and what callers are told while something that Tenure stands on is away."""
+"""Permissions by roles of Keystone, and answers while a service that Tenure needs is unavailable."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.cloud import Cloud, Undo
 from tests.support.site import FREE_POOL, HOSTS, Site, answered, have_testbed, moment
 from tests.support.waiting import SECONDS, patience, wait_for
 
-#: How soon a caller is told that something is away, on an idle machine; it takes half of that at most. Without a limit
-#: of ours it would take a minute at least.
+#: How soon a caller learns that a service is unavailable, on an idle machine; it takes half of that at most. Without a
+#: limit of ours it would take a minute at least.
 SOON_SECONDS = 20
 
 EMPTY: dict[str, Any] = {"name": "of-a-test", "start_date": "now", "reservations": []}
@@ -87,7 +87,7 @@ def new_token(cloud: Cloud, user: str = "demo") -> str:
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("token", [None, "gAAAAABnotatoken", "x" * 300], ids=["none", "bad", "long"])
-def test_nobody_comes_in_without_a_token_of_keystone(site: Site, token: str | None, version: str):
+def test_requests_without_a_valid_token_are_refused(site: Site, token: str | None, version: str):
     answer = ask(site, token, version=version)
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == f'Keystone uri="{site.cloud.openrc["OS_AUTH_URL"]}"'
@@ -121,14 +121,14 @@ def test_a_token_is_refused_when_it_has_expired(site: Site, cloud: Cloud, undo: 
     wait_for("the token to expire", lambda: ask(site, token).status_code == 401, seconds=30)
 
 
-def test_a_token_that_we_have_seen_first_is_good_for_nova(site: Site, cloud: Cloud):
+def test_a_token_first_used_with_tenure_is_valid_for_nova(site: Site, cloud: Cloud):
     """They share a cache of tokens, and what Nova finds there must have a catalogue."""
     demo = cloud.session("demo")
     answered(site.api(demo).get("/leases"), 200)
     assert site.nova.boot(demo).place() in HOSTS
 
 
-def test_what_each_role_may_do(site: Site, keystone: Keystone, demo: Session, other: Session, admin: Session):
+def test_each_role_has_its_permissions(site: Site, keystone: Keystone, demo: Session, other: Session, admin: Session):
     _, reader = keystone.user("reader", project="demo")
     _, stranger = keystone.user(keystone.make("role", name=f"auditor-{uuid4().hex[:8]}")["name"], project="demo")
     lease = site.book(demo, 0, start=moment(hours=1), seconds=7200, reservations=[])
@@ -149,7 +149,7 @@ def test_what_each_role_may_do(site: Site, keystone: Keystone, demo: Session, ot
     assert outcomes(demo) == {"list": 200, "show": 200, "make": 201, "change": 200, "hosts": 403}
     assert outcomes(other) == {"list": 200, "show": 404, "make": 201, "change": 404, "hosts": 403}
     assert outcomes(admin) == {"list": 200, "show": 200, "make": 201, "change": 200, "hosts": 200}
-    assert {one["project_id"] for one in answered(site.api(other).get("/leases"), 200)["leases"]} == {
+    assert {lease["project_id"] for lease in answered(site.api(other).get("/leases"), 200)["leases"]} == {
         other.get_project_id()
     }
     assert site.api(reader).delete(f"/leases/{lease.id}").status_code == 403

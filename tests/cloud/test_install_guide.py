@@ -111,7 +111,7 @@ def test_the_guide_can_be_followed(tmp_path: Path, cloud: Cloud, admin: Session,
     for line in ("the database is as this release needs it", "| ACTIVE", HOST):
         assert line in done.stdout, line
     # The pool is the guide's to make where there was none; else it leaves the hosts as they were.
-    assert after == {FREE_POOL: set(), **{name: set(one["hosts"]) for name, one in before.items()}}
+    assert after == {FREE_POOL: set(), **{name: set(aggregate["hosts"]) for name, aggregate in before.items()}}
 
 
 def restore(nova: Nova, before: Mapping[str, Mapping[str, Any]]) -> None:

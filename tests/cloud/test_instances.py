@@ -55,7 +55,7 @@ def test_instances_are_for_their_owner_as_many_as_there_are(site: Site, demo: Se
     assert set(HOSTS) <= (site.nova.members(FREE_POOL) or set())
 
 
-def test_apart_and_together(site: Site, demo: Session):
+def test_instances_are_placed_by_affinity(site: Site, demo: Session):
     site.register(*HOSTS)
     apart, together = site.reserve(demo, instances(2, affinity=False)), site.reserve(demo, instances(2, affinity=True))
     for lease, count in ((apart, 2), (together, 1)):
@@ -81,7 +81,7 @@ def test_running_instances_grow(site: Site, demo: Session):
     assert "reduce" in lease.change(409, reservations=[{"id": lease.reservation, "amount": 1}])["error_message"]
 
 
-def test_what_a_flavor_asks_for_is_what_its_host_has(site: Site, demo: Session):
+def test_instances_run_on_hosts_with_the_resources_of_the_flavor(site: Site, demo: Session):
     """Four of a class that one host alone has, by a provider file."""
     site.register(*HOSTS)
     flavor = {"name": "gpu-of-a-test", "vcpus": 1, "ram": 256, "disk": 1, "os-flavor-access:is_public": True}
@@ -126,7 +126,7 @@ def seen_of(site: Site, lease: Lease) -> dict[str, Any]:
     if flavor.status_code == 200:
         found["flavor"] = {name: value for name, value in flavor.json()["flavor"].items() if name != "links"}
         access = nova.get(f"/flavors/{lease.reservation}/os-flavor-access").json()["flavor_access"]
-        found["access"] = [one["tenant_id"] for one in access]
+        found["access"] = [entry["tenant_id"] for entry in access]
     aggregate = site.nova.aggregates().get(lease.reservation)
     found["aggregate"] = aggregate and (sorted(aggregate["hosts"]), aggregate["metadata"])
     for name, provider in site.nova.providers().items():
@@ -135,7 +135,7 @@ def seen_of(site: Site, lease: Lease) -> dict[str, Any]:
     return found
 
 
-def test_what_is_changed_behind_our_back_is_mended(
+def test_changes_by_others_are_mended(
     cloud: Cloud, demo: Session, other: Session, tmp_path_factory: pytest.TempPathFactory
 ):
     options = {"manager": {"repair_interval": 2}}
@@ -193,7 +193,7 @@ def test_what_is_changed_behind_our_back_is_mended(
         assert_nothing_left(site, lease)
 
 
-def test_what_runs_is_kept_before_it_ends(site: Site, demo: Session):
+def test_snapshots_of_servers_are_made_before_the_end(site: Site, demo: Session):
     """An image of each server, made as its owner, and ready before the server is deleted."""
     site.register("compute-1")
     images = site.cloud.service(demo, "image")
@@ -205,13 +205,17 @@ def test_what_runs_is_kept_before_it_ends(site: Site, demo: Session):
     lease.wait("TERMINATED", seconds=90)
     assert [server.show() for server in servers] == [None, None]
     found = images.get(f"/v2/images?owner={demo.get_project_id()}&visibility=private").json()["images"]
-    kept = [one for one in found if one.get("base_image_ref") and one.get("instance_uuid") in {s.id for s in servers}]
+    kept = [
+        image
+        for image in found
+        if image.get("base_image_ref") and image.get("instance_uuid") in {s.id for s in servers}
+    ]
     try:
-        assert sorted(one["instance_uuid"] for one in kept) == sorted(server.id for server in servers)
-        assert {one["status"] for one in kept} == {"active"}
+        assert sorted(image["instance_uuid"] for image in kept) == sorted(server.id for server in servers)
+        assert {image["status"] for image in kept} == {"active"}
     finally:
-        for one in kept:
-            images.delete(f"/v2/images/{one['id']}")
+        for image in kept:
+            images.delete(f"/v2/images/{image['id']}")
 
 
 def test_hosts_instances_and_addresses_start_and_end_together(site: Site, demo: Session):
@@ -231,11 +235,13 @@ def test_hosts_instances_and_addresses_start_and_end_together(site: Site, demo: 
         {"resource_type": "virtual:floatingip", "network_id": public["id"], "amount": 1},
     )
     lease.wait("ACTIVE")
-    host, units, _ = (one["id"] for one in lease.show()["reservations"])
+    host, units, _ = (reservation["id"] for reservation in lease.show()["reservations"])
     mine = site.cloud.service(demo, "network")
 
     def owned() -> list[str]:
-        return [one["floating_ip_address"] for one in mine.get("/v2.0/floatingips").json()["floatingips"]]
+        return [
+            floating_ip["floating_ip_address"] for floating_ip in mine.get("/v2.0/floatingips").json()["floatingips"]
+        ]
 
     assert owned() == [address]
     whole = site.nova.boot(demo, reservation=host)

@@ -39,7 +39,7 @@ def scope(cloud: Cloud, keystone: Adapter) -> dict[str, str]:
 def register(keystone: Adapter, scope: dict[str, str], undo: Undo, defaults: dict[str, int]) -> None:
     body = [{**scope, "resource_name": name, "default_limit": limit} for name, limit in defaults.items()]
     made = keystone.post("/v3/registered_limits", json={"registered_limits": body}).json()["registered_limits"]
-    undo.extend(partial(keystone.delete, f"/v3/registered_limits/{one['id']}") for one in made)
+    undo.extend(partial(keystone.delete, f"/v3/registered_limits/{limit['id']}") for limit in made)
 
 
 def try_to_book(site: Site, by: Session, *, hours: int = 1) -> Any:

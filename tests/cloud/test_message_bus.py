@@ -149,7 +149,7 @@ def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay,
         wait_for(lambda: f"the second delivery after {counting.asked}", lambda: len(counting.asked) >= 2)
     assert relay.cuts == 1
     assert counting.asked == [lease.id, lease.id]
-    assert [one.id for one in world.leases.list(ADMIN, LeaseQuery(limit=9)).items] == [lease.id]
+    assert [lease.id for lease in world.leases.list(ADMIN, LeaseQuery(limit=9)).items] == [lease.id]
 
 
 def test_both_ends_are_let_in_when_the_account_is_there(tmp_path: Path, relay: Relay, topic: str):
@@ -165,7 +165,7 @@ def test_both_ends_are_let_in_when_the_account_is_there(tmp_path: Path, relay: R
         wait_until_well(far)
 
 
-def test_a_busy_manager_leaves_calls_to_a_free_one(tmp_path: Path, topic: str):
+def test_a_busy_manager_leaves_calls_to_a_free_manager(tmp_path: Path, topic: str):
     busy, free, direct = Slow(), Slow(), at(BUS, tmp_path)
     free.go_on.set()
     with (
@@ -213,7 +213,7 @@ def stop_without_bus(folder: Path, topic: str) -> None:
     os._exit(0)
 
 
-def test_nothing_that_nova_tells_stays_behind(tmp_path: Path, topic: str):
+def test_no_notification_of_nova_stays_in_the_queue(tmp_path: Path, topic: str):
     conf, heard = at(BUS, tmp_path), threading.Semaphore(0)
     listener = NovaListener(conf, lambda _host, _health: heard.release(), topics=[topic], exchange="openstack")
     listener.start()

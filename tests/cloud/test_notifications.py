@@ -34,18 +34,18 @@ def consumer(site: Site) -> Consumer:
     return Consumer(f"{site.topic}.info")
 
 
-def test_a_lease_is_told_of_from_its_booking_to_its_deletion(site: Site, demo: Session, consumer: Consumer):
+def test_notifications_cover_a_lease_from_booking_to_deletion(site: Site, demo: Session, consumer: Consumer):
     site.register("compute-1")
     lease = site.book(demo, on="compute-1", seconds=3600, before_end_date=moment(seconds=8))
     lease.wait("ACTIVE")
     lease.change(name="renamed", end_date=moment(seconds=1800))
-    told = ["lease.create", "lease.event.start_lease", "lease.update", "lease.event.before_end_lease"]
-    consumer.wait(lease.id, *told)
+    topics = ["lease.create", "lease.event.start_lease", "lease.update", "lease.event.before_end_lease"]
+    consumer.wait(lease.id, *topics)
     lease.change(end_date="now")
     lease.wait("TERMINATED")
     lease.delete()
-    consumer.wait(lease.id, *told, "lease.update", "lease.event.end_lease", "lease.delete")
-    first, *_, last = [one for one in consumer.heard if one["payload"]["lease_id"] == lease.id]
+    consumer.wait(lease.id, *topics, "lease.update", "lease.event.end_lease", "lease.delete")
+    first, *_, last = [message for message in consumer.heard if message["payload"]["lease_id"] == lease.id]
     assert (first["priority"], first["publisher_id"]) == ("INFO", "blazar.lease")
     assert PAYLOAD - first["payload"].keys() == set()
     assert first["payload"]["project_id"] == demo.get_project_id()
@@ -53,11 +53,15 @@ def test_a_lease_is_told_of_from_its_booking_to_its_deletion(site: Site, demo: S
     assert (first["payload"]["status"], last["payload"]["name"]) == ("PENDING", "renamed")
     (reservation,) = first["payload"]["reservations"]
     assert (reservation["id"], reservation["resource_type"]) == (lease.reservation, "physical:host")
-    assert {one["event_type"] for one in first["payload"]["events"]} == {"start_lease", "before_end_lease", "end_lease"}
+    assert {event["event_type"] for event in first["payload"]["events"]} == {
+        "start_lease",
+        "before_end_lease",
+        "end_lease",
+    }
     assert "secret" not in json.dumps(consumer.heard)
 
 
-def test_what_happens_while_the_message_bus_is_away_is_told_later(site: Site, demo: Session, consumer: Consumer):
+def test_notifications_missed_by_the_message_bus_are_sent_later(site: Site, demo: Session, consumer: Consumer):
     """Of a lease that needs nothing of the cloud, which needs the message bus itself."""
     ends = moment(seconds=14)
     lease = site.book(demo, start=moment(seconds=8), seconds=12, reservations=[], before_end_date=moment(seconds=10))

@@ -47,7 +47,7 @@ def far(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]
 
 @pytest.fixture
 def rig(far: Rig) -> Iterator[Rig]:
-    """All is well before the test and after it, and nobody has a lease."""
+    """All is well and without leases before and after the test."""
     far.between.forget()
     yield far
     far.between.heal()
@@ -61,7 +61,7 @@ def rig(far: Rig) -> Iterator[Rig]:
 
 Failing = Callable[[Interception], None]
 
-#: What goes wrong, and what the lease's owner is told of it.
+#: The failures, and the status reason of the lease.
 OUTAGES: dict[str, tuple[Failing, str]] = {
     "nova answers 500": (lambda between: between.compute.fail(Fault(status=500)), "Nova answers with HTTP 500."),
     "nova answers 503": (lambda between: between.compute.fail(Fault(status=503)), "Nova answers with HTTP 503."),
@@ -80,10 +80,10 @@ def _long(cases: Iterable[str], *, but: str) -> list[Any]:
 
 @pytest.mark.parametrize("outage", _long(OUTAGES, but="nova answers 503"))
 def test_nova_is_away_at_the_start_and_at_the_end(rig: Rig, demo: Session, outage: str):
-    begin, told = OUTAGES[outage]
+    begin, reason = OUTAGES[outage]
     begin(rig.between)
     lease = rig.site.book(demo)
-    wait_until_told(lease, "STARTING", told)
+    wait_until_reason(lease, "STARTING", reason)
     rig.between.heal()
     lease.wait("ACTIVE")
     (host,) = lease.hosts()
@@ -93,7 +93,7 @@ def test_nova_is_away_at_the_start_and_at_the_end(rig: Rig, demo: Session, outag
 
     begin(rig.between)
     lease.delete()
-    wait_until_told(lease, "DELETING", told)
+    wait_until_reason(lease, "DELETING", reason)
     rig.between.heal()
     wait_until_gone(lease)
     assert rig.site.nova.members(lease.reservation) is None
@@ -112,8 +112,8 @@ WITHOUT_KEYSTONE: dict[str, tuple[Failing, str]] = {
 
 @pytest.mark.parametrize("outage", _long(WITHOUT_KEYSTONE, but="refuses"))
 def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, outage: str):
-    """One that has a token works on; one that has just started has none."""
-    begin, told = WITHOUT_KEYSTONE[outage]
+    """A manager with a token works on; a manager that has just started has none."""
+    begin, reason = WITHOUT_KEYSTONE[outage]
     lease = rig.site.book(demo)
     lease.wait("ACTIVE")
     begin(rig.between)
@@ -125,7 +125,7 @@ def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, 
     manager.start()
     rig.site.deployment.wait_until_well()
     lease = rig.site.book(demo)
-    wait_until_told(lease, "STARTING", told)
+    wait_until_reason(lease, "STARTING", reason)
     rig.between.heal()
     lease.wait("ACTIVE")
     assert rig.site.nova.members(lease.reservation) == lease.hosts()
@@ -146,7 +146,7 @@ def test_hosts_start_and_end_without_placement(rig: Rig, demo: Session, outage: 
 
 
 def test_the_answers_to_all_writing_calls_are_lost_once(rig: Rig, demo: Session):
-    """What was done and not told is found, and not done again."""
+    """Effects whose answers were lost are found, and not made again."""
     lost: set[tuple[str, str, bytes]] = set()
 
     def for_the_first_time(method: str, path: str, body: bytes) -> bool:
@@ -165,13 +165,15 @@ def test_the_answers_to_all_writing_calls_are_lost_once(rig: Rig, demo: Session)
     lease.delete()
     wait_until_gone(lease, seconds=120)
     assert len(lost) >= 8, lost  # closed, the host into the pool, the host out of it, the aggregate
-    made = [one for one in rig.between.compute.seen() if one.writes and one.path.endswith("/os-aggregates")]
-    assert [one.status for one in made] == [200]
+    made = [
+        request for request in rig.between.compute.seen() if request.writes and request.path.endswith("/os-aggregates")
+    ]
+    assert [request.status for request in made] == [200]
 
 
 @pytest.mark.parametrize("failing", _long(["compute", "placement"], but="placement"))
 def test_a_host_is_not_registered_while_a_service_is_away(rig: Rig, failing: str):
-    """Whoever asks is told so, at once, and can do it again when the service is back."""
+    """The request is refused at once, and succeeds when the service is back."""
     (host,) = answered(rig.site.admin.get(f"/os-hosts?hypervisor_hostname={rig.hosts[0]}"), 200)["hosts"][:1]
     name = host["hypervisor_hostname"]
     answered(rig.site.admin.delete(f"/os-hosts/{host['id']}"), 204)
@@ -179,15 +181,15 @@ def test_a_host_is_not_registered_while_a_service_is_away(rig: Rig, failing: str
     answer = rig.site.admin.post("/os-hosts", json={"name": name})
     assert answer.status_code == 503, answer.text
     assert "made to fail" in answer.json()["error_message"]
-    assert name not in {one["hypervisor_hostname"] for one in answered(rig.site.admin.get("/os-hosts"), 200)["hosts"]}
+    assert name not in {host["hypervisor_hostname"] for host in answered(rig.site.admin.get("/os-hosts"), 200)["hosts"]}
     rig.between.heal()
     assert rig.site.register(name)
 
 
 @pytest.mark.long
-def test_what_is_booked_for_later_needs_no_cloud(rig: Rig, demo: Session):
+def test_a_booking_for_later_needs_no_cloud(rig: Rig, demo: Session):
     """A booking is a matter of the ledger: it makes no call, and works while every service is away."""
-    rig.site.api(demo).get("/leases")  # whoever asks is known by now
+    rig.site.api(demo).get("/leases")  # the token of the user is cached now
     rig.between.forget()
     for proxy in rig.between.all:
         proxy.fail(Fault(status=503))
@@ -195,7 +197,7 @@ def test_what_is_booked_for_later_needs_no_cloud(rig: Rig, demo: Session):
     assert lease.show()["status"] == "PENDING"
     lease.delete()
     rig.between.heal()
-    assert [one for proxy in rig.between.all for one in proxy.seen()] == []
+    assert [request for proxy in rig.between.all for request in proxy.seen()] == []
 
 
 @pytest.mark.long
@@ -207,8 +209,8 @@ def test_no_manager_is_there(rig: Rig, demo: Session):
 
 
 @pytest.mark.long
-def test_keystone_is_away_for_somebody_unknown(rig: Rig, cloud: Cloud):
-    """Nobody can say who it is: that is no refusal, and no defect."""
+def test_keystone_is_away_for_an_unknown_user(rig: Rig, cloud: Cloud):
+    """The token cannot be validated: the answer is 503, neither 401 nor 500."""
     stranger = cloud.session("other")
     stranger.get_token()
     rig.between.identity.fail(Fault(status=503))
@@ -217,12 +219,12 @@ def test_keystone_is_away_for_somebody_unknown(rig: Rig, cloud: Cloud):
     wait_for("Keystone to be asked again", lambda: rig.site.api(stranger).get("/leases").status_code == 200)
 
 
-def wait_until_told(lease: Lease, status: str, reason: str) -> None:
-    def told() -> bool:
+def wait_until_reason(lease: Lease, status: str, reason: str) -> None:
+    def has_reason() -> bool:
         found = lease.show()
         return found["status"] == status and reason in (found["status_reason"] or "")
 
-    wait_for(f"{status} because of {reason!r}", told)
+    wait_for(f"{status} because of {reason!r}", has_reason)
 
 
 def wait_until_gone(lease: Lease, *, seconds: float = 60) -> None:

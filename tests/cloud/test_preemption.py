@@ -1,4 +1,4 @@
-"""Servers that may use what is reserved until it is wanted: they are told, stopped and gone when a lease starts."""
+"""Preemptible servers on reserved hosts: notified, stopped and deleted before a lease starts."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ def preemptible(noticing: Site) -> Iterator[dict[int, str]]:
 
 @dataclass
 class Watch:
-    """What became of servers, as it is seen by one who looks again and again."""
+    """The states of servers, as a user sees them who looks again and again."""
 
     site: Site
     servers: list[Server]
     places: dict[str, str]
-    #: When each was to leave, as it was told.
-    told: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: The times of leaving in the metadata of each server.
+    leave_times: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     stopped: set[str] = field(default_factory=set)
 
     def look(self) -> set[str]:
-        """The ids of those that are there."""
+        """The ids of the servers that are there."""
         found = self.site.nova.api.get("/servers/detail?all_tenants=1").json()["servers"]
-        mine = {one["id"]: one for one in found if one["id"] in self.places}
-        for one in mine.values():
-            if told := one["metadata"].get("tenure:leaves_at"):
-                self.told[one["id"]].add(told)
-            if one["status"] == "SHUTOFF":
-                self.stopped.add(one["id"])
+        mine = {server["id"]: server for server in found if server["id"] in self.places}
+        for server in mine.values():
+            if leave_time := server["metadata"].get("tenure:leaves_at"):
+                self.leave_times[server["id"]].add(leave_time)
+            if server["status"] == "SHUTOFF":
+                self.stopped.add(server["id"])
         return set(mine)
 
     def on(self, hosts: set[str]) -> set[str]:
-        """Those that were booted on these hosts."""
+        """The servers that were booted on these hosts."""
         return {server for server, place in self.places.items() if place in hosts}
 
 
@@ -94,12 +94,12 @@ def started(lease: Lease, watched: Watch, start: datetime) -> None:
 def actions(site: Site, server: str) -> dict[str, datetime]:
     """What was done to a server and when, from the first on; Nova knows it of those that are gone as well."""
     done: list[dict[str, Any]] = site.nova.api.get(f"/servers/{server}/os-instance-actions").json()["instanceActions"]
-    times = {one["action"]: datetime.fromisoformat(one["start_time"]).replace(tzinfo=UTC) for one in done}
+    times = {action["action"]: datetime.fromisoformat(action["start_time"]).replace(tzinfo=UTC) for action in done}
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
 @pytest.mark.long
-def test_exactly_those_in_the_way_of_a_start_are_told_and_gone_by_then(
+def test_exactly_the_servers_in_the_way_are_notified_and_gone_at_the_start(
     noticing: Site, preemptible: dict[int, str], demo: Session, other: Session
 ):
     site = noticing
@@ -117,15 +117,15 @@ def test_exactly_those_in_the_way_of_a_start_are_told_and_gone_by_then(
         assert len(planned) == 4
         assert in_the_way
         assert watched.look() == set(watched.places)
-        assert not watched.told
+        assert not watched.leave_times
 
         started(lease, watched, start.replace(microsecond=0))
 
         assert site.nova.members(lease.reservation) == planned
         assert watched.look() == set(watched.places) - in_the_way
-        assert set(watched.told) == in_the_way
-        assert {len(times) for times in watched.told.values()} == {1}
-        assert {datetime.fromisoformat(time) for times in watched.told.values() for time in times} == {
+        assert set(watched.leave_times) == in_the_way
+        assert {len(times) for times in watched.leave_times.values()} == {1}
+        assert {datetime.fromisoformat(time) for times in watched.leave_times.values() for time in times} == {
             start.replace(microsecond=0)
         }
         for server in in_the_way:
@@ -134,7 +134,9 @@ def test_exactly_those_in_the_way_of_a_start_are_told_and_gone_by_then(
             assert done["delete"] < start
         consumer = Consumer(f"{site.topic}.info")
         consumer.listen()
-        heard = [one["payload"]["server_id"] for one in consumer.heard if one["event_type"] == "lease.preemption"]
+        heard = [
+            server["payload"]["server_id"] for server in consumer.heard if server["event_type"] == "lease.preemption"
+        ]
         assert set(heard) == in_the_way
         lease.delete()
         lease.wait_until_gone()
@@ -152,7 +154,7 @@ def wait_until_older(server: Server) -> None:
     wait_for("the next second", lambda: datetime.now(UTC) >= next_second)
 
 
-def test_instances_displace_no_more_than_they_need(
+def test_instances_displace_no_more_servers_than_needed(
     noticing: Site, preemptible: dict[int, str], demo: Session, other: Session
 ):
     """Three servers of 4 GiB on a host of 16: one has to go for an instance of 5."""
@@ -170,14 +172,14 @@ def test_instances_displace_no_more_than_they_need(
     started(lease, watched, start.replace(microsecond=0))
     assert site.nova.boot(demo, flavor=lease.reservation).place() == "compute-1"
     assert watched.look() == {server.id for server in servers[:2]}
-    assert set(watched.told) == {servers[2].id}
+    assert set(watched.leave_times) == {servers[2].id}
     assert watched.stopped == {servers[2].id}
 
 
-def test_what_ends_before_the_next_start_displaces_nobody(
+def test_a_lease_that_ends_before_the_next_displaces_no_server(
     noticing: Site, preemptible: dict[int, str], demo: Session, other: Session
 ):
-    """A lease from now until the next one, and a preemptible server beside both that nobody needs to move."""
+    """A lease from now until the next one, and a preemptible server beside both."""
     site = noticing
     site.register("compute-1", "compute-2")
     later = site.book(demo, on="compute-1", start=moment(hours=5), seconds=6 * 3600)

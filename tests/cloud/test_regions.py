@@ -42,13 +42,13 @@ class Regions:
         lease = answered(self.api(by).post("/leases", json=body), 201)["lease"]
         return Both(
             Lease(self.api(by), lease["id"], lease["reservations"][0]["id"]),
-            {one["region"]: one["id"] for one in lease["reservations"]},
+            {reservation["region"]: reservation["id"] for reservation in lease["reservations"]},
         )
 
     def hosts(self) -> dict[str, dict[str, Any]]:
         """The hosts of both regions by their ids in the ledger."""
         found = answered(self.api(self.site.nova.admin).get("/os-hosts"), 200)["hosts"]
-        return {one["id"]: one for one in found}
+        return {host["id"]: host for host in found}
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Both:
     lease: Lease
     reservations: dict[str, str]
 
-    def wait_until_told(self, status: str, *words: str) -> None:
-        """Wait until it has that status, and the reason that its owner is given has all these words."""
+    def wait_until_reason(self, status: str, *words: str) -> None:
+        """Wait until it has that status, and its status reason has all these words."""
 
-        def told() -> bool:
+        def has_reason() -> bool:
             found = self.lease.show()
             return found["status"] == status and all(word in (found["status_reason"] or "") for word in words)
 
-        wait_for(f"{status} because of {words}", told)
+        wait_for(f"{status} because of {words}", has_reason)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def deployed(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def regions(deployed: Regions) -> Iterator[Regions]:
-    """All is well before the test and after it, and nobody has a lease."""
+    """All is well and without leases before and after the test."""
     yield deployed
     deployed.real.heal()
     deployed.south.clear_faults()
@@ -101,7 +101,7 @@ def regions(deployed: Regions) -> Iterator[Regions]:
     assert len(deployed.south.world.pool()) == 1
 
 
-def test_a_lease_over_both_starts_and_ends_in_both(regions: Regions, demo: Session):
+def test_a_lease_over_two_regions_starts_and_ends_in_both(regions: Regions, demo: Session):
     (here, there) = regions.hosts().values()
     assert (here["region"], here["hypervisor_hostname"]) == (REAL, HERE)
     assert (there["id"], there["region"], there["hypervisor_hostname"]) == (f"{SOUTH}:1", SOUTH, THERE)
@@ -124,10 +124,10 @@ def test_a_lease_over_both_starts_and_ends_in_both(regions: Regions, demo: Sessi
     assert regions.south.world.groups() == {}
 
 
-def test_what_the_real_region_has_is_there_while_the_simulated_one_does_not_start(regions: Regions, demo: Session):
+def test_the_real_region_starts_while_the_simulated_region_fails_to_start(regions: Regions, demo: Session):
     regions.south.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None, reason="made to fail"))
     both = regions.book(demo, REAL, SOUTH)
-    both.wait_until_told("STARTING", f"Region {SOUTH}", "made to fail")
+    both.wait_until_reason("STARTING", f"Region {SOUTH}", "made to fail")
     wait_for("the real part", lambda: regions.site.nova.members(both.reservations[REAL]) == {HERE})
     assert regions.site.nova.boot(demo, reservation=both.reservations[REAL]).place() == HERE
     assert both.reservations[SOUTH] not in regions.south.world.groups()
@@ -136,12 +136,12 @@ def test_what_the_real_region_has_is_there_while_the_simulated_one_does_not_star
     assert both.reservations[SOUTH] in regions.south.world.groups()
 
 
-def test_what_the_simulated_region_had_is_free_while_the_real_one_does_not_end(regions: Regions, demo: Session):
+def test_the_simulated_region_ends_while_the_real_region_fails_to_end(regions: Regions, demo: Session):
     both = regions.book(demo, REAL, SOUTH)
     both.lease.wait("ACTIVE")
     regions.real.compute.refuse()
     both.lease.delete()
-    both.wait_until_told("DELETING", f"Region {REAL}", "Nova cannot be reached")
+    both.wait_until_reason("DELETING", f"Region {REAL}", "Nova cannot be reached")
     assert both.reservations[SOUTH] not in regions.south.world.groups()
     assert regions.site.nova.members(both.reservations[REAL]) == {HERE}
     regions.book(demo, SOUTH).lease.wait("ACTIVE")  # while the real region is still away

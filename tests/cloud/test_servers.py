@@ -49,11 +49,11 @@ def refusal(site: Site, by: Session, server: Server) -> str:
 def images_of(site: Site, by: Session, server: Server) -> list[dict[str, Any]]:
     """The images of the project that were made of the server."""
     listed = site.cloud.service(by, "image").get(f"/v2/images?owner={by.get_project_id()}&visibility=private")
-    return [one for one in listed.json()["images"] if one.get("instance_uuid") == server.id]
+    return [image for image in listed.json()["images"] if image.get("instance_uuid") == server.id]
 
 
-def test_servers_are_woken_on_a_reserved_host_and_end_as_was_asked(site: Site, demo: Session):
-    """Of four leases at once, three begin now and one in a while; a fifth server is nobody's business."""
+def test_servers_are_woken_on_a_reserved_host_and_end_as_requested(site: Site, demo: Session):
+    """Of four leases at once, three begin now and one in a while; a fifth server is left alone."""
     site.register(RESERVED)
     servers = {fate: site.nova.boot(demo) for fate in FATES}
     others = site.nova.boot(demo)
@@ -110,7 +110,7 @@ def default_leases(site: Site) -> Iterator[None]:
         delete_queues([f"{site.topic}_rpc.{name}"])
 
 
-def test_servers_without_a_lease_get_one_where_the_operator_wants_that(site: Site, demo: Session, other: Session):
+def test_servers_get_default_leases_where_configured(site: Site, demo: Session, other: Session):
     mine, theirs = site.nova.boot(demo), site.nova.boot(other)
     places = mine.place(), theirs.place()
     consumer = Consumer(f"{site.topic}.info")

@@ -96,7 +96,7 @@ def test_the_external_network_has_addresses_outside_of_its_pool(cloud: Cloud, ad
     assert IPv4Address(pool["start"]) > IPv4Address("172.24.4.99")
 
 
-def test_a_floating_ip_outside_of_the_pool_can_be_had(cloud: Cloud, admin: Session, undo: Undo):
+def test_a_floating_ip_outside_of_the_pool_can_be_made(cloud: Cloud, admin: Session, undo: Undo):
     network = cloud.service(admin, "network")
     (public,) = network.get("/v2.0/networks?name=public").json()["networks"]
     wanted = {"floating_network_id": public["id"], "floating_ip_address": "172.24.4.99"}

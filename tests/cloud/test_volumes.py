@@ -38,10 +38,10 @@ def pool(volumes_site: Site, demo: Session) -> Iterator[dict[str, Any]]:
     made = answered(latest.post("/volume-pools", json={"name": found["name"], "capacity_gb": LENT}), 201)["volume_pool"]
     yield made
     site.delete_leases()
-    for one in admin.get("/volumes?all_tenants=1").json()["volumes"]:
-        admin.delete(f"/volumes/{one['id']}?cascade=true")
+    for volume in admin.get("/volumes?all_tenants=1").json()["volumes"]:
+        admin.delete(f"/volumes/{volume['id']}?cascade=true")
     path = f"/volume-pools/{made['id']}"
-    wait_for("the pool to be nobody's", lambda: latest.delete(path).status_code == 204, pause=0.5)
+    wait_for("the pool to be unused", lambda: latest.delete(path).status_code == 204, pause=0.5)
 
 
 def cinder(site: Site, session: Session) -> Adapter:
@@ -50,7 +50,7 @@ def cinder(site: Site, session: Session) -> Adapter:
 
 def volumes(site: Site, session: Session) -> dict[str, dict[str, Any]]:
     """The volumes that an account sees, by id."""
-    return {one["id"]: one for one in cinder(site, session).get("/volumes/detail").json()["volumes"]}
+    return {volume["id"]: volume for volume in cinder(site, session).get("/volumes/detail").json()["volumes"]}
 
 
 def reserve(site: Site, by: Session, **more: object) -> Lease:
@@ -74,7 +74,7 @@ def all_can_be_booked(site: Site, by: Session) -> bool:
     return bool(answer.status_code == 201)
 
 
-def test_of_many_at_once_no_more_is_ever_in_cinder_than_is_lent(
+def test_concurrent_bookings_never_exceed_the_lent_capacity(
     volumes_site: Site, pool: dict[str, Any], demo: Session, other: Session
 ):
     site = volumes_site
@@ -89,11 +89,11 @@ def test_of_many_at_once_no_more_is_ever_in_cinder_than_is_lent(
 
     with ThreadPoolExecutor(AT_ONCE) as clients:
         asked = [clients.submit(ask, site, (demo, other)[number % 2], 1) for number in range(AT_ONCE)]
-        answers = [one.result() for one in asked]
-    granted = [one.status_code for one in answers].count(201)
-    refused = [one for one in answers if one.status_code != 201]
-    assert granted == LENT, [one.text for one in refused]
-    assert {one.json()["error_name"] for one in refused} == {"NotEnoughResources"}
+        answers = [future.result() for future in asked]
+    granted = [answer.status_code for answer in answers].count(201)
+    refused = [answer for answer in answers if answer.status_code != 201]
+    assert granted == LENT, [answer.text for answer in refused]
+    assert {answer.json()["error_name"] for answer in refused} == {"NotEnoughResources"}
     try:
         wait_for("as many volumes as are lent", are_made, seconds=150, pause=1)
     except AssertionError as error:
@@ -108,7 +108,7 @@ def test_volumes_are_made_in_their_owners_project_and_deleted_at_the_end(
     [reservation] = lease.wait("ACTIVE")["reservations"]
     mine = volumes(site, demo)
     assert sorted(reservation["volume_ids"]) == sorted(mine)
-    assert {(one["name"], one["size"], one["status"]) for one in mine.values()} == {
+    assert {(volume["name"], volume["size"], volume["status"]) for volume in mine.values()} == {
         ("of-a-test-1", 1, "available"),
         ("of-a-test-2", 1, "available"),
     }
@@ -128,9 +128,7 @@ def test_volumes_are_made_in_their_owners_project_and_deleted_at_the_end(
     assert volumes(site, demo) == {}
 
 
-def test_what_is_kept_goes_on_using_the_pool_until_it_is_deleted(
-    volumes_site: Site, pool: dict[str, Any], demo: Session
-):
+def test_kept_volumes_go_on_using_the_pool_until_deleted(volumes_site: Site, pool: dict[str, Any], demo: Session):
     """A volume, and another with the snapshot of it, which counts as much again."""
     site, own = volumes_site, cinder(volumes_site, demo)
     leases = [reserve(site, demo, at_end=at_end) for at_end in ("keep", "snapshot")]

@@ -123,7 +123,7 @@ def forget(podman: Podman) -> None:
     podman.run("system", "reset", "--force")
 
 
-def test_the_image_has_what_it_needs_and_no_more(image: Image):
+def test_the_image_holds_only_the_service(image: Image):
     [found] = json.loads(image.podman.run("image", "inspect", "tenure"))
     assert found["Config"]["User"] == f"{USER}:{USER}"
     assert found["Config"]["Cmd"] == ["tenure-api"]

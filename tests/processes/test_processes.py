@@ -85,7 +85,7 @@ def processes(
         pytest.param(MARIADB, marks=pytest.mark.mariadb),
     ],
 )
-def test_nobody_shares_a_host(
+def test_concurrent_bookings_never_share_a_host(
     message_bus: str, tmp_path: Path, fresh_database: FreshDatabase, kind: str, capsys: pytest.CaptureFixture[str]
 ):
     """16 clients of two APIs over two managers, few hosts; hours of them, planned over and over again."""
@@ -172,7 +172,7 @@ def have_claims_end(database: str, moment: datetime) -> None:
 
 
 @pytest.mark.long
-def test_killed_while_they_start_leases(mortal: Processes):
+def test_managers_killed_during_starts_lose_no_lease(mortal: Processes):
     leases = []
     for point in POINTS:
         with dying_at(mortal, f"start_lease:{point}"):
@@ -189,7 +189,7 @@ def test_killed_while_they_start_leases(mortal: Processes):
 
 
 @pytest.mark.long
-def test_killed_while_they_save_what_is_on_the_hosts(mortal: Processes):
+def test_managers_killed_during_snapshots_make_each_image_once(mortal: Processes):
     leases = []
     for point in POINTS:
         with dying_at(mortal, f"before_end_lease:{point}"):
@@ -207,7 +207,7 @@ def test_killed_while_they_save_what_is_on_the_hosts(mortal: Processes):
 
 
 @pytest.mark.long
-def test_killed_while_they_end_leases(mortal: Processes):
+def test_managers_killed_during_ends_lose_no_lease(mortal: Processes):
     leases = []
     for point in POINTS:
         with dying_at(mortal, f"end_lease:{point}"):
@@ -224,8 +224,8 @@ def test_killed_while_they_end_leases(mortal: Processes):
 
 
 @pytest.mark.long
-def test_killed_while_they_change_running_leases(mortal: Processes):
-    """Nobody can say whether the change was made, and so the answer says that; it is made."""
+def test_managers_killed_during_changes_complete_each_change(mortal: Processes):
+    """The change is answered with 503, as its outcome is unknown; it is made."""
     leases, answers = [], []
     with ThreadPoolExecutor(len(POINTS)) as asking:
         for point in POINTS:
@@ -247,7 +247,7 @@ def test_killed_while_they_change_running_leases(mortal: Processes):
 
 
 @pytest.mark.long
-def test_killed_while_they_delete_leases(mortal: Processes):
+def test_managers_killed_during_deletions_complete_each_deletion(mortal: Processes):
     """The delete was not answered, and yet begun: it is not forgotten."""
     leases, answers = [], []
     with ThreadPoolExecutor(len(POINTS)) as asking:
@@ -269,7 +269,7 @@ def test_killed_while_they_delete_leases(mortal: Processes):
 
 @contextmanager
 def out_of_reach(database: str) -> Iterator[None]:
-    """The server lets nobody in, and has thrown out whoever was in the database."""
+    """The server refuses connections, and has closed those to the database."""
     url = make_url(database)
     folder_or_socket = Path(str(url.query.get("unix_socket") or url.query.get("host") or ""))
     socket = folder_or_socket / f".s.PGSQL.{url.port or 5432}" if folder_or_socket.is_dir() else folder_or_socket
@@ -300,7 +300,7 @@ def out_of_reach(database: str) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("mortal", KINDS, indirect=True)
-def test_without_its_database_it_is_unavailable(mortal: Processes):
+def test_the_service_is_unavailable_without_its_database(mortal: Processes):
     """503, so that clients come again, for whatever is asked; and all is well when it is back."""
     with taking_over(mortal) as caller:
         lease = booked(caller.book(1, seconds=600))

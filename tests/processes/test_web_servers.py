@@ -46,9 +46,9 @@ class Server:
     port: int
     deployment: Deployment
     database: str
-    #: By what it is told to end when it has answered its requests.
+    #: The signal for an end after all requests are answered.
     stop_signal: signal.Signals
-    #: What it says when it is told so.
+    #: The line that it logs at this signal.
     ends: str
     #: What it logs to beside its streams.
     log: Path
@@ -109,7 +109,7 @@ def uwsgi(installed: Installed, port: int) -> list[str]:
 
 
 def apache(installed: Installed, port: int) -> list[str]:
-    """Debian's Apache, which is told to listen on nothing but the loopback, and to keep its files out of /var."""
+    """Debian's Apache, which listens on the loopback only, and keeps its files out of /var."""
     share = installed.opt / "tenure" / "share"
     share.mkdir(exist_ok=True)
     shutil.copy(DEPLOY / "tenure.wsgi", share)
@@ -193,7 +193,7 @@ def server(
 # --- what it does
 
 
-def test_it_books_a_lease_and_ends_it(server: Server):
+def test_a_lease_is_booked_and_ended(server: Server):
     status, lease = server.caller.book(2, seconds=600)
     assert status == 201, lease
     assert server.caller.wait_for_status(lease["id"], "ACTIVE")["status"] == "ACTIVE"
@@ -224,14 +224,14 @@ def test_a_body_that_is_too_long_is_refused(server: Server):
         connection.putrequest("POST", "/v1/leases")
         for name, value in headers.items():
             connection.putheader(name, value)
-        connection.endheaders()  # nobody asks for the body
+        connection.endheaders()  # the answer is never read
         assert connection.getresponse().status == 413
     finally:
         connection.close()
 
 
 def test_many_requests_at_once_are_all_answered(server: Server):
-    """More than there are threads. On a busy machine some may be told to come again; nobody shares a host."""
+    """More requests than threads. A busy machine may refuse some with 503; no host is shared."""
     with ThreadPoolExecutor(24) as callers:
         answers = list(callers.map(lambda _: server.caller.book(1, seconds=600), range(24)))
     statuses = Counter(status for status, _ in answers)
