@@ -150,7 +150,7 @@ class TestReallocate:
 
 
 @pytest.mark.parametrize("action", ["disable", "enable", "reallocate"])
-class TestWhoAndWhat:
+class TestPermissionsAndBodies:
     def test_only_administrators(self, api: Api, action: str) -> None:
         refused = api.using("demo", "1.2").post(f"/v1/os-hosts/1/{action}")
         assert refused.status_code == 403

@@ -23,7 +23,7 @@ def world(tmp_path: Path, checkpoints: Checkpoints) -> Iterator[World]:
 
 
 @pytest.fixture
-def told(world: World) -> list[Message]:
+def messages(world: World) -> list[Message]:
     """The messages that ``world`` has delivered, in order."""
     messages: list[Message] = []
     rebuild(world, sink=messages.append)

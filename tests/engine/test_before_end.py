@@ -77,9 +77,9 @@ def book(world: World, *reservations: ReservationRequest, notice: timedelta | No
     return lease_of(world, lease.id)
 
 
-def notified(told: list[Message]) -> list[object]:
+def notified(messages: list[Message]) -> list[object]:
     """The reservations in notifications, in order."""
-    return [message.payload["reservation_id"] for message in told if message.topic == NOTIFIED]
+    return [message.payload["reservation_id"] for message in messages if message.topic == NOTIFIED]
 
 
 def images(world: World) -> list[tuple[str, str]]:
@@ -93,19 +93,19 @@ def end_of(world: World, lease: Lease, place: int = 0) -> ReservationStatus:
 # --- which action
 
 
-def test_each_reservation_has_its_own_action(world: World, told: list[Message]):
+def test_each_reservation_has_its_own_action(world: World, messages: list[Message]):
     lease = book(world, hosts("snapshot"), instances("notify"), flavors("none"), addresses(world, "notify"), hosts(""))
     for place in (0, 1, 2, 4):
         world.boot(lease, place)
     ids = [reservation.id for reservation in lease.reservations]
     world.pass_time(2 * HOUR)
     assert images(world) == [(ids[0], "active")]
-    assert notified(told) == [ids[1], ids[3]]
-    assert [message.topic for message in told].count(NOTICE) == 1
+    assert notified(messages) == [ids[1], ids[3]]
+    assert [message.topic for message in messages].count(NOTICE) == 1
     assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.DONE
     world.pass_time(HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
-    assert (len(images(world)), len(notified(told))) == (1, 2)
+    assert (len(images(world)), len(notified(messages))) == (1, 2)
 
 
 @pytest.mark.parametrize("make", [hosts, instances, flavors])
@@ -117,10 +117,10 @@ def test_servers_of_every_type_are_imaged(world: World, make: Callable[[str], Re
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
 
 
-def test_a_notification_tells_of_the_lease_and_of_the_reservation(world: World, told: list[Message]):
+def test_a_notification_has_the_lease_and_the_reservation(world: World, messages: list[Message]):
     lease = book(world, hosts("notify"))
     world.pass_time(2 * HOUR)
-    (message,) = [message for message in told if message.topic == NOTIFIED]
+    (message,) = [message for message in messages if message.topic == NOTIFIED]
     assert message.payload["reservation_id"] == lease.reservations[0].id
     assert (message.payload["lease_id"], message.payload["status"]) == (lease.id, "ACTIVE")
     assert message.payload["end_date"] == "2030-01-01T13:00:00.000000"
@@ -138,15 +138,15 @@ def test_notify_action_needs_no_trust(world: World):
 
 @pytest.mark.parametrize("make", [hosts, instances, flavors, addresses])
 def test_action_of_a_running_reservation_can_be_changed(
-    world: World, told: list[Message], make: Callable[..., ReservationRequest]
+    world: World, messages: list[Message], make: Callable[..., ReservationRequest]
 ):
     lease = book(world, make(world, "none") if make is addresses else make("none"))
     assert world.change(lease, before_end="notify").reservations[0].parameters["before_end"] == "notify"
     world.pass_time(2 * HOUR)
-    assert notified(told) == [lease.reservations[0].id]
+    assert notified(messages) == [lease.reservations[0].id]
 
 
-def test_action_set_after_the_event_runs_at_the_end(world: World, told: list[Message]):
+def test_action_set_after_the_event_runs_at_the_end(world: World, messages: list[Message]):
     lease = book(world, hosts("none"), hosts("snapshot"))
     world.boot(lease)
     world.boot(lease, 1)
@@ -157,17 +157,17 @@ def test_action_set_after_the_event_runs_at_the_end(world: World, told: list[Mes
     assert images(world) == [(lease.reservations[1].id, "active")]
     world.pass_time(SECOND)
     assert images(world) == [(lease.reservations[1].id, "active"), (lease.reservations[0].id, "active")]
-    assert notified(told) == [grown.reservations[2].id]
+    assert notified(messages) == [grown.reservations[2].id]
 
 
-def test_finished_action_is_not_repeated_when_the_end_moves(world: World, told: list[Message]):
+def test_finished_action_is_not_repeated_when_the_end_moves(world: World, messages: list[Message]):
     lease = book(world, hosts("snapshot"), hosts("notify"))
     world.boot(lease)
     world.pass_time(2 * HOUR)
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 9 * HOUR))
     world.pass_time(9 * HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
-    assert len(images(world)) == len(notified(told)) == 1
+    assert len(images(world)) == len(notified(messages)) == 1
 
 
 # --- the end waits for it
@@ -199,7 +199,7 @@ def test_end_waits_for_an_image_without_blocking_other_leases(world: World):
     assert len(effects_of(world, EffectKind.SERVER_DELETED)) == 1
 
 
-def test_an_end_that_comes_early_waits_as_well(world: World, told: list[Message]):
+def test_an_early_end_waits_for_the_action(world: World, messages: list[Message]):
     lease = book(world, instances("snapshot"), hosts("notify"))
     world.boot(lease)
     world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + HOUR + MINUTE, reason="saving"))
@@ -211,7 +211,7 @@ def test_an_end_that_comes_early_waits_as_well(world: World, told: list[Message]
     world.pass_time(2 * MINUTE)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
     assert images(world) == [(lease.reservations[0].id, "active")]
-    topics = [message.topic for message in told]
+    topics = [message.topic for message in messages]
     assert (topics.count(NOTICE), topics.count(NOTIFIED), topics.count("lease.event.end_lease")) == (1, 1, 1)
 
 
@@ -266,7 +266,7 @@ def test_action_that_first_fails_at_the_end_is_retried_for_minutes(world: World)
     assert images(world) == [(lease.reservations[0].id, "active")]
 
 
-def test_refused_action_does_not_stop_other_reservations(world: World, told: list[Message]):
+def test_refused_action_does_not_stop_other_reservations(world: World, messages: list[Message]):
     lease = book(world, hosts("snapshot"), hosts("snapshot"), hosts("notify"))
     world.boot(lease)
     world.boot(lease, 1)
@@ -276,7 +276,7 @@ def test_refused_action_does_not_stop_other_reservations(world: World, told: lis
     after = lease_of(world, lease.id)
     assert (after.status, after.status_reason) == (LeaseStatus.ACTIVE, "before_end: quota (refused)")
     assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.ERROR
-    assert (images(world), notified(told)) == ([(second, "active")], [third])
+    assert (images(world), notified(messages)) == ([(second, "active")], [third])
     world.pass_time(HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
 
@@ -318,7 +318,7 @@ def test_delete_does_not_wait_for_the_action(world: World):
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("event", [EventType.BEFORE_END, EventType.END])
 def test_action_runs_once_despite_kills(
-    world: World, told: list[Message], checkpoints: Checkpoints, event: EventType, point: str
+    world: World, messages: list[Message], checkpoints: Checkpoints, event: EventType, point: str
 ):
     if event is EventType.END:  # nothing is done before
         rebuild(world, rules=replace(world.service.parts.rules, notice_before_end=timedelta(0)))
@@ -332,6 +332,6 @@ def test_action_runs_once_despite_kills(
     world.pass_time(4 * HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
     assert sorted(images(world)) == sorted((lease.reservations[place].id, "active") for place in (0, 2))
-    assert notified(told) == [lease.reservations[1].id]
+    assert notified(messages) == [lease.reservations[1].id]
     assert len(effects_of(world, EffectKind.IMAGE_MADE)) == 2
     assert_all_in_pool(world)

@@ -108,12 +108,12 @@ def test_running_attempt_keeps_its_claim(world: World, checkpoints: Checkpoints)
 def test_retry_is_not_delayed_by_the_set_back_clock(world: World):
     """Neither the teardown nor the message that failed before."""
     refuse = True
-    told: list[Message] = []
+    messages: list[Message] = []
 
     def tell(message: Message) -> None:
         if refuse:
             raise ConnectionError
-        told.append(message)
+        messages.append(message)
 
     rebuild(world, sink=tell)
     lease = world.book(1, hours=1)
@@ -123,7 +123,7 @@ def test_retry_is_not_delayed_by_the_set_back_clock(world: World):
     world.clock.set(world.clock.now() - BACK)
     world.service.clock_watch.run()
     world.engine.settle()
-    assert "lease.create" in {message.topic for message in told}
+    assert "lease.create" in {message.topic for message in messages}
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 

@@ -111,7 +111,7 @@ def test_an_engine_sleeps_until_the_next_event_and_never_not_at_all(world: World
 
 
 @pytest.mark.parametrize("offset", OFFSETS)
-def test_a_booking_of_now_shares_no_host_at_one_time(one_database_url: str, offset: timedelta):
+def test_a_booking_from_now_never_shares_a_host(one_database_url: str, offset: timedelta):
     """``now`` is that of the manager that books. Where its clock is behind, the hosts may have been another's then."""
     with open_world(one_database_url, hosts=1) as world:
         manager = managers(world)[offset]

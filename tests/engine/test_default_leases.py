@@ -141,7 +141,7 @@ def test_the_repair_reads_no_lease_of_a_server_in_its_place(world: World):
     assert sweep(world).run() == 3
     world.pass_time(timedelta(minutes=1))
     statements: list[str] = []
-    listen(world.db.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    listen(world.db.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     for inventory in ("physical:host", "virtual:floatingip", "volume"):
         assert list(world.service.drift.running(inventory)) == []
     assert len(statements) <= 3 * 4

@@ -92,18 +92,18 @@ def test_a_repetition_bears_the_same_key(world: World):
     assert first.payload == others[-1].payload
 
 
-def test_a_message_says_what_blazars_does(world: World):
+def test_a_message_has_the_fields_of_blazars(world: World):
     """Consumers of Blazar's notifications read any of these."""
     sink = Sink()
     rebuild(world, sink=sink)
     lease = world.book(1, start=1)
     deliver_until_quiet(world)
-    told = sink.arrived[lease.id][0].payload
-    assert set(told) == {
+    payload = sink.arrived[lease.id][0].payload
+    assert set(payload) == {
         *("lease_id", "name", "user_id", "project_id", "trust_id", "status", "degraded", "start_date", "end_date"),
         *("created_at", "updated_at", "reservations", "events"),
     }
-    assert (told["lease_id"], told["trust_id"]) == (lease.id, "")
+    assert (payload["lease_id"], payload["trust_id"]) == (lease.id, "")
 
 
 def test_attempts_come_later_and_later(world: World):
@@ -344,11 +344,11 @@ def test_the_log_has_one_line_for_each_attempt_and_the_trace_once(world: World, 
     rebuild(world, sink=Sink(lambda _message: True))
     world.book(1, start=9)
     pass_attempts(world, 5)
-    told = [record for record in caplog.records if record.name == "tenure.engine.delivery"]
-    assert [record.getMessage().partition(" was ")[2] for record in told] == [
+    records = [record for record in caplog.records if record.name == "tenure.engine.delivery"]
+    assert [record.getMessage().partition(" was ")[2] for record in records] == [
         "not delivered: ConnectionError: nobody is there"
     ] * 6
-    assert [bool(record.exc_info) for record in told] == [True, *[False] * 5]
+    assert [bool(record.exc_info) for record in records] == [True, *[False] * 5]
 
 
 @pytest.mark.slow

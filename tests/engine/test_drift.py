@@ -262,9 +262,9 @@ class TestUnderAClaim:
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
         with world.db.engine.connect() as connection:
             messages = connection.execute(text("SELECT payload FROM outbox WHERE lease_id = :id"), {"id": lease.id})
-            told = [str(payload) for payload in messages.scalars()]
-        assert len(told) == 4
-        assert all("end_lease" in payload and "mend_lease" not in payload for payload in told)
+            payloads = [str(payload) for payload in messages.scalars()]
+        assert len(payloads) == 4
+        assert all("end_lease" in payload and "mend_lease" not in payload for payload in payloads)
 
 
 def event_count(world: World, lease: Lease) -> int:

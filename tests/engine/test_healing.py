@@ -55,7 +55,7 @@ def flags(world: World, lease: Lease) -> tuple[bool, bool, bool]:
     return found.degraded, reservation.missing_resources, reservation.resources_changed
 
 
-def told(world: World, lease: Lease) -> list[str]:
+def topics(world: World, lease: Lease) -> list[str]:
     """Return the topics of the lease's notifications, in order."""
     with world.db.engine.connect() as connection:
         rows = connection.execute(text("SELECT topic FROM outbox WHERE lease_id = :id ORDER BY id"), {"id": lease.id})
@@ -101,7 +101,7 @@ def test_cost_of_healing_does_not_grow_with_the_lease(tmp_path: Path, running: b
     assert statements(12) == statements(3)
 
 
-class TestWhatTheCloudDescribesAnew:
+class TestChangedDescriptions:
     def shrink(self, world: World) -> Lease:
         """Make a plan on a host that no longer matches the request."""
         asked = '[">=", "$vcpus", "64"]'
@@ -214,9 +214,9 @@ class TestHealth:
 class TestNotifications:
     @pytest.mark.parametrize("what", ["down", "gone"])
     @pytest.mark.parametrize(
-        "told_of_it", [Health(False, "Disabled.", works=True), Health(True)], ids=["closed", "well"]
+        "reported_health", [Health(False, "Disabled.", works=True), Health(True)], ids=["closed", "well"]
     )
-    def test_notifications_do_not_mend_a_failed_host(self, world: World, what: str, told_of_it: Health):
+    def test_notifications_do_not_mend_a_failed_host(self, world: World, what: str, reported_health: Health):
         """For instance when an operator disables or enables the service of a dead host."""
         lease = world.book(1, hours=10)
         world.engine.settle()
@@ -229,23 +229,23 @@ class TestNotifications:
             world.service.health_check.run()
         world.clock.advance(4 * MINUTE)
         before = world.resources.get(ADMIN, HOST, found.external_id)
-        assert world.service.healing.report(HOST, str(found.facts["service_name"]), told_of_it) == 0
+        assert world.service.healing.report(HOST, str(found.facts["service_name"]), reported_health) == 0
         assert world.resources.get(ADMIN, HOST, found.external_id) == before
         assert flags(world, lease) == (True, True, False)
         world.clock.advance(MINUTE)
         world.service.health_check.run()
         world.engine.settle()
         assert flags(world, lease) == (False, False, True)  # five minutes after it failed
-        assert told(world, lease).count("lease.degraded") == 1
+        assert topics(world, lease).count("lease.degraded") == 1
 
     def test_notification_can_only_worsen_a_disabled_host(self, world: World):
         service = str(resource(world, "sim-host-001").facts["service_name"])
-        for told_of_it, health in (
+        for reported_health, health in (
             (Health(False, "Disabled.", works=True), ResourceHealth.DISABLED),
             (Health(True), ResourceHealth.DISABLED),
             (Health(False, "Forced down."), ResourceHealth.DOWN),
         ):
-            world.service.healing.report(HOST, service, told_of_it)
+            world.service.healing.report(HOST, service, reported_health)
             assert resource(world, "sim-host-001").health is health
         world.service.health_check.run()
         assert resource(world, "sim-host-001").health is ResourceHealth.WELL
@@ -323,7 +323,7 @@ class TestPlans:
         after = lease_of(world, lease.id)
         assert (after.degraded, after.status_reason, after.updated_at) == (False, None, seen.updated_at)
         assert world.leases.history(ADMIN, lease.id) == history
-        assert told(world, lease) == ["lease.create"]
+        assert topics(world, lease) == ["lease.create"]
 
     def test_only_leases_that_start_within_the_horizon_move(self, tmp_path):
         rules = Rules(healing_horizon=HOUR)
@@ -365,7 +365,7 @@ class TestPlans:
         come_back(world, "sim-host-001")
         assert flags(world, lease) == (False, False, False)
         assert lease_of(world, lease.id).status_reason is None
-        assert told(world, lease) == ["lease.create", "lease.degraded", "lease.mended"]
+        assert topics(world, lease) == ["lease.create", "lease.degraded", "lease.mended"]
         assert [entry.action for entry in world.leases.history(ADMIN, lease.id)] == ["create", "degraded", "mended"]
 
     def test_replacement_is_retried_as_soon_as_a_host_is_free(self, world: World):
@@ -399,7 +399,7 @@ class TestPlans:
         assert (len(members(world, lease)), flags(world, lease)) == (2, (False, False, False))
         assert gone not in world.hosts_of(lease.id)
 
-    def test_without_a_free_host_it_starts_without_the_missing_host(self, world: World):
+    def test_a_lease_starts_without_the_missing_host_if_no_host_is_free(self, world: World):
         lease = world.book(4, start=1)
         world.cloud.world.remove_host("sim-host-001")
         world.pass_time(HOUR)
@@ -462,7 +462,7 @@ class TestRunning:
         assert other != host
         assert flags(world, lease) == (False, False, True)
         assert path_of(world, lease.id) == ["PENDING", "STARTING", "ACTIVE", "UPDATING", "ACTIVE"]
-        assert told(world, lease)[-3:] == ["lease.degraded", "lease.mended", "lease.resources_changed"]
+        assert topics(world, lease)[-3:] == ["lease.degraded", "lease.mended", "lease.resources_changed"]
         reasons = [entry.reason for entry in world.leases.history(ADMIN, lease.id) if entry.action == "replace"]
         assert reasons == [f"{host} is replaced by {other}"]
         assert all(event.event_type is not EventType.MEND for event in after.events)

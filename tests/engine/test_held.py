@@ -67,7 +67,7 @@ def changed(lease: Lease, **parameters: object) -> tuple[ReservationChange, ...]
     return (ReservationChange(lease.reservations[0].id, parameters),)
 
 
-def test_held_resources_are_taken_until_the_hold_expires(world: World, told: list[Message]):
+def test_held_resources_are_taken_until_the_hold_expires(world: World, messages: list[Message]):
     lease = hold(world)
     assert (lease.status, lease.hold_until) == (LeaseStatus.CREATING, NOW + 10 * MINUTE)
     assert not is_free(world)
@@ -80,7 +80,7 @@ def test_held_resources_are_taken_until_the_hold_expires(world: World, told: lis
         world.leases.confirm(OWNER, lease.id)
     assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
     world.pass_time(5 * HOUR)
-    assert told == []
+    assert messages == []
 
 
 def test_resources_of_an_expired_hold_are_free_at_once(world: World):
@@ -89,21 +89,21 @@ def test_resources_of_an_expired_hold_are_free_at_once(world: World):
     assert is_free(world)
 
 
-def test_a_confirmed_lease_is_like_any_other(world: World, told: list[Message]):
+def test_a_confirmed_lease_is_like_any_other(world: World, messages: list[Message]):
     lease = hold(world)
     world.pass_time(5 * MINUTE)
-    assert told == []
+    assert messages == []
     confirmed = world.leases.confirm(OWNER, lease.id)
     assert (confirmed.status, confirmed.hold_until) == (LeaseStatus.PENDING, None)
     world.engine.settle()
-    assert [message.topic for message in told] == ["lease.create"]
+    assert [message.topic for message in messages] == ["lease.create"]
     world.pass_until(NOW + HOUR)
     assert status_of(world, lease.id) is LeaseStatus.ACTIVE
     world.pass_until(NOW + 2 * HOUR)
     assert path_of(world, lease.id) == ["CREATING", "PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED"]
 
 
-def test_confirming_twice_is_harmless(world: World, told: list[Message]):
+def test_confirming_twice_is_harmless(world: World, messages: list[Message]):
     lease = hold(world, reservation(1, 2))
     change = changed(lease, max=3)
     first = world.leases.confirm(OWNER, lease.id, change)
@@ -113,7 +113,7 @@ def test_confirming_twice_is_harmless(world: World, told: list[Message]):
         world.leases.confirm(OWNER, lease.id, changed(lease, max=4))
     assert refused.value.field == "reservations[0].max"
     world.engine.settle()
-    assert [message.topic for message in told] == ["lease.create"]
+    assert [message.topic for message in messages] == ["lease.create"]
     plain = world.leases.create(OWNER, LeaseRequest("plain", NOW + 5 * HOUR, NOW + 6 * HOUR))
     assert world.leases.confirm(OWNER, plain.id) == plain
 
@@ -171,16 +171,16 @@ def test_a_held_lease_changes_only_by_its_confirmation(world: World):
     assert status_of(world, lease.id) is LeaseStatus.DELETED
 
 
-def test_released_hold_sends_no_notification(world: World, told: list[Message]):
+def test_released_hold_sends_no_notification(world: World, messages: list[Message]):
     """The owner releases the hold if the server is not booted after all."""
     world.leases.delete(OWNER, hold(world).id)
     world.engine.settle()
-    assert told == []
+    assert messages == []
     confirmed = hold(world)
     world.leases.confirm(OWNER, confirmed.id)
     world.leases.delete(OWNER, confirmed.id)
     world.engine.settle()
-    assert [message.topic for message in told] == ["lease.create", "lease.delete"]
+    assert [message.topic for message in messages] == ["lease.create", "lease.delete"]
 
 
 def test_a_hold_is_no_longer_than_the_lease(world: World):
@@ -191,7 +191,7 @@ def test_a_hold_is_no_longer_than_the_lease(world: World):
     assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
 
 
-def test_hold_that_expired_before_an_outage_is_removed_and_not_ended(world: World, told: list[Message]):
+def test_hold_that_expired_before_an_outage_is_removed_and_not_ended(world: World, messages: list[Message]):
     """The service was down at the end of the hold, and of the lease: nothing of it has ever been."""
     lease = hold(world, start=0, end=0.5)
     world.clock.advance(2 * HOUR)
@@ -201,10 +201,10 @@ def test_hold_that_expired_before_an_outage_is_removed_and_not_ended(world: Worl
     assert world.service.events.claim(end) is None
     world.engine.settle()
     assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
-    assert told == []
+    assert messages == []
 
 
-def test_held_lease_moves_off_a_failed_host_without_notification(world: World, told: list[Message]):
+def test_held_lease_moves_off_a_failed_host_without_notification(world: World, messages: list[Message]):
     lease = hold(world, reservation(1, 1))
     before = world.hosts_of(lease.id)
     world.cloud.world.mark_host(before[0], HostHealth.DOWN)
@@ -213,18 +213,18 @@ def test_held_lease_moves_off_a_failed_host_without_notification(world: World, t
     for host in world.cloud.world.hosts():
         world.cloud.world.mark_host(host.id, HostHealth.DOWN)
     world.service.health_check.run()
-    assert told == []
+    assert messages == []
     assert lease_of(world, lease.id).degraded is False
     world.leases.confirm(OWNER, lease.id)
     world.service.health_check.run()
     world.engine.settle()
-    assert [message.topic for message in told] == ["lease.create", "lease.degraded"]
+    assert [message.topic for message in messages] == ["lease.create", "lease.degraded"]
 
 
 # --- in the cloud
 
 
-def test_nothing_is_made_in_the_cloud_before_it_is_confirmed(world: World):
+def test_nothing_is_made_in_the_cloud_before_the_confirmation(world: World):
     groups = world.cloud.world.instances.server_groups
     lease = hold(world, TOGETHER)
     assert (groups(), len(set(world.cloud.world.trusts()))) == ({}, 1)
@@ -247,7 +247,7 @@ def test_confirmation_that_needs_a_trust_creates_it(world: World):
     assert len(set(world.cloud.world.trusts())) == 1
 
 
-def test_no_lease_is_created_if_the_cloud_refuses(world: World, told: list[Message]):
+def test_no_lease_is_created_if_the_cloud_refuses(world: World, messages: list[Message]):
     def refuse(verb: str, *_: object) -> None:
         if verb == "ensure_prepared":
             raise CloudRefused(Reason("Quota exceeded, too many server groups."))
@@ -258,7 +258,7 @@ def test_no_lease_is_created_if_the_cloud_refuses(world: World, told: list[Messa
         world.leases.confirm(OWNER, lease.id)
     world.engine.settle()
     assert status_of(world, lease.id) is LeaseStatus.DELETED
-    assert told == []
+    assert messages == []
 
 
 # --- races
@@ -266,7 +266,7 @@ def test_no_lease_is_created_if_the_cloud_refuses(world: World, told: list[Messa
 
 @pytest.mark.parametrize("point", POINTS)
 def test_confirmation_wins_against_a_running_expiry(
-    world: World, checkpoints: Checkpoints, told: list[Message], point: str
+    world: World, checkpoints: Checkpoints, messages: list[Message], point: str
 ):
     lease = hold(world)
     confirmed: list[Lease] = []
@@ -276,7 +276,7 @@ def test_confirmation_wins_against_a_running_expiry(
     assert status_of(world, lease.id) is LeaseStatus.PENDING
     world.pass_until(NOW + HOUR)
     assert status_of(world, lease.id) is LeaseStatus.ACTIVE
-    assert [message.topic for message in told][:2] == ["lease.create", "lease.event.start_lease"]
+    assert [message.topic for message in messages][:2] == ["lease.create", "lease.event.start_lease"]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -294,18 +294,18 @@ def test_a_manager_that_is_killed_leaves_nothing_held(world: World, checkpoints:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_manager_that_is_killed_after_a_confirmation_loses_nothing(
-    world: World, checkpoints: Checkpoints, told: list[Message], point: str
+    world: World, checkpoints: Checkpoints, messages: list[Message], point: str
 ):
     lease = hold(world, TOGETHER)
     checkpoints.kill_at(f"prepare_lease:{point}")
     with pytest.raises(Killed):
         world.leases.confirm(OWNER, lease.id)
-    rebuild(world, sink=told.append)
+    rebuild(world, sink=messages.append)
     world.pass_time(30 * MINUTE)
     found = lease_of(world, lease.id)
     assert found.status is LeaseStatus.PENDING
     assert list(world.cloud.world.instances.server_groups()) == [found.reservations[0].effects["server_group_id"]]
-    assert [message.topic for message in told] == ["lease.create"]
+    assert [message.topic for message in messages] == ["lease.create"]
 
 
 def boot_for(world: World, lease: Lease) -> None:
@@ -336,7 +336,7 @@ def test_a_server_of_a_hold_that_ran_out_is_found_however_late_it_comes(world: W
     world.pass_time(HOUR)
     assert world.cloud.world.servers() == []
     assert path_of(world, lease.id) == version or away
-    with world.db.read() as tx:  # that is all: nobody looks for it any more
+    with world.db.read() as tx:  # the search for the server is over
         kinds = {stored_event.event.event_type: stored_event.ready_at for stored_event in tx.events.of_lease(lease.id)}
     assert EventType.HOLD not in kinds
     assert set(kinds.values()) == {None}

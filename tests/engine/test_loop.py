@@ -28,7 +28,7 @@ class WatchedClock(SimulatedClock):
         super().wait(wake, until)
 
 
-def test_it_sleeps_until_the_next_due_time(world: World):
+def test_the_loop_sleeps_until_the_next_due_time(world: World):
     """It does not sleep for a fixed interval: an event that is due in 1.5 seconds is awaited that long."""
     due = NOW + timedelta(seconds=1.5)
     world.clock = clock = WatchedClock(NOW)
@@ -115,11 +115,11 @@ def test_the_running_engine_repairs_once_a_minute(tmp_path):
 def test_a_sink_that_hangs_delays_no_start(tmp_path):
     """Leases start on time without messages."""
     with open_world(tmp_path, workers=2) as world:
-        told: list[str] = []
+        topics: list[str] = []
         holding = Fault(FaultKind.BLOCK, verb="look_up", count=None)
 
         def hang(message) -> None:
-            told.append(message.topic)
+            topics.append(message.topic)
             world.cloud.look_up("physical:host", "1")
 
         rebuild(world, sink=hang)
@@ -128,7 +128,7 @@ def test_a_sink_that_hangs_delays_no_start(tmp_path):
             lease = world.book(1, hours=1)
             assert world.cloud.wait_until_blocked(timeout_seconds=patience())
             wait_for_leases(world, [lease], {LeaseStatus.ACTIVE})
-            assert told == ["lease.create"]
+            assert topics == ["lease.create"]
 
 
 def test_a_stopped_engine_begins_nothing(tmp_path):

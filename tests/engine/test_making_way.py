@@ -61,7 +61,7 @@ def test_server_is_notified_again_when_the_start_has_moved(tmp_path: Path):
                 world.pass_until(deadline - left)
                 assert preemption.run() == 1
         world.engine.settle()
-        told = [message.payload for message in messages if message.topic == TOPIC]
-        assert [(message["server_id"], message["deadline"]) for message in told] == [
+        payloads = [message.payload for message in messages if message.topic == TOPIC]
+        assert [(message["server_id"], message["deadline"]) for message in payloads] == [
             (server_id, f"{deadline:%Y-%m-%dT%H:%M:%S.%f}") for deadline in deadlines
         ]

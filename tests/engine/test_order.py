@@ -32,10 +32,10 @@ from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 def topics_after(world: World, lease_id: str) -> list[str]:
     """Run the deliveries, and return the topics of a lease."""
-    told: list[str] = []
-    rebuild(world, sink=lambda message: told.append(message.topic) if message.lease_id == lease_id else None)
+    topics: list[str] = []
+    rebuild(world, sink=lambda message: topics.append(message.topic) if message.lease_id == lease_id else None)
     world.engine.settle()
-    return told
+    return topics
 
 
 def test_an_end_comes_before_a_start_at_the_same_instant(world: World):
@@ -106,7 +106,7 @@ def test_a_lease_may_start_up_to_its_last_moment(world: World):
     assert path_of(world, lease.id)[-1] == "TERMINATED"
 
 
-def test_the_end_waits_for_what_is_under_way_before_it(world: World, checkpoints: Checkpoints):
+def test_the_end_waits_for_running_events(world: World, checkpoints: Checkpoints):
     """The claims of one lease never overlap, whatever becomes due in between."""
     other = another(world, checkpoint=lambda _point: None)
     others_attempts: list[int] = []
@@ -125,7 +125,7 @@ def test_the_end_waits_for_what_is_under_way_before_it(world: World, checkpoints
 
 
 @pytest.mark.slow
-def test_no_two_calls_for_one_lease_at_the_same_time(tmp_path):
+def test_calls_for_a_lease_never_overlap(tmp_path):
     """Two managers with threads; leases with several reservations whose events are all due at once."""
     guard = threading.Lock()
     inside: Counter[str] = Counter()

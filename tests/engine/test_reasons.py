@@ -30,7 +30,7 @@ def failing(world: World, verb: str, error: Exception) -> None:
     watch(world, fail)
 
 
-def told(world: World, lease: Lease, actor: Actor = OWNER) -> str:
+def shown_text(world: World, lease: Lease, actor: Actor = OWNER) -> str:
     """Return all that the actor reads of the lease and its history."""
     found = world.leases.get(actor, lease.id)
     return f"{found}\n{world.leases.history(actor, lease.id)}"
@@ -55,9 +55,9 @@ def test_unmarked_driver_text_is_hidden_from_the_owner(world: World, verb: str, 
         world.clock.advance(HOUR)
         world.engine.settle()
     assert reason_of(world, lease)
-    assert FOREIGN not in told(world, lease)
-    assert "sim-host-001 is not released" not in told(world, lease)
-    assert SECRET in told(world, lease, ADMIN)
+    assert FOREIGN not in shown_text(world, lease)
+    assert "sim-host-001 is not released" not in shown_text(world, lease)
+    assert SECRET in shown_text(world, lease, ADMIN)
 
 
 def test_an_unexpected_error_is_named_by_its_event(world: World, caplog: pytest.LogCaptureFixture):
@@ -78,8 +78,8 @@ def test_waiting_reason_shows_only_the_owners_part(world: World, monkeypatch: py
     world.engine.settle()
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATING
     assert reason_of(world, lease)
-    assert FOREIGN not in told(world, lease)
-    assert FOREIGN in told(world, lease, ADMIN)
+    assert FOREIGN not in shown_text(world, lease)
+    assert FOREIGN in shown_text(world, lease, ADMIN)
 
 
 def test_missed_start_does_not_repeat_hidden_details(world: World):
@@ -89,8 +89,8 @@ def test_missed_start_does_not_repeat_hidden_details(world: World):
     world.clock.advance(HOUR)
     world.engine.settle()
     assert reason_of(world, lease).startswith("The start was missed")
-    assert FOREIGN not in told(world, lease)
-    assert SECRET in told(world, lease, ADMIN)
+    assert FOREIGN not in shown_text(world, lease)
+    assert SECRET in shown_text(world, lease, ADMIN)
 
 
 def test_a_change_that_is_undone_names_nothing_of_others(world: World):
@@ -101,8 +101,8 @@ def test_a_change_that_is_undone_names_nothing_of_others(world: World):
     with pytest.raises(TenureError) as refused:
         world.leases.update(OWNER, lease.id, change)
     assert "The change was undone" in str(refused.value)
-    assert FOREIGN not in f"{refused.value} {told(world, lease)}"
-    assert SECRET in told(world, lease, ADMIN)
+    assert FOREIGN not in f"{refused.value} {shown_text(world, lease)}"
+    assert SECRET in shown_text(world, lease, ADMIN)
 
 
 def test_owner_sees_only_the_name_of_a_failed_host(world: World):
@@ -112,7 +112,7 @@ def test_owner_sees_only_the_name_of_a_failed_host(world: World):
     world.service.health_check.run()
     world.pass_time(MINUTE)
     assert reason_of(world, lease) == "sim-host-001 is down."
-    assert "sim-host-001 is down: The hypervisor is down." in told(world, lease, ADMIN)
+    assert "sim-host-001 is down: The hypervisor is down." in shown_text(world, lease, ADMIN)
 
 
 def test_owner_of_instances_sees_no_host(world: World):
@@ -123,8 +123,8 @@ def test_owner_of_instances_sees_no_host(world: World):
     world.service.health_check.run()
     world.pass_time(MINUTE)
     assert reason_of(world, lease) == "A host of the reservation is down."
-    assert "sim-host-" not in told(world, lease)
-    assert "is down: The hypervisor is down." in told(world, lease, ADMIN)
+    assert "sim-host-" not in shown_text(world, lease)
+    assert "is down: The hypervisor is down." in shown_text(world, lease, ADMIN)
 
 
 def test_owner_of_volumes_sees_no_pool(world: World):
@@ -136,7 +136,7 @@ def test_owner_of_volumes_sees_no_pool(world: World):
     world.service.health_check.run()
     world.pass_time(MINUTE)
     assert reason_of(world, lease) == "A volume pool of the reservation is down."
-    assert pool in told(world, lease, ADMIN)
+    assert pool in shown_text(world, lease, ADMIN)
 
 
 def test_owner_of_an_address_in_use_sees_no_project(world: World):
@@ -146,8 +146,8 @@ def test_owner_of_an_address_in_use_sees_no_project(world: World):
     world.cloud.world.addresses.take(taken, "thief-project")
     world.pass_time(2 * HOUR + MINUTE)
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ERROR
-    assert "thief-project" not in told(world, lease)
-    assert f"{taken} is a floating IP of project thief-project" in told(world, lease, ADMIN)
+    assert "thief-project" not in shown_text(world, lease)
+    assert f"{taken} is a floating IP of project thief-project" in shown_text(world, lease, ADMIN)
 
 
 def test_a_volume_type_that_leads_to_several_pools_is_refused_without_their_names(

@@ -89,7 +89,7 @@ def test_an_outage_of_the_cloud_costs_no_lease_that_is_longer(world: World):
     assert {status_of(world, lease.id) for lease in leases} == {LeaseStatus.ACTIVE}
 
 
-def test_the_lease_says_why_it_lasts_until_it_does_not(world: World):
+def test_the_lease_shows_the_reason_of_a_delay_until_it_is_over(world: World):
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reason="no answer", count=1))
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reason="no connection", count=1))
     lease = world.book(1, hours=5)
@@ -187,7 +187,7 @@ TAKEN = 4
 
 
 @pytest.mark.parametrize("after_effects", range(START + 2))
-def test_a_permanent_refusal_gives_back_what_was_started(world: World, after_effects: int):
+def test_a_permanent_refusal_gives_back_started_reservations(world: World, after_effects: int):
     """Several reservations start together: the first two are taken back when the third is refused."""
     lease = world.leases.create(
         OWNER, LeaseRequest("lease", NOW, NOW + 3 * HOUR, reservations=(reservation(1, 1),) * 3)

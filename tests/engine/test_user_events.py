@@ -29,9 +29,9 @@ from tests.support.world import NOW, OWNER, World, reservation
 TOPIC = "lease.event.notify_lease"
 
 
-def words(told: list[Message]) -> list[str]:
+def words(messages: list[Message]) -> list[str]:
     """The messages of owners' events, in order."""
-    return [str(message.payload["event"]["message"]) for message in told if message.topic == TOPIC]  # type: ignore[index]
+    return [str(message.payload["event"]["message"]) for message in messages if message.topic == TOPIC]  # type: ignore[index]
 
 
 def at(hours: float, message: str, event_id: str | None = None) -> UserEvent:
@@ -61,15 +61,15 @@ def put(world: World, lease: Lease, *events: UserEvent, **more: object) -> Lease
     return world.leases.update(OWNER, lease.id, LeaseChange(events=events, **more))  # type: ignore[arg-type]
 
 
-def test_notification_is_sent_at_its_time(world: World, told: list[Message]):
+def test_notification_is_sent_at_its_time(world: World, messages: list[Message]):
     lease = book(world, at(2, "save your work"), at(1, "half time"), start=0.5)
     world.pass_time(HOUR - SECOND)
-    assert words(told) == []
+    assert words(messages) == []
     world.pass_time(SECOND)
-    assert words(told) == ["half time"]
+    assert words(messages) == ["half time"]
     world.pass_time(HOUR)
-    assert words(told) == ["half time", "save your work"]
-    message = next(message for message in told if message.topic == TOPIC)
+    assert words(messages) == ["half time", "save your work"]
+    message = next(message for message in messages if message.topic == TOPIC)
     event = min(own(lease), key=lambda event: event.due_at)
     assert message.payload["event"] == {
         "id": event.id,
@@ -79,7 +79,7 @@ def test_notification_is_sent_at_its_time(world: World, told: list[Message]):
     }
     assert (message.payload["lease_id"], message.payload["status"]) == (lease.id, "ACTIVE")
     world.pass_time(2 * HOUR)
-    assert len(words(told)) == 2
+    assert len(words(messages)) == 2
     assert {status for _, _, status in shown(lease_of(world, lease.id))} == {EventStatus.DONE}
 
 
@@ -92,11 +92,11 @@ def test_event_does_not_change_the_lease(world: World):
     assert (own(after)[0].status, after.updated_at) == (EventStatus.DONE, before)
 
 
-def test_the_first_and_the_last_moment_belong_to_the_lease(world: World, told: list[Message]):
+def test_the_first_and_the_last_moment_belong_to_the_lease(world: World, messages: list[Message]):
     book(world, at(1, "begins"), at(3, "is over"), start=1)
     world.pass_time(3 * HOUR)
-    assert words(told) == ["begins", "is over"]
-    topics = [message.topic for message in told]
+    assert words(messages) == ["begins", "is over"]
+    topics = [message.topic for message in messages]
     assert topics.index("lease.event.end_lease") > max(n for n, topic in enumerate(topics) if topic == TOPIC)
 
 
@@ -124,7 +124,7 @@ def test_number_of_events_is_limited(world: World):
 # --- changes
 
 
-def test_change_replaces_all_events(world: World, told: list[Message]):
+def test_change_replaces_all_events(world: World, messages: list[Message]):
     lease = book(world, at(1, "stays"), at(1, "moves"), at(1, "goes"), at(1, "says something else"))
     ids = {event.message: event.id for event in own(lease)}
     changed = put(
@@ -142,24 +142,24 @@ def test_change_replaces_all_events(world: World, told: list[Message]):
         (NOW + 2 * HOUR, "moves"),
     ]
     world.pass_time(3 * HOUR)
-    assert sorted(words(told)[:2]) == ["new words", "stays"]
-    assert words(told)[2:] == ["is new", "moves"]
+    assert sorted(words(messages)[:2]) == ["new words", "stays"]
+    assert words(messages)[2:] == ["is new", "moves"]
 
 
-def test_removed_events_send_nothing(world: World, told: list[Message]):
+def test_removed_events_send_nothing(world: World, messages: list[Message]):
     lease = book(world, at(1, "half time"))
     assert own(put(world, lease)) == []
     world.pass_time(3 * HOUR)
-    assert words(told) == []
+    assert words(messages) == []
 
 
-def test_other_changes_leave_them_alone(world: World):
+def test_other_changes_leave_events_alone(world: World):
     lease = book(world, at(1, "half time"))
     changed = world.leases.update(OWNER, lease.id, LeaseChange(name="other", ends_at=NOW + 9 * HOUR))
     assert own(changed) == own(lease)
 
 
-def test_sent_event_can_only_stay_or_be_removed(world: World, told: list[Message]):
+def test_sent_event_can_only_stay_or_be_removed(world: World, messages: list[Message]):
     lease = book(world, at(1, "half time"))
     world.pass_time(HOUR)
     event = own(lease)[0]
@@ -168,7 +168,7 @@ def test_sent_event_can_only_stay_or_be_removed(world: World, told: list[Message
     assert len(own(put(world, lease, at(1, "half time", event.id), at(2, "more")))) == 2
     assert len(own(put(world, lease, at(2, "more")))) == 1
     world.pass_time(2 * HOUR)
-    assert words(told) == ["half time", "more"]
+    assert words(messages) == ["half time", "more"]
 
 
 def test_a_mistake_changes_nothing(world: World):
@@ -190,7 +190,7 @@ def test_a_mistake_changes_nothing(world: World):
         assert lease_of(world, lease.id) == before
 
 
-def test_events_outside_new_dates_move_to_their_edge(world: World, told: list[Message]):
+def test_events_outside_new_dates_move_to_their_edge(world: World, messages: list[Message]):
     lease = book(world, at(1, "early"), at(3, "late"), start=1)
     moved = world.leases.update(OWNER, lease.id, LeaseChange(starts_at=NOW + 1.5 * HOUR, ends_at=NOW + 2.5 * HOUR))
     assert [when for when, _, _ in shown(moved)] == [NOW + 1.5 * HOUR, NOW + 2.5 * HOUR]
@@ -198,7 +198,7 @@ def test_events_outside_new_dates_move_to_their_edge(world: World, told: list[Me
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=world.clock.now()))
     world.engine.settle()
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
-    assert words(told) == ["early", "late"]
+    assert words(messages) == ["early", "late"]
 
 
 def test_events_are_judged_by_the_dates_of_the_same_change(world: World):
@@ -212,7 +212,7 @@ def test_events_are_judged_by_the_dates_of_the_same_change(world: World):
 
 @pytest.mark.parametrize("passed", [timedelta(0), HOUR])
 def test_a_change_that_the_cloud_refuses_leaves_the_events_as_they_were(
-    world: World, told: list[Message], passed: timedelta
+    world: World, messages: list[Message], passed: timedelta
 ):
     lease = book(world, at(1, "half time"), at(2, "goes"), at(2.5, "says this"))
     world.pass_time(passed)
@@ -225,23 +225,23 @@ def test_a_change_that_the_cloud_refuses_leaves_the_events_as_they_were(
     assert shown(lease_of(world, lease.id)) == before
     assert {goes.id, says.id} <= {event.id for event in own(lease_of(world, lease.id))}
     world.pass_time(3 * HOUR)
-    assert words(told) == ["half time", "goes", "says this"]
+    assert words(messages) == ["half time", "goes", "says this"]
 
 
-def test_events_are_removed_with_the_lease(world: World, told: list[Message]):
+def test_events_are_removed_with_the_lease(world: World, messages: list[Message]):
     lease = book(world, at(2, "never"))
     planned = book(world, at(2, "neither"), start=1)
     world.pass_time(HOUR / 2)
     world.leases.delete(OWNER, lease.id)
     world.leases.delete(OWNER, planned.id)
     world.pass_time(3 * HOUR)
-    assert words(told) == []
+    assert words(messages) == []
 
 
 # --- whatever happens
 
 
-def test_notification_neither_waits_nor_blocks(world: World, told: list[Message]):
+def test_notification_neither_waits_nor_blocks(world: World, messages: list[Message]):
     """A hanging start delays no notification, and a claimed notification blocks no change of the lease."""
     lease = book(world, at(0, "begins"), at(1, "half time"))
     world.engine.settle()
@@ -254,13 +254,13 @@ def test_notification_neither_waits_nor_blocks(world: World, told: list[Message]
         world.clock.advance(HOUR)
         world.service.engine.round()
         world.service.engine.settle()
-        assert words(told) == ["begins", "half time"]
+        assert words(messages) == ["begins", "half time"]
     finally:
         world.cloud.clear_faults(block)
         change.join(patience())
 
 
-def test_change_succeeds_while_a_notification_is_sent(world: World, checkpoints: Checkpoints, told: list[Message]):
+def test_change_succeeds_while_a_notification_is_sent(world: World, checkpoints: Checkpoints, messages: list[Message]):
     lease = book(world, at(1, "half time"))
     world.engine.settle()
     (event,) = own(lease)
@@ -272,13 +272,13 @@ def test_change_succeeds_while_a_notification_is_sent(world: World, checkpoints:
     )
     world.pass_time(HOUR)
     assert [lease.status for lease in changes] == [LeaseStatus.ACTIVE]
-    assert words(told) == []
+    assert words(messages) == []
     world.pass_time(HOUR)
-    assert words(told) == ["later"]
+    assert words(messages) == ["later"]
 
 
 def test_running_lease_can_grow_while_a_notification_is_sent(
-    world: World, checkpoints: Checkpoints, told: list[Message]
+    world: World, checkpoints: Checkpoints, messages: list[Message]
 ):
     lease = book(world, at(1, "half time"))
     world.engine.settle()
@@ -287,12 +287,12 @@ def test_running_lease_can_grow_while_a_notification_is_sent(
     checkpoints.at("notify_lease:after_act", lambda: changes.append(world.leases.update(OWNER, lease.id, grown)))
     world.pass_time(HOUR)
     assert [lease.status for lease in changes] == [LeaseStatus.ACTIVE]
-    assert words(told) == ["half time"]
+    assert words(messages) == ["half time"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_the_end_waits_for_no_manager_that_was_killed(
-    world: World, checkpoints: Checkpoints, told: list[Message], point: str
+def test_the_end_waits_for_no_killed_manager(
+    world: World, checkpoints: Checkpoints, messages: list[Message], point: str
 ):
     """The end sends the notification instead of the dead worker."""
     lease = book(world, at(3 - 10 / 3600, "nearly over"))
@@ -302,14 +302,14 @@ def test_the_end_waits_for_no_manager_that_was_killed(
     rebuild(world)
     world.pass_until(NOW + 3 * HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
-    assert words(told) == ["nearly over"]
+    assert words(messages) == ["nearly over"]
     world.pass_time(HOUR)
-    assert words(told) == ["nearly over"]
+    assert words(messages) == ["nearly over"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_manager_that_is_killed_loses_none_and_repeats_none(
-    world: World, checkpoints: Checkpoints, told: list[Message], point: str
+def test_a_killed_manager_loses_and_repeats_no_event(
+    world: World, checkpoints: Checkpoints, messages: list[Message], point: str
 ):
     lease = book(world, at(1, "half time"), at(1.5, "more"))
     checkpoints.kill_at(f"notify_lease:{point}")
@@ -317,18 +317,18 @@ def test_a_manager_that_is_killed_loses_none_and_repeats_none(
         world.pass_time(2 * HOUR)
     other = another(world)
     other.engine.settle()
-    assert words(told) == []
+    assert words(messages) == []
     world.service = other
     world.pass_time(2 * MINUTE)
-    assert words(told) == ["half time"]
+    assert words(messages) == ["half time"]
     world.pass_time(3 * HOUR)
-    assert words(told) == ["half time", "more"]
+    assert words(messages) == ["half time", "more"]
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_notification_under_way_at_the_end_is_sent_once(
-    world: World, checkpoints: Checkpoints, told: list[Message], point: str
+    world: World, checkpoints: Checkpoints, messages: list[Message], point: str
 ):
     """The worker that had claimed it comes back after the end has sent it instead."""
     book(world, at(3, "is over"))
@@ -340,15 +340,15 @@ def test_notification_under_way_at_the_end_is_sent_once(
 
     checkpoints.at(f"notify_lease:{point}", be_late)
     world.pass_time(4 * HOUR)
-    assert words(told) == ["is over"]
+    assert words(messages) == ["is over"]
 
 
-def test_events_missed_during_an_outage_are_sent(world: World, told: list[Message]):
+def test_events_missed_during_an_outage_are_sent(world: World, messages: list[Message]):
     missed = book(world, at(1, "missed"), at(2, "as well"), start=1, end=2)
     running = book(world, at(1, "late"), end=9)
     world.clock.advance(4 * HOUR)
     world.engine.settle()
-    assert sorted(words(told)) == ["as well", "late", "missed"]
+    assert sorted(words(messages)) == ["as well", "late", "missed"]
     assert lease_of(world, missed.id).status is LeaseStatus.TERMINATED
     assert lease_of(world, running.id).status is LeaseStatus.ACTIVE
 
