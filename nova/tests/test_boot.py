@@ -32,7 +32,7 @@ def test_boot_without_the_hint_is_ignored(document: Any) -> None:
 
 
 @pytest.mark.parametrize("word", ["True", "true", True, "1", 1, "yes"])
-def test_a_lease_is_asked_for_by_hints(word: Any) -> None:
+def test_a_lease_is_requested_by_hints(word: Any) -> None:
     document = body({"reserved": word, "lease_params": json.dumps(LEASE)})
     wanted = read_wanted_lease(document)
     assert wanted is not None
@@ -45,7 +45,7 @@ def test_a_lease_is_asked_for_by_hints(word: Any) -> None:
     }
 
 
-def test_hints_may_be_under_their_old_name_or_an_object_and_flavors_links() -> None:
+def test_hints_may_have_their_old_name_or_be_an_object_and_flavors_may_be_links() -> None:
     server = body(flavorRef="http://nova/v2.1/flavors/m1.big")["server"]
     old = {"server": {**server, "OS-SCH-HNT:scheduler_hints": {"reserved": True, "lease_params": LEASE}}}
     wanted = read_wanted_lease(old)
@@ -146,7 +146,7 @@ def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
         ("//1/5", "5"),
     ],
 )
-def test_the_flavor_is_the_one_that_nova_reads(reference: object, flavor: str) -> None:
+def test_the_flavor_is_read_as_nova_reads_it(reference: object, flavor: str) -> None:
     """Otherwise room would be booked for one flavor, and a server of another flavor would be booted."""
     wanted = read_wanted_lease(reserved(LEASE, flavorRef=reference))
     assert wanted is not None
@@ -193,9 +193,9 @@ def test_a_server_that_sleeps_until_its_lease_is_shown_as_reserved_if_wanted() -
 def test_server_without_a_host_gets_advice_to_book_without_a_server() -> None:
     fault = {"code": 500, "message": "No valid host was found. There are not enough hosts available."}
     server = {"status": "ERROR", "metadata": MARKS, "fault": fault}
-    told = shown(server, reserved=False)["fault"]["message"]
-    assert told.startswith(fault["message"])
-    assert "--server-flavor" in told
+    message = shown(server, reserved=False)["fault"]["message"]
+    assert message.startswith(fault["message"])
+    assert "--server-flavor" in message
     assert shown({**server, "metadata": {}}, reserved=True)["fault"] == fault
     for body in (b"", b'{"tenure:reserved"', b'["tenure:reserved"]'):
         assert show_reservations(body, reserved=True) is body

@@ -64,7 +64,7 @@ def test_every_pool_that_a_hint_names_is_looked_at() -> None:
     assert decision.pools == (MINE,)
 
 
-def test_a_flavor_of_an_instance_reservation_passes_whatever_pool_the_host_is_in() -> None:
+def test_a_flavor_of_an_instance_reservation_passes_in_every_pool() -> None:
     request = Request(BIO, in_instance_reservation=True)
     assert decide(request, [FREE_POOL], Rules()).why is Why.DECIDED_BY_OTHERS
     assert not asks_for_aggregates(request)

@@ -289,7 +289,7 @@ def test_unusable_lock_folder_does_not_block_boots_without_hints(
 
 
 @pytest.mark.parametrize(
-    ("said", "field", "told"),
+    ("said", "field", "message"),
     [
         ("end_date: a date must look so.", "end_date", "a date must look so. (lease_params.end)"),
         ("reservations[0].at_end: no.", "reservations[0].at_end", "no. (lease_params.at_end)"),
@@ -299,10 +299,10 @@ def test_unusable_lock_folder_does_not_block_boots_without_hints(
     ],
 )
 def test_refusal_names_the_hint_instead_of_the_field(
-    nova: Nova, tenure: Tenure, said: str, field: str, told: str
+    nova: Nova, tenure: Tenure, said: str, field: str, message: str
 ) -> None:
     tenure.answers["hold"] = [(400, {"error_message": said, "field": field})]
-    assert boot(nova, tenure)[1]["badRequest"]["message"] == told
+    assert boot(nova, tenure)[1]["badRequest"]["message"] == message
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_a_file_without_the_group_means_blazars_names(tmp_path: Path) -> None:
     assert options.rules(conf) == Rules("freepool", "blazar_", "blazar:owner", False, "freepool")
 
 
-def test_a_file_for_blazars_filter_is_a_file_for_ours(tmp_path: Path) -> None:
+def test_a_file_for_blazars_filter_configures_our_filter(tmp_path: Path) -> None:
     conf = configured(
         tmp_path,
         "[blazar:physical:host]\naggregate_freepool_name = idle\nblazar_az_prefix = res-\nblazar_owner = lab:owner\n"
