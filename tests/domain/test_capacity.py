@@ -88,7 +88,7 @@ def test_the_order_of_usages_does_not_matter(usages: Usages, within: Period, ran
 
 
 @given(usages, periods(), capacities, capacities)
-def test_what_fits_beside_the_peak_never_exceeds_the_capacity(
+def test_a_request_that_fits_beside_the_peak_never_exceeds_the_capacity(
     usages: Usages, within: Period, capacity: Capacity, more: Capacity
 ):
     if capacity.fits(peak(usages, within) + more):
@@ -99,7 +99,7 @@ def test_what_fits_beside_the_peak_never_exceeds_the_capacity(
 
 
 @given(st.lists(st.tuples(periods(), capacities), max_size=30), capacities)
-def test_booking_what_fits_never_exceeds_the_capacity(requests: Usages, capacity: Capacity):
+def test_booking_fitting_requests_never_exceeds_the_capacity(requests: Usages, capacity: Capacity):
     booked: Usages = []
     for period, amounts in requests:
         if capacity.fits(peak(booked, period) + amounts):

@@ -103,7 +103,7 @@ def test_the_drawing_has_every_arrow():
     assert all(any(f" {status} " in f"{line} " for line in lines) for status in LeaseStatus)
 
 
-def test_events_of_one_time_have_an_order():
+def test_simultaneous_events_have_an_order():
     ordered = sorted(EventType, key=lambda event_type: event_type.rank)
     assert ordered == [
         EventType.START,

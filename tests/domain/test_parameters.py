@@ -74,13 +74,13 @@ def test_blazars_requests_are_read_leniently():
     assert "unknown" in refused(strict, **SEATS, unknown=1)
 
 
-def test_what_blazar_requires_may_have_a_default_later():
+def test_parameters_required_by_blazar_may_have_a_default_later():
     given = {"resource_type": "lab:seat", "seats": 2}
     assert "room" in refused(request_form(SeatReservation, strict=False), **given)
     assert request_form(SeatReservation, strict=True).model_validate(given).model_dump()["room"] == "main"
 
 
-def test_changes_are_optional_and_leave_out_what_is_fixed():
+def test_changes_are_optional_and_leave_out_fixed_parameters():
     change = change_form(SeatReservation, strict=True)
     assert names(change) == ["seats", "room", "tags", "notice"]
     assert change.model_validate({}).model_dump(exclude_unset=True) == {}

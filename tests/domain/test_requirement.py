@@ -109,7 +109,7 @@ def term(comparison: Comparison) -> list[object]:
 
 
 @pytest.mark.parametrize("text", ACCEPTED_BY_BLAZAR)
-def test_accepts_what_blazar_accepts(text: str):
+def test_accepts_all_expressions_of_blazar(text: str):
     read(text)
 
 

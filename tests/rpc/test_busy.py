@@ -79,7 +79,7 @@ def begin(clients: ThreadPoolExecutor, far: Manager, lease_id: str) -> Future[No
     return clients.submit(far.leases.delete, OWNER, lease_id)
 
 
-def test_a_call_to_a_busy_manager_is_done_by_a_free_one(conf: ConfigOpts):
+def test_a_free_manager_takes_the_calls_of_a_busy_manager(conf: ConfigOpts):
     busy, free, far = Slow(), Slow(), remote(conf)
     free.go_on.set()
     with ThreadPoolExecutor(16) as clients, serving(conf, "busy", busy, threads=1):

@@ -103,7 +103,7 @@ def test_sink_raises_if_the_bus_refuses(conf: ConfigOpts, world: World):
 def test_compute_service_notification_is_reported(conf: ConfigOpts, data: dict[str, Any], health: Health):
     heard: queue.Queue[tuple[str, Health]] = queue.Queue()
     topic = conf.oslo_messaging_notifications.topics[0]
-    listener = NovaListener(conf, lambda host, told: heard.put((host, told)), topics=[topic], exchange="openstack")
+    listener = NovaListener(conf, lambda host, health: heard.put((host, health)), topics=[topic], exchange="openstack")
     listener.start()
     nova = oslo_messaging.Notifier(
         notification_transport(conf), "nova-compute:compute-1", driver="messagingv2", topics=[topic]

@@ -115,7 +115,7 @@ class TestCandidates:
         assert free(db, 1.01 + soon, 3, now=late) == [host]
 
 
-class TestWhatIsKept:
+class TestRevalidation:
     def test_still_good_returns_versions(self, db: Database):
         mine, taken, plain, closed = add_hosts(db, 4, [{"gpu": "a"}, {"gpu": "a"}, {}, {"gpu": "a"}])
         lease = add_lease(db, mine, taken, plain, closed)
@@ -372,7 +372,7 @@ class TestGivingBack:
         assert [allocation.state for allocation in allocations_of(db, lease)] == [HELD]
 
 
-class TestWhoHasWhat:
+class TestBookings:
     def test_allocations_come_with_the_versions_of_their_resources(self, db: Database):
         first, second, third = add_hosts(db, 3)
         lease = add_lease(db, first, second, start=1, end=2)

@@ -51,7 +51,7 @@ def add_event(
     return event
 
 
-class TestHowItIsFound:
+class TestQueryPlans:
     @pytest.fixture
     def database_url(self, fresh_database):
         with fresh_database("sqlite") as url:
@@ -68,7 +68,7 @@ class TestHowItIsFound:
         assert not any("TEMP B-TREE" in line for line in plan), plan
 
 
-class TestWhatIsReady:
+class TestReadyEvents:
     def test_events_are_ready_when_due(self, db: Database):
         lease = add_lease(db, start=1, end=2)
         start = stored(db, lease).event.id
@@ -143,10 +143,10 @@ class TestWhatIsReady:
         claim(db, start, now=at)
         assert ready(db, at) == [word.id]
         other = add_lease(db, start=1, end=2)
-        told = add_event(db, other, EventType.NOTIFY, NOW + HOUR)
+        notification = add_event(db, other, EventType.NOTIFY, NOW + HOUR)
         claim(db, stored(db, other, EventType.NOTIFY), now=at)
         assert ready(db, at) == [word.id, stored(db, other).event.id]
-        assert told.id not in ready(db, at)
+        assert notification.id not in ready(db, at)
 
     def test_message_of_an_owners_event_is_stored(self, db: Database):
         lease = add_lease(db, start=1, end=2)
@@ -232,7 +232,7 @@ class TestClaims:
 
     def test_expired_claim_is_taken_over_once(self, db: Database):
         lease = add_lease(db, start=0, end=2)
-        claim(db, stored(db, lease), "whoever died")
+        claim(db, stored(db, lease), "dead worker")
         expired = stored(db, lease)
         claim(db, expired, MINE, now=NOW + HOUR)
 

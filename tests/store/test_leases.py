@@ -104,9 +104,9 @@ class TestOne:
         for entry in [*entries, replace(entries[0], lease_id=other.id)]:
             db.write(lambda tx, entry=entry: tx.leases.remember(entry))  # type: ignore[misc]
         with db.read() as tx:
-            told = tx.leases.history(lease.id)
-        assert [replace(entry, id="") for entry in told] == entries
-        assert len({entry.id for entry in told}) == len(entries)
+            history = tx.leases.history(lease.id)
+        assert [replace(entry, id="") for entry in history] == entries
+        assert len({entry.id for entry in history}) == len(entries)
 
 
 ORDERS = {

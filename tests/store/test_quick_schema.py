@@ -12,7 +12,7 @@ from tests.support import schemas
 from tests.support.databases import MARIADB, POSTGRESQL, SQLITE
 
 #: Everything that a kind of database can tell about its content.
-TOLD = {
+CATALOGUE = {
     SQLITE: ["SELECT type, name, tbl_name, sql FROM sqlite_master"],
     POSTGRESQL: [
         "SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public'",
@@ -35,9 +35,9 @@ TOLD = {
 }
 
 
-def told(database: Database, kind: str) -> list[list[str]]:
+def catalogue(database: Database, kind: str) -> list[list[str]]:
     with database.engine.connect() as connection:
-        return [sorted(map(str, connection.execute(text(query)))) for query in TOLD[kind]]
+        return [sorted(map(str, connection.execute(text(query)))) for query in CATALOGUE[kind]]
 
 
 def test_quick_schema_equals_the_migrated_schema(
@@ -50,7 +50,7 @@ def test_quick_schema_equals_the_migrated_schema(
         for url in (first, second):  # by the migrations, which are written down, unless an earlier test had it done
             quick = Database(url, clock=clock)
             schemas.lay_out(quick)
-            assert told(quick, kind) == told(migrated, kind)
+            assert catalogue(quick, kind) == catalogue(migrated, kind)
             assert schema.current(quick) == schema.head()
             schemas.lay_out(quick)  # like an upgrade of an existing schema
             quick.close()

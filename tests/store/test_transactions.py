@@ -355,7 +355,7 @@ def test_writer_sees_later_commits_of_others(db: Database):
     assert db.write(work) == [1, 5]
 
 
-def test_attempt_first_locks_what_earlier_attempts_wanted(db: Database):
+def test_attempt_first_locks_the_rows_of_earlier_attempts(db: Database):
     """So no other transaction can get in between again; other rows stay unlocked. SQLite locks the whole file."""
     wanted, other = add_hosts(db, 2)
     attempts: list[tuple[bool, bool, bool]] = []

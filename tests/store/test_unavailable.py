@@ -214,7 +214,7 @@ def test_connection_lost_while_idle(db: Database):
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_commit_without_an_answer_is_not_repeated(db: Database, committed: bool):
-    """Nobody knows then whether it was made; the text does not say that it was not."""
+    """The outcome is unknown; the text does not claim a failure."""
     attempts: list[Transaction] = []
 
     def work(tx: Transaction) -> None:
