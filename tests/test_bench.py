@@ -25,15 +25,15 @@ def scale(database_servers: DatabaseServers) -> Scale:
 
 @pytest.mark.slow
 def test_every_operation_is_measured_on_both_clouds(scale: Scale):
-    assert [one.name for one in scale.comparisons] == [one.name for one in OPERATIONS]
-    assert all(len(one.small.seconds) == len(one.large.seconds) == 2 for one in scale.comparisons)
+    assert [comparison.name for comparison in scale.comparisons] == [operation.name for operation in OPERATIONS]
+    assert all(len(comparison.small.seconds) == len(comparison.large.seconds) == 2 for comparison in scale.comparisons)
 
 
-@pytest.mark.parametrize("name", [one.name for one in OPERATIONS])
+@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS])
 def test_the_number_of_statements_does_not_depend_on_the_size_of_the_cloud(scale: Scale, name: str):
-    one = next(found for found in scale.comparisons if found.name == name)
-    assert min(one.small.statements) > 0
-    assert set(one.small.statements) == set(one.large.statements)
+    comparison = next(found for found in scale.comparisons if found.name == name)
+    assert min(comparison.small.statements) > 0
+    assert set(comparison.small.statements) == set(comparison.large.statements)
 
 
 def test_the_ledger_that_is_measured_is_sound(fresh_database):

@@ -64,7 +64,7 @@ def gpu(number: int, asked: int, start: int, end: int) -> Request:
         (6, 1),
     ],
 )
-def test_who_takes_the_first_host_is_in_the_way(fresh_database: FreshDatabase, asked: int, moving: int):
+def test_placing_on_the_first_host_blocks_later_requests(fresh_database: FreshDatabase, asked: int, moving: int):
     cloud, requests = mix(GPU, PLAIN), [instances(0, 0, 5, 10, 4), gpu(1, asked, 7, 9)]
     assert len(play_unmoved(cloud, requests, by_order).accepted) == 1
     assert len(play_unmoved(cloud, requests, by_choice).accepted) == 2
@@ -77,15 +77,15 @@ def test_who_takes_the_first_host_is_in_the_way(fresh_database: FreshDatabase, a
     assert best([PLAIN], requests).found == 1
 
 
-def test_the_best_is_told_by_what_a_request_is_worth():
+def test_the_best_plan_has_the_most_valuable_requests():
     requests = [hosts(0, 0, 0, 10, 2), instances(1, 1, 0, 1, 2), instances(2, 2, 3, 4, 4)]
 
-    def hours(one: Request) -> int:
-        return round(share(one.demand, [GPU, PLAIN]) * one.hours)
+    def hours(request: Request) -> int:
+        return round(share(request.demand, [GPU, PLAIN]) * request.hours)
 
     found = [best([GPU, PLAIN], requests), best([GPU, PLAIN], requests, hours)]
-    assert [(one.found, one.is_proven) for one in found] == [(2, True), (20, True)]
-    assert [one.number for one in play_unmoved(mix(GPU, PLAIN), requests, by_order).accepted] == [0]
+    assert [(plan.found, plan.is_proven) for plan in found] == [(2, True), (20, True)]
+    assert [request.number for request in play_unmoved(mix(GPU, PLAIN), requests, by_order).accepted] == [0]
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_the_rules_are_the_same_for_all(
     assert best(cloud.hosts, requests).found == accepted
 
 
-def test_what_is_promised_twice_is_found():
+def test_overbooked_hosts_are_found():
     half, whole = Capacity({"VCPU": 2}), Capacity({"WHOLE": 1})
     fits = [
         Placed(1, period(0, 5), half, False),
@@ -122,13 +122,13 @@ def test_only_long_stretches_count_as_free():
 
 
 def test_demand_is_made_up_the_same_way_each_time():
-    for one in LARGE:
-        requests = requests_of(one, 1)
-        assert requests == requests_of(one, 1) != requests_of(one, 2)
+    for mixture in LARGE:
+        requests = requests_of(mixture, 1)
+        assert requests == requests_of(mixture, 1) != requests_of(mixture, 2)
         assert all(asked.asked_at <= asked.period.start for asked in requests)
         assert requests == sorted(requests, key=lambda asked: asked.asked_at)
-        offered = sum(share(asked.demand, one.hosts) * asked.hours for asked in requests)
-        assert offered >= one.load * len(one.hosts) * one.days * 24
+        offered = sum(share(asked.demand, mixture.hosts) * asked.hours for asked in requests)
+        assert offered >= mixture.load * len(mixture.hosts) * mixture.days * 24
 
 
 def test_a_broken_promise_is_found():

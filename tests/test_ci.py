@@ -59,7 +59,7 @@ def test_every_step_is_done_and_the_sum_comes_last(tmp_path: Path):
     assert (code, made, printed[-1]) == (0, STEPS, "9 passed, 0 failed, 0 skipped")
 
 
-def test_failed_tests_make_it_red_and_the_sum_comes_last(tmp_path: Path):
+def test_failed_tests_fail_ci_and_the_sum_comes_last(tmp_path: Path):
     code, made, printed = run_ci(tmp_path, fails="test")
     assert (code, made, printed[-1]) == (1, STEPS, "7 passed, 2 failed, 0 skipped")
 
@@ -70,13 +70,13 @@ def test_nothing_is_begun_after_a_step_that_fails(tmp_path: Path, step: str):
     assert (code, made[-1]) == (2, step)
 
 
-def test_a_file_that_git_sees_and_that_was_not_there_makes_it_red(tmp_path: Path):
+def test_a_new_untracked_file_fails_ci(tmp_path: Path):
     code, _, printed = run_ci(tmp_path, litters="test")
     assert code == 1
     assert "?? litter" in printed
 
 
-def test_whoever_ends_it_ends_the_tests(tmp_path: Path):
+def test_ending_ci_ends_the_tests(tmp_path: Path):
     process, log = start_ci(tmp_path, stays="test")
     written = log.with_name("log.pid")
     pid = int(wait_for("the tests to begin", lambda: written.exists() and written.read_text()))
@@ -88,7 +88,7 @@ def test_whoever_ends_it_ends_the_tests(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_quick_loop_can_run_what_it_names():
+def test_the_quick_loop_names_known_markers():
     """Every distribution knows the markers by which its quick tests are chosen. Style and types are not the matter."""
     quick = subprocess.run(
         ["make", "-o", "lint", "check"],

@@ -75,7 +75,7 @@ def started(servers: DatabaseServers, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_the_account_may_do_no_more_than_an_operators(kind: str, private_servers: DatabaseServers):
+def test_the_account_has_only_the_rights_of_an_operators_account(kind: str, private_servers: DatabaseServers):
     statement = {
         POSTGRESQL: "SELECT usesuper FROM pg_user WHERE usename = current_user",
         MARIADB: "SELECT count(*) FROM information_schema.user_privileges WHERE privilege_type = 'SUPER'",
@@ -131,7 +131,7 @@ def pid_of(folder: Path) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that only waits to be collected does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

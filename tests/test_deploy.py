@@ -61,13 +61,13 @@ def test_systemd_understands_every_unit(tmp_path: Path, unit: Path):
 
 @systemd_analyze
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_a_process_may_do_little_on_its_machine(tmp_path: Path, unit: Path):
+def test_a_process_has_few_rights_on_its_machine(tmp_path: Path, unit: Path):
     analyze(tmp_path, unit, "security", "--no-pager", "--offline=yes", f"--threshold={EXPOSURE}")
     assert settings(unit)["User"] == "tenure"
     assert settings(unit)["NoNewPrivileges"] == "yes"
 
 
-def test_every_unit_starts_a_program_that_there_is():
+def test_every_unit_starts_an_existing_program():
     scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
     assert {unit.name: settings(unit)["ExecStart"] for unit in UNITS} == {
         f"{name}.service": f"/opt/tenure/bin/{name}" for name in ("tenure-api", "tenure-manager")
@@ -110,7 +110,7 @@ def test_the_container_is_built_of_files_that_there_are():
     assert not any(fnmatch.fnmatch("src/tenure/config.py", pattern) for pattern in ignored)
 
 
-def test_the_container_runs_as_nobody_in_particular():
+def test_the_container_runs_as_an_unprivileged_user():
     text = CONTAINERFILE.read_text()
     [number] = re.findall(r"^USER (\d+):\1$", text, re.MULTILINE)
     assert int(number) > 0
@@ -218,10 +218,10 @@ def test_alerts_ask_for_metrics_that_there_are():
         assert set(labels) <= {*series[name], "le"}, name
 
 
-def test_every_alert_says_what_to_do():
+def test_every_alert_is_documented():
     [group] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())["groups"]
-    told = re.findall(r"^\| `(Tenure\w+)` \|.{20,}\|$", MONITORING.read_text(), re.MULTILINE)
-    assert told == [rule["alert"] for rule in group["rules"]]
+    documented = re.findall(r"^\| `(Tenure\w+)` \|.{20,}\|$", MONITORING.read_text(), re.MULTILINE)
+    assert documented == [rule["alert"] for rule in group["rules"]]
     assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in group["rules"])
 
 

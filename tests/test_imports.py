@@ -149,7 +149,7 @@ def test_the_server_keeps_the_import_rule():
 
 
 @pytest.mark.parametrize("distribution", ["client", "nova"])
-def test_what_is_installed_elsewhere_does_not_import_the_server(distribution: str):
+def test_other_distributions_do_not_import_the_server(distribution: str):
     """But for the server that the client has for tests of programs, which is an extra of its distribution."""
     root = REPOSITORY / distribution / "src"
     for path in sorted(set(root.rglob("*.py")) - set(root.glob("tenureclient/testing/*.py"))):
@@ -239,5 +239,5 @@ def test_modules_that_import_each_other_are_seen():
         ("tenure/testing/resources.py", "from tenure.drivers.contract import CloudDriver"),
     ],
 )
-def test_the_rule_allows_what_it_should(path: str, source: str):
+def test_the_rule_passes_permitted_imports(path: str, source: str):
     assert violations(EMPTY | {path: source}) == []

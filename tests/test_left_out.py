@@ -15,11 +15,11 @@ REPOSITORY = Path(__file__).parents[1]
 HALF_A_SUITE = """
     import pytest
 
-    def test_of_what_is_here():
+    def test_passes():
         pass
 
     @pytest.mark.parametrize("number", range(3))
-    def test_of_what_is_not(number):
+    def test_is_skipped(number):
         pytest.skip("the oracle: not on this machine")
     """
 
@@ -41,7 +41,7 @@ def run(tmp_path: Path, *options: str, everything: bool) -> subprocess.Completed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "with workers"])
-def test_what_was_left_out_is_named_last(tmp_path: Path, options: tuple[str, ...]):
+def test_skipped_tests_are_named_last(tmp_path: Path, options: tuple[str, ...]):
     result = run(tmp_path, *options, everything=False)
     *_, title, reason, closing = result.stdout.strip().splitlines()
     assert "LEFT OUT" in title

@@ -88,7 +88,7 @@ def test_every_mutant_is_a_change_that_python_understands():
         compile(mutant.apply((REPOSITORY / mutant.file).read_text()), mutant.file, "exec")
 
 
-def test_every_mutant_says_what_it_breaks_and_names_tests_that_exist():
+def test_every_mutant_describes_its_defect_and_names_existing_tests():
     for mutant in read_mutants():
         assert mutant.breaks.endswith("."), mutant.name
         assert "\n" not in mutant.breaks, mutant.name

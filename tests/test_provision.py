@@ -17,7 +17,7 @@ def machine_without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("machine_without_servers")
-def test_where_it_may_not_install_it_says_what_is_missing_and_why(monkeypatch: pytest.MonkeyPatch):
+def test_missing_servers_are_named_where_installing_is_forbidden(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENURE_TEST_INSTALL", "0")
     monkeypatch.setenv("TENURE_TEST_MARIADB", "mysql://tenure@127.0.0.1")
     (sentence,) = provision.provision()

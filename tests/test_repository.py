@@ -76,7 +76,7 @@ def test_every_target_is_in_the_help():
     assert shown.keys() == targets()
 
 
-def test_make_alone_lists_what_there_is():
+def test_make_alone_lists_all_targets():
     assert make() == make("help")
 
 
@@ -144,12 +144,12 @@ def test_the_standalone_service_stays_light():
 # Files
 
 
-def test_no_file_names_a_place_on_one_machine():
+def test_no_file_names_a_path_of_the_own_machine():
     places = "|".join(["/work" + "/", "/tmp/" + "venv", "/home/" + r"\w+/", r"\." + "pyenv", "/root" + "/"])
     assert lines_matching(rf"(?<![\w./-])({places})", tracked_files()) == []
 
 
-def test_no_file_holds_what_a_merge_left():
+def test_no_file_holds_conflict_markers():
     assert lines_matching("^(<<<<<<<|>>>>>>>) ", tracked_files()) == []
 
 

@@ -19,7 +19,7 @@ BIN = Path(sys.executable).parent
 SAMPLE = ETC / "tenure.conf.sample"
 
 
-def test_the_sample_is_what_make_samples_writes(tmp_path: Path):
+def test_the_sample_equals_the_output_of_make_samples(tmp_path: Path):
     written = tmp_path / "tenure.conf.sample"
     generate("oslo-config-generator", "--config-file", ETC / "config-generator.conf", "--output-file", written)
     assert written.read_text() == SAMPLE.read_text(), "run `make samples`"
@@ -45,12 +45,12 @@ def generate(program: str, *words: str | Path) -> None:
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=COMMAND_SECONDS)
 
 
-def test_a_sample_says_nothing_of_the_machine_that_made_it():
+def test_a_sample_names_nothing_of_the_machine_that_made_it():
     for word in {socket.gethostname(), socket.getfqdn(), str(REPOSITORY), str(Path.home())} - {"localhost", "/"}:
         assert not re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", SAMPLE.read_text()), word
 
 
-def test_every_option_says_what_it_is():
+def test_every_option_has_a_description():
     for group, options in OPTIONS.items():
         for option in options:
             sentence = option.help or ""
@@ -60,7 +60,7 @@ def test_every_option_says_what_it_is():
 
 
 def test_an_option_that_is_a_time_names_its_unit():
-    """By the word: a number alone has been taken for seconds by somebody and for minutes by the next."""
+    """A number without a unit may be read as seconds or as minutes."""
     timed = re.compile(r"(interval|timeout|_time|minutes_\w+)$")
     found = [(option.name, option.help or "") for options in OPTIONS.values() for option in options]
     times = [(name, text) for name, text in found if timed.search(name)]

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, event, literal, select
 from sqlalchemy.engine.interfaces import CacheStats
 
 
-def test_what_an_engine_has_compiled_is_not_compiled_by_the_next(tmp_path: Path):
+def test_compiled_statements_are_shared_between_engines(tmp_path: Path):
     found: list[CacheStats] = []
     label = f"of_{uuid4().hex}"  # in no other statement
 

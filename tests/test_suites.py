@@ -95,9 +95,7 @@ def test_passes(): assert not Path("passed").exists(); Path("passed").touch()
 
 
 @pytest.mark.slow
-def test_a_test_of_the_real_cloud_that_fails_is_run_once_more_and_said_to_have_been(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_failed_test_of_the_real_cloud_is_repeated_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     result = run(suite_of(tmp_path, FAILS_ONCE, name=AGAIN))
     assert (result.passed, result.failed, result.passed_again) == (2, 0, ["test_it.test_fails_once"])
     assert summarise({AGAIN: result}, [], complete=True) == 0
@@ -165,7 +163,7 @@ def test_the_exit_code_of_a_whole_run(result: Result, notes: list[str], complete
     assert summarise({"store": result}, notes, complete=complete) == code
 
 
-def test_the_last_lines_name_what_was_left_out_and_the_sum(capsys: pytest.CaptureFixture[str]):
+def test_the_last_lines_name_skipped_tests_and_the_sum(capsys: pytest.CaptureFixture[str]):
     results = {
         "store": Result(passed=5, failed=1, seconds=90, left_out=Counter({"no oracle": 2})),
         "client": Result(passed=2, seconds=30, left_out=Counter({"no oracle": 1})),

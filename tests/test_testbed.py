@@ -40,7 +40,7 @@ def python(code: str, *, name: str = "it", reads: tuple[Path, ...] = (), port: i
     return Process(name=name, command=[sys.executable, "-c", code], reads=reads, port=port)
 
 
-def test_what_runs_is_not_started_again(port: int):
+def test_a_running_process_is_not_started_again(port: int):
     process = python(LISTEN.format(port=port), port=port)
     start_all([process])
     wait_until_listening([process])
@@ -49,7 +49,7 @@ def test_what_runs_is_not_started_again(port: int):
     assert pid_of("it") == first is not None
 
 
-def test_what_reads_another_configuration_is_started_anew(tmp_path: Path):
+def test_a_process_with_a_changed_configuration_is_restarted(tmp_path: Path):
     config = tmp_path / "its.conf"
     config.write_text("colour = blue")
     process = python("import time; time.sleep(600)", reads=(config,))
@@ -62,7 +62,7 @@ def test_what_reads_another_configuration_is_started_anew(tmp_path: Path):
     assert pid_of("other") == before[1]
 
 
-def test_what_died_is_started_again():
+def test_a_dead_process_is_started_again():
     process = python("import time; time.sleep(600)")
     start_all([process])
     died = pid_of("it")
@@ -74,19 +74,19 @@ def test_what_died_is_started_again():
     assert pid_of("it") not in {died, None}
 
 
-def test_a_pid_that_somebody_else_has_now_is_left_alone():
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as somebody:
+def test_a_reused_pid_is_left_alone():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
         try:
             processes.PIDS.mkdir()
-            (processes.PIDS / "it").write_text(f"{somebody.pid} 1 0123456789abcdef")
+            (processes.PIDS / "it").write_text(f"{stranger.pid} 1 0123456789abcdef")
             assert pid_of("it") is None
             stop(["it"])
-            assert somebody.poll() is None
+            assert stranger.poll() is None
         finally:
-            somebody.kill()
+            stranger.kill()
 
 
-def test_what_does_not_want_to_end_is_made_to(port: int):
+def test_a_process_that_ignores_sigterm_is_killed(port: int):
     process = python(
         f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {LISTEN.format(port=port)}", port=port
     )
@@ -98,14 +98,14 @@ def test_what_does_not_want_to_end_is_made_to(port: int):
     assert known_names() == []
 
 
-def test_a_port_that_somebody_else_has_is_named():
+def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         with pytest.raises(TestbedError, match=f"somebody else listens on 127.0.0.1:{taken}"):
             start_all([python("pass", port=taken)])
 
 
-def test_what_ends_before_it_listens_is_told_at_once(tmp_path: Path, port: int):
+def test_an_early_end_of_a_process_is_reported_at_once(tmp_path: Path, port: int):
     process = python("raise SystemExit('no such option')", port=port)
     start_all([process])
     with pytest.raises(TestbedError, match=r"it ended early: see .*/log/it\.log"):
@@ -113,7 +113,7 @@ def test_what_ends_before_it_listens_is_told_at_once(tmp_path: Path, port: int):
     assert (tmp_path / "log/it.log").read_text() == "no such option\n"
 
 
-def test_what_has_ended_as_soon_as_it_is_looked_at_is_told_as_well(monkeypatch: pytest.MonkeyPatch, port: int):
+def test_an_end_before_the_first_check_is_reported_too(monkeypatch: pytest.MonkeyPatch, port: int):
     def start_and_end(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
         started = subprocess.Popen[bytes](*args, **kwargs)
         os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
@@ -127,7 +127,7 @@ def test_what_has_ended_as_soon_as_it_is_looked_at_is_told_as_well(monkeypatch: 
         wait_until_listening([process])
 
 
-def test_without_a_cloud_its_commands_say_so(tmp_path: Path):
+def test_commands_of_the_cloud_fail_without_a_cloud(tmp_path: Path):
     environ = os.environ | {"TENURE_CLOUD_ROOT": str(tmp_path / "none")}
     command = [str(REPOSITORY / "testbed/cloud"), "status"]
     result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=patience())

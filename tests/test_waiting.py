@@ -108,7 +108,7 @@ def test_a_wait_is_long_on_a_busy_machine_and_ends():
     assert 20 < load.now < 21
 
 
-def test_a_wait_that_fails_says_how_things_stand_at_its_end():
+def test_a_failed_wait_reports_the_last_state():
     load = Load()
     with pytest.raises(AssertionError, match="for a third, at 1 s"):
         wait_for(lambda: f"a third, at {load.now:.0f} s", lambda: False, seconds=1, machine=load.machine)
