@@ -12,7 +12,7 @@ from tests.api.rig import HOSTS, Api
 
 FOREIGN = "0f0e0d0c-0000-4000-8000-00000000beef"
 WHOLE = f"sim-host-001 is not released yet by reservation {FOREIGN}."
-TOLD = "The cloud cannot do what was asked of it at the moment."
+SHORT_REASON = "The cloud cannot do what was asked of it at the moment."
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def test_the_owner_sees_the_reason_and_administrators_the_details(api: Api, leas
         caller = api.using(who, version="1.2")
         [listed] = [found for found in caller.get("/v1/leases").json["leases"] if found["id"] == lease["id"]]
         shown = caller.get(url).json["lease"]
-        assert (shown["status_reason"], shown["detail"]) == (TOLD, detail)
-        assert (listed["status_reason"], listed["detail"]) == (TOLD, detail)
+        assert (shown["status_reason"], shown["detail"]) == (SHORT_REASON, detail)
+        assert (listed["status_reason"], listed["detail"]) == (SHORT_REASON, detail)
         entries = caller.get(f"{url}/history").json["history"]
-        assert (entries[-1]["reason"], entries[-1]["detail"]) == (TOLD, detail)
+        assert (entries[-1]["reason"], entries[-1]["detail"]) == (SHORT_REASON, detail)
         assert entries[0]["detail"] is None
 
 

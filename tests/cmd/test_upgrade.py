@@ -126,7 +126,7 @@ def test_an_upgrade_keeps_every_row(site: Site, past: str, revision: str):
 def test_upgrade_hides_reasons_that_name_others(site: Site, past: str, revision: str):
     """Administrators see the full text. Texts of the owner stay, and so do texts that name no others."""
     upgrade(site, revision)
-    reason = past_rows.TOLD if revision >= "0012" else NEUTRAL
+    reason = past_rows.SHORT_REASON if revision >= "0012" else NEUTRAL
     with connected(past) as connection:
         rows = rows_in(connection)
     assert [

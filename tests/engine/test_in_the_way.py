@@ -33,7 +33,7 @@ def slow_end(world: World, lease, until) -> None:
 # --- other people's servers
 
 
-def test_occupied_host_is_replaced_by_a_free_one(world: World):
+def test_occupied_host_is_replaced_by_a_free_host(world: World):
     lease = world.book(2, start=1)
     occupied = world.hosts_of(lease.id)
     for host in occupied:
@@ -146,7 +146,7 @@ def test_start_that_waits_until_its_end_is_missed(world: World):
     assert_all_in_pool(world)
 
 
-def test_plan_on_an_overdue_host_moves_to_a_free_one(world: World):
+def test_plan_on_an_overdue_host_moves_to_a_free_host(world: World):
     slow = world.book(2, hours=1)
     following = world.book(2, start=1, hours=2)
     world.engine.settle()

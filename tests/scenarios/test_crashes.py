@@ -91,7 +91,7 @@ def assert_sound(data_dir: Path, *, idle: bool) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
+def test_manager_killed_during_a_start_loses_no_lease(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"start_lease:{point}") as service:
         register(service)
@@ -114,7 +114,7 @@ def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_while_it_saves_images_before_the_end(tmp_path: Path, point: str):
+def test_manager_killed_during_snapshots_makes_each_image_once(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"before_end_lease:{point}") as service:
         register(service)
@@ -138,7 +138,7 @@ def test_killed_while_it_saves_images_before_the_end(tmp_path: Path, point: str)
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_while_it_ends_a_lease(tmp_path: Path, point: str):
+def test_manager_killed_during_an_end_loses_no_lease(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"end_lease:{point}") as service:
         register(service)
@@ -171,7 +171,7 @@ def test_killed_while_it_ends_a_lease(tmp_path: Path, point: str):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
+def test_manager_killed_during_a_change_completes_it(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"update_lease:{point}") as service:
         caller = service.caller()
@@ -202,7 +202,7 @@ def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_while_it_deletes_a_lease(tmp_path: Path, point: str):
+def test_manager_killed_during_a_deletion_completes_it(tmp_path: Path, point: str):
     """A deletion that was begun is completed after the restart, whether it was answered or not."""
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"end_lease:{point}") as service:

@@ -163,7 +163,7 @@ def test_ended_lease_is_cleaned_from_its_end_on(world: World):
     assert_free_from(world, 1, NOW + HOUR + CLEANING)
 
 
-def test_replaced_host_is_cleaned_at_once_and_the_new_one_after_the_end(world: World):
+def test_replaced_host_is_cleaned_at_once_and_the_new_host_after_the_end(world: World):
     lease = running(world, 1, hours=9)
     world.pass_time(HOUR)
     [host] = [found for found in world.cloud.discover(HOST) if [found.name] == world.hosts_of(lease.id)]

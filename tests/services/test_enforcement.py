@@ -157,7 +157,7 @@ def test_refused_change_changes_nothing(world: World, witness: Witness):
     assert world.leases.get(OWNER, lease.id) == lease
 
 
-def test_booking_equals_what_filters_judged(world: World, witness: Witness):
+def test_booking_equals_the_judged_request(world: World, witness: Witness):
     """While the filter thinks, another request books the judged host."""
     others: list[str] = []
 

@@ -95,7 +95,7 @@ def test_manager_does_not_start_without_a_url():
 
 
 def test_credentials_in_the_url_are_refused_and_not_shown():
-    """Nobody would be sent them, and every log would have them."""
+    """They would never be sent, and every log would show them."""
     with pytest.raises(ValueError, match="are not sent") as refused:
         filter_for("http://me:swordfish@credits")
     assert "swordfish" not in str(refused.value)
@@ -148,7 +148,7 @@ def test_only_status_204_allows_a_lease(world: World, credits: Credits, status: 
     assert leases(world) == 0
     credits.mood = "well"
     deliver_all(world)
-    assert credits.told("on-end") == []  # a denied lease needs no withdrawal
+    assert credits.bodies_of("on-end") == []  # a denied lease needs no withdrawal
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_unavailable_service_blocks_leases_unless_configured_otherwise(tmp_path:
 
 
 def test_timeout_includes_the_name_lookup(tmp_path: Path, credits: Credits, monkeypatch: pytest.MonkeyPatch):
-    """A request that nobody waits for any more is not sent when the name is known in the end."""
+    """A request that has timed out is not sent when the name is known at last."""
     look_up, known = socket.getaddrinfo, threading.Event()
 
     def slow(*arguments: Any, **options: Any) -> Any:
@@ -220,12 +220,12 @@ def test_service_is_notified_of_a_lease_from_start_to_end(world: World, credits:
     world.leases.delete(OWNER, lease.id)  # an ended lease does not end again
     deliver_all(world)
     assert credits.order[lease.id] == ["commit-create", *["commit-update"] * 5, "on-end"]
-    told = credits.told("commit-update")
-    shapes = [[len(reservation["allocations"]) for reservation in body["lease"]["reservations"]] for body in told]
+    bodies = credits.bodies_of("commit-update")
+    shapes = [[len(reservation["allocations"]) for reservation in body["lease"]["reservations"]] for body in bodies]
     assert shapes == [[1], [2], [2, 1], [2], [2]]
-    for before, after in zip([credits.told("commit-create")[0], *told], told, strict=False):
+    for before, after in zip([credits.bodies_of("commit-create")[0], *bodies], bodies, strict=False):
         assert after["current_lease"] == before["lease"]  # each message starts from the lease of the previous one
-    assert told[-1]["lease"]["end_date"] == credits.told("on-end")[0]["lease"]["end_date"]
+    assert bodies[-1]["lease"]["end_date"] == credits.bodies_of("on-end")[0]["lease"]["end_date"]
 
 
 def test_service_may_listen_to_changes_only(tmp_path: Path, credits: Credits):
@@ -238,7 +238,9 @@ def test_service_may_listen_to_changes_only(tmp_path: Path, credits: Credits):
         world.leases.delete(OWNER, lease.id)
         deliver_all(world)
     assert credits.order[lease.id] == ["commit-update", "commit-update", "on-end"]
-    ends = [(body["current_lease"]["end_date"], body["lease"]["end_date"]) for body in credits.told("commit-update")]
+    ends = [
+        (body["current_lease"]["end_date"], body["lease"]["end_date"]) for body in credits.bodies_of("commit-update")
+    ]
     assert ends == [
         ("2030-01-01T13:00:00", "2030-01-01T14:00:00"),
         ("2030-01-01T14:00:00", "2030-01-01T15:00:00"),
@@ -277,7 +279,7 @@ def test_deleted_and_failed_leases_are_notified_as_ended(world: World, credits: 
         assert credits.order[lease.id] == ["commit-create", "on-end"], lease.name
     [[host]] = [
         reservation["allocations"]
-        for body in credits.told("on-end")
+        for body in credits.bodies_of("on-end")
         if body["lease"]["id"] == planned.id
         for reservation in body["lease"]["reservations"]
     ]
@@ -292,13 +294,13 @@ def test_moved_plan_is_notified_at_the_start(world: World, credits: Credits):
     world.resources.reallocate(ADMIN, HOST, leased.resource.external_id)
     world.pass_time(HOUR)
     deliver_all(world)
-    [changed] = credits.told("commit-update")
+    [changed] = credits.bodies_of("commit-update")
     [[now]] = [reservation["allocations"] for reservation in changed["lease"]["reservations"]]
     assert [now["hypervisor_hostname"]] == world.hosts_of(lease.id) != [host]
 
 
 def test_allowed_lease_that_was_not_booked_is_withdrawn(world: World, credits: Credits):
-    """Somebody else gets the last hosts while the service thinks about it."""
+    """Another lease gets the last hosts while the service decides."""
     service: Any = world.service.parts.filters["ExternalServiceFilter"]
     asked = service.check_create
 
@@ -311,13 +313,13 @@ def test_allowed_lease_that_was_not_booked_is_withdrawn(world: World, credits: C
     with pytest.raises(NotEnoughResources):
         world.book(1)
     deliver_all(world)
-    first, other = (body["lease"] for body in credits.told("check-create"))
+    first, other = (body["lease"] for body in credits.bodies_of("check-create"))
     assert credits.order[first["id"]] == ["on-end"]
     assert credits.order[other["id"]][0] == "commit-create"
 
 
 def test_first_agreement_is_withdrawn_after_a_later_denial(world: World, credits: Credits):
-    """Somebody takes the host meanwhile, and the service objects to the one that takes its place."""
+    """Another lease takes the host meanwhile, and the service denies the host that replaces it."""
 
     def take_the_host(call: Call) -> None:
         credits.then = lambda _call: None
@@ -331,7 +333,7 @@ def test_first_agreement_is_withdrawn_after_a_later_denial(world: World, credits
         world.book(1, start=1, name="mine")
     credits.mood = "well"
     deliver_all(world)
-    asked = [body["lease"] for body in credits.told("check-create")]
+    asked = [body["lease"] for body in credits.bodies_of("check-create")]
     assert [lease["name"] for lease in asked] == ["mine", "other", "mine"]
     assert credits.order[asked[0]["id"]] == ["on-end"]
 
@@ -352,9 +354,9 @@ def test_killed_process_leaves_nothing_reserved(world: World, credits: Credits):
     with pytest.raises(Killed):
         world.book(1)
     world.engine.settle()
-    assert credits.told("on-end") == []  # the withdrawal may still be on its way
+    assert credits.bodies_of("on-end") == []  # the withdrawal may still be on its way
     world.pass_time(PATIENCE)
-    [asked_for], [withdrawn] = credits.told("check-create"), credits.told("on-end")
+    [asked_for], [withdrawn] = credits.bodies_of("check-create"), credits.bodies_of("on-end")
     assert withdrawn["lease"]["id"] == asked_for["lease"]["id"]
 
 
@@ -370,7 +372,7 @@ def test_repeated_request_succeeds_when_the_service_is_back(world: World, credit
         credits.mood = "well"
         deliver_all(world)
     # the service may have agreed each time
-    assert [body["lease"]["id"] for body in credits.told("on-end")] == [lease_id] * 2
+    assert [body["lease"]["id"] for body in credits.bodies_of("on-end")] == [lease_id] * 2
     assert world.leases.create(OWNER, request, lease_id=lease_id).id == lease_id
     world.pass_time(2 * PATIENCE)
     assert credits.order[lease_id] == ["on-end", "on-end", "commit-create"]
@@ -386,7 +388,7 @@ def test_second_of_two_identical_requests_withdraws_nothing(world: World, credit
 
     def and_then(context, lease):
         asked(context, lease)
-        if len(credits.told("check-create")) == 1:
+        if len(credits.bodies_of("check-create")) == 1:
             world.leases.create(OWNER, request, lease_id=lease_id)
 
     service.check_create = and_then
@@ -410,7 +412,7 @@ def test_notified_growth_that_is_undone_is_corrected(world: World, credits: Cred
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=number, count=1))
     world.pass_time(timedelta(minutes=5))
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
-    hosts = [len(body["lease"]["reservations"][0]["allocations"]) for body in credits.told("commit-update")]
+    hosts = [len(body["lease"]["reservations"][0]["allocations"]) for body in credits.bodies_of("commit-update")]
     assert hosts == [2, 1]
 
 
@@ -490,7 +492,7 @@ def test_refused_message_is_given_up_and_kept_for_the_operator(world: World, cre
         world.pass_time(timedelta(milliseconds=1))
         other = world.book(1, start=100)
         world.leases.delete(OWNER, other.id)
-        world.engine.settle()  # arrives, later than that one has failed
+        world.engine.settle()  # arrives after that message has failed
         world.pass_time(timedelta(minutes=2))
     outbox = world.service.outbox
     [given_up] = outbox.undeliverable()
@@ -534,4 +536,4 @@ def test_unconfirmed_lease_is_withdrawn(world: World, credits: Credits):
     world.pass_time(timedelta(minutes=3))
     deliver_all(world)
     assert credits.order[lease.id] == ["on-end"]
-    assert credits.told("on-end")[0]["lease"]["resource_requests"]
+    assert credits.bodies_of("on-end")[0]["lease"]["resource_requests"]

@@ -77,7 +77,7 @@ def test_alike_reservations_are_booked_without_a_statement_each(world: World):
     assert many - few < 12
 
 
-def test_what_was_made_for_a_large_lease_is_taken_back_without_statements_for_each_reservation(world: World):
+def test_deleting_a_large_lease_needs_no_statements_for_each_reservation(world: World):
     leases = [world.reserve(*apart(count), start=1) for count in (6, 18)]
     few, many = (statements(world, partial(world.leases.delete, OWNER, lease.id)) for lease in leases)
     assert many - few < 12

@@ -365,13 +365,13 @@ def test_repair_takes_back_late_effects(world: World):
 
 
 def test_messages_are_delivered_in_order(world: World):
-    told: list[str] = []
-    world.service.engine._delivery._sink = lambda message: told.append(message.topic)
+    topics: list[str] = []
+    world.service.engine._delivery._sink = lambda message: topics.append(message.topic)
     lease = world.book(1, start=1, hours=2)
     world.pass_time(4 * HOUR)
     world.leases.delete(OWNER, lease.id)
     world.engine.settle()
-    assert told == [
+    assert topics == [
         "lease.create",
         "lease.event.start_lease",
         "lease.event.before_end_lease",

@@ -57,7 +57,7 @@ def held_up(
         waiting.exception(patience())
 
 
-class TestTwoWhoTakeAHostBack:
+class TestConcurrentUnregistrations:
     @pytest.mark.parametrize("served", [False, True])
     def test_slow_unregistration_keeps_a_newer_registration(self, world: World, served: bool):
         """A faster request has unregistered the host, registered it again, and booked it."""
@@ -162,7 +162,7 @@ class TestRegistration:
             host(world, extra)
         assert world.register("extra").reservable
 
-    def test_refused_registration_keeps_a_faster_one(self, world: World, extra: str):
+    def test_refused_registration_keeps_a_faster_registration(self, world: World, extra: str):
         with held_up(
             world, "ensure_registered", lambda: world.register("extra"), after_effects=2, refused=True
         ) as slow:
@@ -202,10 +202,10 @@ def test_health_check_does_not_disturb_a_registration(world: World, verb: str):
     assert [address.name for address in addresses] == [first]
 
 
-class TestWhatLeasesAskFor:
+class TestRequestedProperties:
     @pytest.mark.parametrize("parameter", ["resource_properties", "hypervisor_properties"])
     @pytest.mark.parametrize("name", ["gpu", "größe", 'a"b', "back\\slash", "two words", "a/b"])
-    def test_requested_property_cannot_change_whatever_its_json_form(self, world: World, name: str, parameter: str):
+    def test_requested_property_cannot_change_in_any_json_form(self, world: World, name: str, parameter: str):
         """JSON has several ways to write a name."""
         every = "".join(f"\\u{ord(letter):04x}" for letter in name)
         asks = (json.dumps(["==", f"${name}", "a"]), f'["==", "\\u0024{every}", "a"]')

@@ -158,7 +158,7 @@ def test_two_plans_move_off_one_host_for_two_units(world: World):
     assert sorted(world.units(plan) for plan in plans) == [[("sim-host-002", 1)], [("sim-host-003", 1)]]
 
 
-def test_plan_that_frees_enough_room_moves_instead_of_a_smaller_one(world: World):
+def test_plan_that_frees_enough_room_moves_instead_of_a_smaller_plan(world: World):
     """The second host has room for either plan; the first host has enough room only without the larger one."""
     world.resize(4, 4, 1, 1)
     world.reserve_on(2, instances(1, vcpus=2), start=0, hours=2)

@@ -55,10 +55,10 @@ def test_lease_survives_every_fault_of_every_call(tmp_path: Path, credits: Credi
         assert booked(world)[lease.id] == lease
         with wrong(credits, "commit-update", mood):
             world.leases.update(OWNER, lease.id, longer)
-            world.pass_time(timedelta(minutes=1))  # it comes after what is told once more
+            world.pass_time(timedelta(minutes=1))  # it follows repeated notifications
         deliver_all(world)
         assert credits.order[lease.id] == ["commit-create", "commit-update"]
-        with wrong(credits, "on-end", mood):  # an end waits for nobody
+        with wrong(credits, "on-end", mood):  # an end does not wait for the service
             world.pass_time(timedelta(hours=4, minutes=1))
             assert booked(world)[lease.id].status is LeaseStatus.TERMINATED
         deliver_all(world)

@@ -28,7 +28,7 @@ def change_all(world: World, lease: Lease, *changes: tuple[int, dict[str, object
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_many_small_instances_leave_room_for_a_large_one(world: World, order: tuple[int, int]):
+def test_many_small_instances_leave_room_for_a_large_instance(world: World, order: tuple[int, int]):
     """The large instance would be put where it fits best, which one of the small ones needs."""
     world.resize(8, 8, 4, 1)
     world.reserve_on(2, instance_reservation(1, vcpus=4), start=1)
@@ -38,7 +38,9 @@ def test_many_small_instances_leave_room_for_a_large_one(world: World, order: tu
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the larger one first", "the smaller one first"])
 @pytest.mark.parametrize("kind", ["hosts", "instances"])
-def test_reservation_grows_by_what_another_of_the_lease_gives_up(world: World, kind: str, order: tuple[int, int]):
+def test_reservation_grows_by_resources_released_by_another_of_the_lease(
+    world: World, kind: str, order: tuple[int, int]
+):
     if kind == "hosts":
         world.book(1, start=1)
         lease = world.reserve(reservation(1, 1), reservation(2, 2), start=1)

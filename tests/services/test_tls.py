@@ -1,4 +1,4 @@
-"""Who must agree to leases, asked over TLS: an unknown certificate is no agreement, and nothing is told to it."""
+"""External services and Keystone over TLS: a service with an unknown certificate gets no request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_service_with_an_untrusted_certificate_counts_as_unavailable(
     stranger: Authority,
     caplog: pytest.LogCaptureFixture,
 ):
-    """Nothing is sent to it, the log says why; what it must be told is told when its certificate is good again."""
+    """Nothing is sent and the reason is logged; notifications follow once the certificate is valid again."""
     external = filter_for(proxy.url, cafile=str(authority.cafile))
     with open_world(tmp_path, filters={"ExternalServiceFilter": external}) as world:
         lease = world.book(1, start=1)

@@ -38,7 +38,7 @@ class Counting:
     def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
         self.asked.append(project_id)
         if self.limits is None:
-            raise Unavailable("nobody knows")
+            raise Unavailable("limits unknown")
         return self.limits
 
 
@@ -224,7 +224,7 @@ def test_endpoint_and_account_are_configurable(
 
 @pytest.mark.parametrize("lenient", [False, True])
 def test_hanging_source_of_limits_blocks_few_threads(lenient: bool):
-    """The others are told that nobody knows right now: that many ask at once does away with nobody's limits."""
+    """The other requests are unavailable: limits hold also when many requests come at once."""
 
     class Hanging:
         def __init__(self) -> None:

@@ -48,7 +48,7 @@ class Credits:
     #: Releases blocked callers. A caller without a timeout gets an answer in the end.
     patience: threading.Event = field(default_factory=threading.Event)
 
-    def told(self, name: str) -> list[dict[str, Any]]:
+    def bodies_of(self, name: str) -> list[dict[str, Any]]:
         return [call.body for call in self.calls if call.path.endswith(f"/{name}")]
 
     def take(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Databases for tests: servers that are private to the run, and a fresh database for whoever asks.
+"""Databases for tests: servers that are private to the run, and a fresh database for each test.
 
 ``DatabaseServers`` starts a server when it is first needed. Its data lies in a temporary folder, it listens
 on a Unix socket inside that folder only, and it is stopped and deleted when the run ends. It trades
@@ -126,7 +126,7 @@ def server_url(kind: str, environ: Mapping[str, str] = os.environ) -> str | None
 
 
 def quick_folder() -> Path:
-    """Return the folder for temporary files that nobody waits for: in memory where there is room, else ``/tmp``.
+    """Return the folder for temporary files without durability: in memory where there is room, else ``/tmp``.
 
     Its path is short, and every account can enter it: a socket's path has about 100 characters, and servers do not run
     as root.
@@ -163,7 +163,7 @@ class DatabaseServers(AbstractContextManager["DatabaseServers"]):
 
     @contextmanager
     def fresh_database(self, kind: str) -> Iterator[str]:
-        """Make an empty database and give its URL; drop it afterwards, whoever is still connected."""
+        """Make an empty database and give its URL; drop it afterwards, even with open connections."""
         if kind == SQLITE:
             with tempfile.TemporaryDirectory(prefix="tenure-test-", dir=quick_folder()) as folder:
                 yield f"sqlite:///{folder}/tenure.sqlite"
@@ -375,7 +375,7 @@ def _wait_until_up(server: _Server, folder: Path, process: subprocess.Popen[byte
 
 
 def _listens(path: Path) -> bool:
-    """Try the bare socket first: PyMySQL leaves a socket open when nobody listens."""
+    """Try the bare socket first: PyMySQL leaves a socket open when no server listens."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
 

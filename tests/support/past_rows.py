@@ -33,8 +33,8 @@ RESERVATION_STATUS = {
 TRUST = "0123456789abcdef0123456789abcdef"
 NOTICE = "The running lease ends in half an hour."
 
-#: What the owner of the deleted lease is told of why it failed, and all that is known of it.
-TOLD = "The cloud refused it."
+#: The reason of the failure as the owner of the deleted lease reads it, and the whole reason.
+SHORT_REASON = "The cloud refused it."
 WHOLE = "The cloud refused it: host sim-host-004 has servers of lease-of-others."
 #: What the owner of the running lease wrote himself.
 RENAMED = "name: running"
@@ -150,7 +150,7 @@ def _leases(revision: str) -> Iterator[Row]:
         "DELETED",
         ("17:00", "18:00"),
         {},
-        status_reason=TOLD if revision >= "0012" else WHOLE,
+        status_reason=SHORT_REASON if revision >= "0012" else WHOLE,
         status_detail=WHOLE,
         deleted_at=at("08:30"),
     )
@@ -249,8 +249,8 @@ def _history(lease_id: str, time: str, action: str, before: str | None, after: s
 
 
 def _failure(revision: str) -> Row:
-    """Return what the history says of the deleted lease; until 0012 its owner was told everything."""
-    text = TOLD if revision >= "0012" else WHOLE
+    """Return what the history says of the deleted lease; until 0012 its owner read everything."""
+    text = SHORT_REASON if revision >= "0012" else WHOLE
     return _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason=text, detail=WHOLE)
 
 

@@ -99,9 +99,9 @@ def run(race: Race) -> Report:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout)
-    promises = {lease_id: Promise(**promise) for lease_id, promise in told.pop("promises").items()}
-    return Report(**told, promises=promises)
+    report = json.loads(done.stdout)
+    promises = {lease_id: Promise(**promise) for lease_id, promise in report.pop("promises").items()}
+    return Report(**report, promises=promises)
 
 
 class _Racers:

@@ -134,7 +134,7 @@ class Answer:
         return json.loads(self.text)
 
 
-#: Asks as somebody: who, method, path, body, headers. Nobody is ``none``, and ``bad token`` is one whose token is not.
+#: Asks as a user: name, method, path, body, headers. ``none`` sends no token, and ``bad token`` an invalid one.
 Ask = Callable[[str, str, str, str | None, Mapping[str, str]], Answer]
 
 

@@ -1,7 +1,7 @@
 """A small OpenStack on loopback: the one that simulates clouds in process, served over HTTP, and strict about tokens.
 
-It answers as Nova 2025.2 does, or, with ``nova="2.96"``, as one of before: that one tells nobody with which hints a
-server was booted, and lets hosts with servers change zones.
+It answers as Nova 2025.2 does, or, with ``nova="2.96"``, as an older Nova, which does not show the hints of a server,
+and lets hosts with servers change zones.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FakeOpenStack(OpenStack):
         #: The hosts on which no server can be woken.
         self.closed_hosts: set[str] = set()
         self.seen: list[Seen] = []
-        #: What came that no OpenStack would have understood, and what took longer than anybody would have waited.
+        #: Requests that no OpenStack would understand, and answers that took too long for any client.
         self.surprises: list[str] = []
         #: How long each answer takes, in seconds.
         self.latency = 0.0
@@ -145,7 +145,7 @@ class FakeOpenStack(OpenStack):
         return host
 
     def remove_host(self, external_id: str) -> None:
-        """As somebody does who deletes the compute service."""
+        """Remove a host, as by deleting its compute service."""
         with self.objects.lock:
             host = self.host(external_id)
             del self.hosts[host.service_host]
@@ -275,7 +275,7 @@ class FakeOpenStack(OpenStack):
             if self._completes.wait(HANG_SECONDS / _BLANKS):
                 return
             yield b" "
-        self.surprises.append("somebody waits for the end of an answer without a limit")
+        self.surprises.append("a client waits for the end of an answer without a limit")
 
     def issue(self, user: str, project: str, roles: tuple[str, ...], trust: str | None = None) -> str:
         """A token."""
@@ -310,7 +310,7 @@ class FakeOpenStack(OpenStack):
     def serve(self, seen: Seen) -> tuple[int, Any, dict[str, str]]:
         """The answer to a request that came over HTTP: status, body and headers."""
         if not self._answers.wait(HANG_SECONDS):
-            self.surprises.append(f"somebody waits for {seen.path} without a limit")
+            self.surprises.append(f"a client waits for {seen.path} without a limit")
         time.sleep(self.latency)
         self.observe(seen)
         with self.objects.lock:

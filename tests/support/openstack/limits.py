@@ -31,7 +31,7 @@ class FakeLimits:
         self.limit_model = "flat"
 
     def discovery(self, path: str) -> Answer:
-        """What anybody is told of the versions of Keystone."""
+        """The public list of versions of Keystone."""
         version = {
             "id": "v3.14",
             "status": "stable",
@@ -102,5 +102,5 @@ def _only_services(caller: Caller) -> None:
         raise Refused(403, "You are not authorized to perform the requested action.")
 
 
-def _is_about(asked: Asked, one: dict[str, Any]) -> bool:
-    return all(one.get(name) == value for name, value in asked.params.items())
+def _is_about(asked: Asked, limit: dict[str, Any]) -> bool:
+    return all(limit.get(name) == value for name, value in asked.params.items())
