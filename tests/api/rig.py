@@ -70,18 +70,18 @@ class Api:
     world: World
     app: Any
     database: Path
-    who: str = "demo"
+    user: str = "demo"
     version: str | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
     #: The last dump of the database, with the version of its data.
     _dumped: tuple[int, str] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def using(self, who: str | None = None, version: str | None = "") -> Api:
+    def using(self, user: str | None = None, version: str | None = "") -> Api:
         return Api(
             self.world,
             self.app,
             self.database,
-            self.who if who is None else who,
+            self.user if user is None else user,
             self.version if version == "" else version,
             self.base,
         )
@@ -97,8 +97,8 @@ class Api:
         **more: Any,
     ) -> testing.Result:
         sent = {"Accept": "application/json"}
-        if self.who in USERS:
-            sent["X-Auth-Token"] = USERS[self.who].token
+        if self.user in USERS:
+            sent["X-Auth-Token"] = USERS[self.user].token
         if self.version is not None:
             sent["OpenStack-API-Version"] = f"reservation {self.version}"
         if raw is None and body is not None:

@@ -65,7 +65,7 @@ def test_invalid_additions_are_refused(shared_api: Api, asked: dict[str, Any], f
     assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{field}"), refused.text
 
 
-def test_additions_are_shown_and_change_and_older_versions_do_not_know_them(tmp_path: Path) -> None:
+def test_additions_are_shown_and_changed_and_hidden_from_older_versions(tmp_path: Path) -> None:
     with open_api(tmp_path) as opened:
         api = opened.using(version="1.2")
         booked = api.book(reservations=[{**HOSTS, "availability_zone": "az-1"}])["reservations"][0]

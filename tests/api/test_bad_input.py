@@ -187,11 +187,11 @@ class Endpoint:
     #: The objects in which an unknown field is refused.
     closed: Sequence[FieldPath] = ()
     also: Sequence[Bad] = ()
-    #: What it is asked for, where that is not hosts.
-    what: str = ""
+    #: The type of its resources, if not hosts.
+    subject: str = ""
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.version, self.method, self.path, self.what)))
+        return " ".join(filter(None, (self.version, self.method, self.path, self.subject)))
 
 
 NO_QUERY = Bad("force", path="?force=1")
@@ -481,7 +481,7 @@ def _create(version: Version, name: str) -> Endpoint:
         required=[("reservations", 0, field) for field in parameters.required(version)],
         closed=() if version is OLDEST else (("reservations", 0),),
         also=[unfit.bad(version, _reservations(body, **unfit.wrong), "reservations[0]") for unfit in parameters.unfit],
-        what=name,
+        subject=name,
     )
 
 
@@ -501,7 +501,7 @@ def _change(version: Version, name: str) -> Endpoint:
             unfit.bad(version, {"name": "half", "reservations": [{"id": its_id, **unfit.wrong}]}, "reservations[0]")
             for unfit in unfit
         ],
-        what=name,
+        subject=name,
     )
 
 
@@ -522,7 +522,7 @@ def _add(version: Version, name: str) -> Endpoint:
             Bad("resource_type", {**reservation, "resource_type": "physical:ship"}),
             NO_QUERY,
         ),
-        what=name,
+        subject=name,
     )
 
 
@@ -703,7 +703,7 @@ ENDPOINTS = (
             Bad("events[0].id", _events(LEASE, {"id": "EVENT"})),
             Bad("events", _events(LEASE, *[{}] * 21)),
         ),
-        what="events",
+        subject="events",
     ),
     Endpoint(
         "1.2",
@@ -730,7 +730,7 @@ ENDPOINTS = (
                 status=409,
             ),
         ),
-        what="events",
+        subject="events",
     ),
     # --- limits, and leases that are held, at 1.2
     Endpoint(
@@ -899,13 +899,13 @@ def test_a_wrong_field_is_named_and_changes_nothing(shared_cloud: Cloud, endpoin
     for bad in bad_requests(endpoint):
         tried += 1
         result = shared_cloud.ask(endpoint, bad.body, bad.path)
-        what = f"{bad.field} {bad.path} {str(bad.body)[:200]} -> {result.status_code} {result.text[:200]}"
+        case = f"{bad.field} {bad.path} {str(bad.body)[:200]} -> {result.status_code} {result.text[:200]}"
         if result.status_code != bad.status:
-            failures.append(f"not {bad.status}: {what}")
+            failures.append(f"not {bad.status}: {case}")
         elif not _is_named(bad, endpoint.version, result.json):
-            failures.append(f"not named: {what}")
+            failures.append(f"not named: {case}")
         if shared_cloud.api.dump() != before:
-            pytest.fail(f"the database has changed: {what}")
+            pytest.fail(f"the database has changed: {case}")
     assert tried
     assert not failures, "\n".join(failures)
 
@@ -929,7 +929,7 @@ def test_unknown_fields_are_ignored_and_never_assigned_at_1_0(api: Api, method: 
         endpoint
         for endpoint in ENDPOINTS
         if endpoint.path.startswith("/v1/leases")
-        if (endpoint.version, endpoint.method, endpoint.what) == ("1.0", method, "")
+        if (endpoint.version, endpoint.method, endpoint.subject) == ("1.0", method, "")
     ]
     unknown: dict[str, Any] = {
         "id": "mine",

@@ -103,7 +103,7 @@ def test_a_body_of_another_type_is_refused_everywhere(shared_api: Api, content_t
 @pytest.mark.parametrize(
     "content_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8", ""]
 )
-def test_json_may_be_said_in_many_ways(api: Api, content_type: str) -> None:
+def test_json_content_types_are_accepted(api: Api, content_type: str) -> None:
     body = json.dumps(api.lease_body(reservations=[])).encode()
     result = api.call("POST", "/v1/leases", raw=body, headers={"Content-Type": content_type})
     assert result.status_code == 201, result.text
@@ -182,7 +182,7 @@ def _post_in_chunks(service: Standalone, body: bytes, version: str) -> tuple[int
 
 @pytest.mark.parametrize("length", ["-1", "x"])
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_a_length_that_is_none_is_refused(shared_api: Api, length: str, version: str) -> None:
+def test_an_invalid_length_is_refused(shared_api: Api, length: str, version: str) -> None:
     environ = testing.create_environ(
         "/v1/leases",
         method="POST",

@@ -125,14 +125,14 @@ def test_a_flavor_that_is_not_there_is_a_bad_request(api: Api, nova: Nova) -> No
     assert (servers(api), leases(api)) == ([], [])
 
 
-def test_the_lease_of_a_nova_in_another_region_is_asked_for_there(api: Api, nova: Nova) -> None:
+def test_a_nova_in_another_region_requests_leases_in_its_region(api: Api, nova: Nova) -> None:
     nova.be_filtered(lease_region="elsewhere")
     code, answer = nova.boot(LATER)
     assert (code, "elsewhere" in answer["badRequest"]["message"]) == (400, True), answer
     assert (servers(api), leases(api)) == ([], [])
 
 
-def test_a_nova_that_is_killed_before_it_has_answered_leaves_neither(
+def test_a_nova_killed_before_its_answer_leaves_neither_lease_nor_server(
     api: Api, nova: Nova, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without even a word to the reservation service: the filter is gone with it."""

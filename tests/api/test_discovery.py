@@ -126,8 +126,8 @@ def test_other_urls_lead_nowhere(shared_api: Api, path: str) -> None:
 def test_every_answer_has_an_id_of_its_own(shared_api: Api) -> None:
     seen = set()
     for path in ("/", "/v1", "/v1/leases", "/v1/nothing", "/v1/leases/x", "/healthcheck", "/openapi.json"):
-        for who in ("demo", "nobody at all"):
-            result = shared_api.using(who).get(path)
+        for user in ("demo", "nobody at all"):
+            result = shared_api.using(user).get(path)
             assert REQUEST_ID.fullmatch(result.headers["x-openstack-request-id"])
             seen.add(result.headers["x-openstack-request-id"])
     assert len(seen) == 14
@@ -212,7 +212,7 @@ def test_a_version_that_is_not_spoken_is_refused(shared_api: Api, asked: str, st
         assert len(result.text) < 500
 
 
-def test_a_method_that_is_not_there_is_refused_with_those_that_are(shared_api: Api) -> None:
+def test_an_unknown_method_is_refused_with_the_allowed_methods(shared_api: Api) -> None:
     old = shared_api.call("PATCH", "/v1/leases", {})
     assert (old.status_code, old.json["error"]) == (405, 405)
     assert "OpenStack-API-Version" not in old.headers

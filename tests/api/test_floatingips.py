@@ -148,8 +148,8 @@ def test_hosts_and_addresses_are_lists_of_their_own(latest: Api) -> None:
 def test_readers_see_addresses_and_only_administrators_change_them(api: Api) -> None:
     """Every reader of a project may list addresses; changes and allocations are for administrators."""
     path = f"{PATH}/{api.register_address()['id']}"
-    for who in ("reader", "demo", "other"):
-        user = api.using(who, "1.2")
+    for name in ("reader", "demo", "other"):
+        user = api.using(name, "1.2")
         assert (user.get(PATH).status_code, user.get(path).status_code) == (200, 200)
         calls = [
             user.post(PATH, BODY),

@@ -44,7 +44,7 @@ def test_a_history_comes_in_pages_of_a_hundred(shared_api: Api, lease: dict[str,
     assert sorted(entries, key=lambda entry: entry["at"]) == entries
 
 
-def test_pages_are_as_large_as_asked_for_and_meet_seamlessly(shared_api: Api, lease: dict[str, Any]) -> None:
+def test_pages_have_the_requested_size_and_meet_seamlessly(shared_api: Api, lease: dict[str, Any]) -> None:
     api, path = shared_api.using(version="1.2"), f"/v1/leases/{lease['id']}/history"
     whole = api.get(f"{path}?limit=1000").json
     assert "history_links" not in whole

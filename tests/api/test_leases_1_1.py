@@ -179,8 +179,8 @@ def test_lists_can_be_filtered(api: Api) -> None:
     late = api.book(name="late", start=10, reservations=[])
     api.using("other").book(name="foreign", start=1, reservations=[])
 
-    def found(query: str, who: str = "demo") -> list[str]:
-        return sorted(lease["name"] for lease in api.using(who).get(f"/v1/leases?{query}").json["leases"])
+    def found(query: str, user: str = "demo") -> list[str]:
+        return sorted(lease["name"] for lease in api.using(user).get(f"/v1/leases?{query}").json["leases"])
 
     assert found("name=late") == ["late"]
     assert found("status=PENDING") == ["early", "late"]
@@ -524,7 +524,7 @@ def test_a_numeric_property_is_compared_only_with_numbers(api: Api, name: str, o
         assert "is a number everywhere" in answer.json["error_message"]
 
 
-def test_numbers_and_texts_that_may_be_asked_for(api: Api):
+def test_accepted_comparisons_of_numbers_and_texts(api: Api):
     """What is a text somewhere is compared as text; so is everything at 1.0, as in Blazar."""
     for host, slot in (("1", "12"), ("2", "12b")):
         api.using("admin").put(f"/v1/os-hosts/{host}", {"properties": {"slot": slot, "rack": "r1"}})

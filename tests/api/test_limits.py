@@ -51,17 +51,17 @@ def test_a_project_sees_its_limits_and_its_usage(api: Api, tmp_path: Path):
     found = shown(api)
     assert (found["leases"], found["hosts"], found["hours_of_hosts"]) == ((3, 2), (-1, 2), (8, 4))
     assert found["floating_ips"] == (-1, 0)
-    assert shown(api.using(who="other"))["leases"] == (3, 0)
+    assert shown(api.using(user="other"))["leases"] == (3, 0)
 
 
 def test_only_administrators_see_the_limits_of_other_projects(api: Api, tmp_path: Path):
     api = limited(api, tmp_path, Quotas(FixedLimits({"leases": 3})))
     api.book(start=1)
-    assert shown(api.using(who="admin"), "?project_id=demo-project")["leases"] == (3, 1)
-    assert shown(api.using(who="admin"), "?project_id=nobodys")["leases"] == (3, 0)
-    assert shown(api.using(who="reader"), "?project_id=demo-project")["leases"] == (3, 1)
-    assert api.using(who="other").get("/v1/limits?project_id=demo-project").status_code == 403
-    assert api.using(who="nobody").get("/v1/limits").status_code == 403
+    assert shown(api.using(user="admin"), "?project_id=demo-project")["leases"] == (3, 1)
+    assert shown(api.using(user="admin"), "?project_id=nobodys")["leases"] == (3, 0)
+    assert shown(api.using(user="reader"), "?project_id=demo-project")["leases"] == (3, 1)
+    assert api.using(user="other").get("/v1/limits?project_id=demo-project").status_code == 403
+    assert api.using(user="nobody").get("/v1/limits").status_code == 403
 
 
 def test_without_quotas_nothing_is_limited(api: Api):

@@ -105,7 +105,7 @@ def configured(directory: Path, settings: str, policy: str = "") -> Policies:
 
 
 @pytest.mark.filterwarnings("ignore:Policy:UserWarning")
-def test_the_old_defaults_can_be_had(tmp_path: Path) -> None:
+def test_the_old_defaults_can_be_configured(tmp_path: Path) -> None:
     policies = configured(tmp_path, "enforce_new_defaults = false\n")
     assert allowed(policies, "p", "guest") == READ | WRITE
     assert allowed(policies, "other", "guest") == set()

@@ -31,8 +31,8 @@ def lease(api: Api, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_the_owner_sees_the_reason_and_administrators_the_details(api: Api, lease: dict[str, Any]) -> None:
     url = f"/v1/leases/{lease['id']}"
-    for who, detail in ((None, None), ("admin", WHOLE)):
-        caller = api.using(who, version="1.2")
+    for user, detail in ((None, None), ("admin", WHOLE)):
+        caller = api.using(user, version="1.2")
         [listed] = [found for found in caller.get("/v1/leases").json["leases"] if found["id"] == lease["id"]]
         shown = caller.get(url).json["lease"]
         assert (shown["status_reason"], shown["detail"]) == (SHORT_REASON, detail)

@@ -16,7 +16,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield opened.using(version="1.2")
 
 
-def test_where_there_are_no_regions_none_can_be_named(api: Api) -> None:
+def test_a_region_cannot_be_named_without_configured_regions(api: Api) -> None:
     lease = api.book(reservations=[{**HOSTS, "region": None}])
     assert lease["reservations"][0]["region"] is None
     assert "region" not in api.using(version="1.1").get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]
@@ -37,7 +37,7 @@ def test_an_invalid_region_name_is_refused(api: Api, region: object) -> None:
     assert (refused.status_code, refused.json["field"]) == (400, "region")
 
 
-def test_hosts_are_registered_where_that_is_said(api: Api) -> None:
+def test_regions_are_refused_without_configuration_and_in_older_versions(api: Api) -> None:
     refused = api.using("admin").post("/v1/os-hosts", {"name": "sim-host-001", "region": "south"})
     assert (refused.status_code, refused.json["field"]) == (400, "region")
     old = api.using("admin", "1.1").post("/v1/os-hosts", {"name": "sim-host-001", "region": "south"})

@@ -240,7 +240,7 @@ def test_a_mistake_is_named_while_the_lease_runs(api: Api) -> None:
     assert new.get(path).json == {"lease": lease}
 
 
-def test_addresses_that_are_required_are_not_fewer_than_asked_for(api: Api) -> None:
+def test_required_addresses_are_not_more_than_the_amount(api: Api) -> None:
     """No parameter is at fault by itself, so the reservation is named."""
     for address in (ADDRESS, "203.0.113.11"):
         api.register_address(address)

@@ -263,7 +263,7 @@ def test_metadata_of_users_never_moves_a_server(api: Api, confirmed: bool) -> No
     assert server(api, late) is not None
 
 
-def test_a_server_that_cannot_be_shelved_has_no_lease_and_stays_as_it_was(api: Api) -> None:
+def test_a_server_that_cannot_be_shelved_gets_no_lease_and_is_unchanged(api: Api) -> None:
     server_id = boot(api)
     api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_prepared", after_effects=1))
     refused = refusal(api, server_id=server_id)
@@ -317,7 +317,7 @@ def test_a_server_of_which_no_image_can_be_made_is_not_deleted(api: Api, busy: i
 
 
 @pytest.mark.parametrize("ends", ["refused", "deleted"])
-def test_a_server_whose_confirmation_comes_to_nothing_goes_with_its_lease(api: Api, ends: str) -> None:
+def test_a_server_of_a_failed_confirmation_is_deleted_with_its_lease(api: Api, ends: str) -> None:
     lease = api.book(start=1, hours=1, hold_for=300, reservations=[reservation(flavor_id=TINY)])
     reservation_id = lease["reservations"][0]["id"]
     fresh = boot(api, metadata={"tenure:lease": lease["id"], "tenure:reservation": reservation_id})

@@ -63,7 +63,7 @@ class TestIds:
         assert ids("?region=south&limit=1&marker=south:1") == ["south:2"]
 
     @pytest.mark.parametrize("region", ["west", "south:1", "a b"])
-    def test_a_region_that_is_none_is_refused(self, admin: Api, region: str) -> None:
+    def test_an_unknown_region_is_refused(self, admin: Api, region: str) -> None:
         answer = admin.get(f"/v1/os-hosts?region={quote(region)}")
         assert (answer.status_code, answer.json.get("field")) == (400, "region"), answer.text
 

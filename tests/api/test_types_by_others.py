@@ -176,35 +176,35 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_its_resources_have_urls_and_stand_under_its_rules(answers: dict[str, Any]):
+def test_resources_of_the_type_have_urls_with_its_rules(answers: dict[str, Any]):
     assert answers["list"] == [200, {"licences": []}]
     assert answers["list of a member"][0] == 403
 
 
-def test_its_rules_are_beside_those_of_other_inventories(answers: dict[str, Any]):
+def test_rules_of_the_type_are_beside_those_of_other_inventories(answers: dict[str, Any]):
     verbs = ("get", "post", "delete", "disable", "reallocate", "get_allocations")
     rules = {name: default for name, default in answers["rules"].items() if name.startswith("acme:")}
     assert rules == {f"acme:licences:{verb}": "rule:admin" for verb in verbs}
     assert answers["rules"]["blazar:floatingips:get"] == "rule:project_reader_or_admin"
 
 
-def test_its_service_is_a_part_of_the_simulated_cloud(answers: dict[str, Any]):
+def test_the_service_of_the_type_is_part_of_the_simulated_cloud(answers: dict[str, Any]):
     assert answers["simulated"] == [200, {"licences": []}]
 
 
 @pytest.mark.slow
-def test_only_the_cloud_must_know_it(answers: dict[str, Any]):
+def test_registering_is_refused_by_a_cloud_without_the_type(answers: dict[str, Any]):
     status, document = answers["register"]
     assert (status, document["field"]) == (404, "floating_ip_address")
     assert "acme:licence" in document["error_message"]
 
 
-def test_leases_know_it(answers: dict[str, Any]):
+def test_leases_can_reserve_the_type(answers: dict[str, Any]):
     status, document = answers["book"]
     assert (status, document["error_message"].startswith("Not enough licences available")) == (409, True), document
 
 
-def test_it_is_described(answers: dict[str, Any]):
+def test_the_type_is_described(answers: dict[str, Any]):
     paths = answers["description"][1]["paths"]
     assert {"/v1/licences", "/v1/licences/{licence_id}", "/v1/leases/{lease_id}/licences"} <= paths.keys()
     assert "/v1/os-hosts" in paths

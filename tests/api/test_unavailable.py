@@ -20,7 +20,7 @@ def api(request: pytest.FixtureRequest, fresh_database, tmp_path: Path) -> Itera
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize(("method", "statement"), [("GET", "SELECT"), ("POST", "INSERT"), ("DELETE", "UPDATE")])
-def test_a_connection_that_is_lost_during_a_request(api: Api, version: str, method: str, statement: str):
+def test_a_connection_lost_during_a_request_is_unavailable(api: Api, version: str, method: str, statement: str):
     """It is a 503; the request that comes next finds the service as it was before."""
     api = api.using(version=version)
     lease = api.book()

@@ -35,7 +35,7 @@ def test_events_are_made_with_a_lease_and_shown_with_it(new: Api) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_older_versions_see_events_as_they_know_them(api: Api, new: Api, version: str) -> None:
+def test_older_versions_see_events_in_their_form(api: Api, new: Api, version: str) -> None:
     lease = new.book(start=1, hours=1, events=[HALF_TIME])
     shown = api.using(version=version).get(f"/v1/leases/{lease['id']}").json["lease"]
     (event,) = own(shown)
@@ -47,7 +47,7 @@ def test_older_versions_see_events_as_they_know_them(api: Api, new: Api, version
     assert len(own(renamed)) == 1
 
 
-def test_1_0_takes_events_and_ignores_them(api: Api, new: Api) -> None:
+def test_version_1_0_ignores_events(api: Api, new: Api) -> None:
     given = [{"event_type": "notify_lease", "event_date": "2030-01-01 11:30"}, {**HALF_TIME}]
     lease = api.book(start=1, hours=1, events=given)
     assert own(lease) == []
