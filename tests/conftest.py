@@ -154,7 +154,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None, None, None]:
-    """Name what was left out, last of all, so that nobody takes half a run for a whole one."""
+    """Name the tests left out in the last lines, so that a partial run is not taken for a whole run."""
     yield
     left_out = _left_out(config)
     if not left_out:

@@ -48,12 +48,12 @@ def test_the_busy_days_are_busy():
     booked = list(bookings(size, NOW))
 
     def busy(at: datetime) -> int:
-        return sum(len(one.hosts) for one in booked if one.start <= at and at + GRAIN <= one.end)
+        return sum(len(lease.hosts) for lease in booked if lease.start <= at and at + GRAIN <= lease.end)
 
     assert {busy(at) for at in rush_times(NOW)} == {size.hosts - 2 * min(BLOCKS)}
     assert {busy(at) for at in full_times(NOW)} == {size.hosts}
-    assert len({one.end - one.start for one in booked}) > 4
-    assert max(one.end for one in booked) - NOW > timedelta(days=30)
+    assert len({lease.end - lease.start for lease in booked}) > 4
+    assert max(lease.end for lease in booked) - NOW > timedelta(days=30)
 
 
 def test_a_size_that_leaves_hosts_over_is_refused():

@@ -72,5 +72,5 @@ def test_the_sample_knows_every_option():
     text = SAMPLE.read_text()
     for group, options in OPTIONS.items():
         section = text.partition(f"\n[{group}]\n" if group != "DEFAULT" else "[DEFAULT]\n")[2].partition("\n[")[0]
-        assert [one.name for one in options if not re.search(rf"^#{one.name} =", section, re.MULTILINE)] == []
+        assert [option.name for option in options if not re.search(rf"^#{option.name} =", section, re.MULTILINE)] == []
     assert CONFIG_DIR == "/etc/tenure"

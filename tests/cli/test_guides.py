@@ -117,7 +117,7 @@ def test_the_guide_of_volumes_can_be_followed(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_guide_of_servers_can_be_followed(tmp_path: Path):
-    """With the servers that it names, which nobody can boot here but the simulated cloud."""
+    """With the servers that it names, booted by the simulated cloud."""
     guide = (REPOSITORY / "docs" / "user" / "servers.md").read_text()
     with standalone(tmp_path / "data", hosts=2) as service:
         with closing(SimulatedCloud(str(tmp_path / "data" / "cloud.db"))) as cloud:

@@ -108,7 +108,7 @@ def test_hosts_and_their_properties(client: Run):
     assert created["properties"]["gpu"] == "a100"
 
 
-def test_a_member_sees_the_leases_of_his_project_only(client: Run):
+def test_a_member_sees_the_leases_of_the_own_project_only(client: Run):
     client("lease", "create", "theirs", *LEASES_OF_ONE_HOST)
     assert document(client("lease", "list", "-f", "json", cloud="tenure-demo")) == []
     client("lease", "show", "theirs", cloud="tenure-demo", code=1)

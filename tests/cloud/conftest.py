@@ -97,7 +97,7 @@ def site(deployed: Site) -> Iterator[Site]:
 
 @pytest.fixture
 def undo() -> Iterator[Undo]:
-    """A list of what takes away what the test has made; done in reverse order, each whatever becomes of the others."""
+    """Actions that remove the objects of a test; run in reverse order, each even if others fail."""
     actions: Undo = []
     yield actions
     errors = []

@@ -13,7 +13,7 @@ from tests.support.cloud import Cloud, Undo
 from tests.support.site import Lease, Site, answered, open_site
 from tests.support.waiting import wait_for
 
-#: Outside the allocation pool, and in it; nobody's gateway.
+#: Addresses outside the allocation pool, none of them a gateway.
 FREE, TOO, THIRD = "172.24.4.12", "172.24.4.13", "172.24.4.14"
 POOLED, GATEWAY, ELSEWHERE = "172.24.4.150", "172.24.4.1", "198.51.100.7"
 
@@ -137,7 +137,7 @@ def quick(mending: Site) -> Iterator[Site]:
 
 
 def test_an_address_that_was_taken_away_comes_back(quick: Site, public: str, demo: Session):
-    """Somebody deletes it, which no owner of a lease wants; the next comparison with the ledger mends it."""
+    """The floating IP is deleted by mistake; the next comparison with the ledger makes it again."""
     site = quick
     register(site, public, FREE)
     lease = reserve(site, demo, public, 1)

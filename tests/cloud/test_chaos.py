@@ -1,4 +1,4 @@
-"""Somebody changes aggregates, their metadata and members, and providers behind our back; a repair pass mends it."""
+"""Another administrator changes aggregates, their metadata and members, and providers; a repair pass mends them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rig(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]
 
 @dataclass
 class Meddler:
-    """Somebody with an administrator's rights and a random mind; what Nova refuses him is not done."""
+    """An administrator who makes random changes; changes that Nova refuses are skipped."""
 
     site: Site
     rng: random.Random

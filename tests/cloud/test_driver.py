@@ -221,8 +221,8 @@ class RealRig:
         if not self._aggregates():
             self._nova.post("/os-aggregates", json={"aggregate": {"name": POOL}})
 
-    def refuse_what_is_not_empty(self) -> None:
-        """The hosts must be nobody's: these tests would not know their own servers from others."""
+    def refuse_a_used_cloud(self) -> None:
+        """Refuse a cloud in use: these tests cannot tell their own servers from others."""
         assert self.servers() == set(), "there are servers in the cloud"
         assert {
             aggregate["name"] for aggregate in self._aggregates() if aggregate["hosts"] or aggregate["name"] != POOL
@@ -286,7 +286,7 @@ class TestOpenStackCloud(DriverContract):
 
     @pytest.fixture
     def rig(self, testbed: RealRig) -> Iterator[Rig]:
-        testbed.refuse_what_is_not_empty()
+        testbed.refuse_a_used_cloud()
         testbed.reopen()
         try:
             testbed.ensure_pool()

@@ -110,8 +110,8 @@ def test_the_first_boot_after_the_start_finds_the_host_every_time(site: Site, de
     assert after[-1] < patience(AT_ONCE_SECONDS)
 
 
-def test_a_reserved_host_is_for_its_owner_and_his_time_only(site: Site, demo: Session, other: Session):
-    """All hosts are registered, so that whoever is let in nowhere else would have to be let in there."""
+def test_a_reserved_host_is_open_only_to_its_owner_during_the_lease(site: Site, demo: Session, other: Session):
+    """All hosts are registered, so that no other host could take a server."""
     site.register(*HOSTS)
     later = site.book(demo, on="compute-1", start=moment(hours=1), seconds=7200)
     too_soon = site.nova.boot(demo, reservation=later.reservation)

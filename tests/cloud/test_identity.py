@@ -229,14 +229,14 @@ def assert_refused_soon(call: Callable[[], requests.Response]) -> None:
     assert seconds < patience(SOON_SECONDS)
 
 
-def test_a_keystone_that_hangs_is_said_to_be_away(site: Site, cloud: Cloud):
+def test_a_hanging_keystone_is_reported_as_away(site: Site, cloud: Cloud):
     token = new_token(cloud)
     with hanging("keystone"):
         assert_refused_soon(lambda: ask(site, token))
     assert ask(site, token).status_code == 200
 
 
-def test_a_keystone_that_is_dead_is_said_to_be_away(site: Site, cloud: Cloud):
+def test_a_dead_keystone_is_reported_as_away(site: Site, cloud: Cloud):
     known, token = new_token(cloud), new_token(cloud)
     assert ask(site, known).status_code == 200
     with away("keystone"):
@@ -245,7 +245,7 @@ def test_a_keystone_that_is_dead_is_said_to_be_away(site: Site, cloud: Cloud):
     wait_for("Keystone to be there again", lambda: ask(site, token).status_code == 200)
 
 
-def test_a_manager_that_is_away_is_said_to_be(site: Site, cloud: Cloud):
+def test_a_manager_that_is_away_is_reported(site: Site, cloud: Cloud):
     token = new_token(cloud)
     assert ask(site, token).status_code == 200
     (manager,) = site.deployment.managers
@@ -258,7 +258,7 @@ def test_a_manager_that_is_away_is_said_to_be(site: Site, cloud: Cloud):
     wait_for("the manager to be there again", lambda: ask(site, token).status_code == 200, seconds=2 * SECONDS)
 
 
-def test_a_manager_that_hangs_is_said_to_be_away(site: Site, cloud: Cloud):
+def test_a_hanging_manager_is_reported_as_away(site: Site, cloud: Cloud):
     token = new_token(cloud)
     assert ask(site, token).status_code == 200
     (manager,) = site.deployment.managers
@@ -271,7 +271,7 @@ def test_a_manager_that_hangs_is_said_to_be_away(site: Site, cloud: Cloud):
     wait_for("the manager to go on", lambda: ask(site, token).status_code == 200)
 
 
-def test_a_database_that_is_dead_is_said_to_be_away(site: Site, cloud: Cloud):
+def test_a_dead_database_is_reported_as_away(site: Site, cloud: Cloud):
     token = new_token(cloud)
     assert ask(site, token).status_code == 200
     with away("mariadb"):

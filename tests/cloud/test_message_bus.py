@@ -152,7 +152,7 @@ def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay,
     assert [lease.id for lease in world.leases.list(ADMIN, LeaseQuery(limit=9)).items] == [lease.id]
 
 
-def test_both_ends_are_let_in_when_the_account_is_there(tmp_path: Path, relay: Relay, topic: str):
+def test_api_and_manager_connect_once_the_account_exists(tmp_path: Path, relay: Relay, topic: str):
     relay.refuses = True
     with (
         serving(at(relay.url, tmp_path), manager_of(Slow()), topic=topic, name="one"),

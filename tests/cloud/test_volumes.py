@@ -69,7 +69,7 @@ def assert_refused(site: Site, by: Session, amount: int) -> None:
 
 
 def all_can_be_booked(site: Site, by: Session) -> bool:
-    """Whether nobody has anything of the pool; what is booked for it is of next year, so that nothing is made."""
+    """Whether the whole pool can be booked; the booking is far in the future, so that no volume is made."""
     answer = ask(site, by, LENT, start="2098-01-01T00:00:00Z")
     return bool(answer.status_code == 201)
 

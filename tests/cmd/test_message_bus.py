@@ -12,7 +12,7 @@ from tenure.config import new_config, read_config
 from tenure.deployment import ConfigurationError, open_api, open_manager
 from tests.support.deployment import Options, write_config
 
-#: Parts of a password that must not be seen, whatever it is taken for.
+#: Parts of a password that must never be shown.
 PARTS = ("s3cr3t", "0815")
 
 WRONG_URLS = {

@@ -402,7 +402,7 @@ def test_a_member_may_list_leases(tmp_path: Path):
         assert service.caller("demo").call("GET", "/leases")[0] == 200
 
 
-def test_the_line_for_clients_holds_wherever_it_is_copied_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_line_for_clients_has_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with standalone(Path("a data folder")) as service:
         assert service.process.stdout is not None

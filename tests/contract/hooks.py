@@ -118,7 +118,10 @@ def map_body(context: schemathesis.HookContext, body: Any) -> Any:
         return body
     _set_dates(body, number // 5)
     if isinstance(body.get("reservations"), list):
-        body["reservations"] = [_possible(one) if isinstance(one, dict) else one for one in body["reservations"]]
+        body["reservations"] = [
+            _possible(reservation) if isinstance(reservation, dict) else reservation
+            for reservation in body["reservations"]
+        ]
         if len(body["reservations"]) <= MAX_RESERVATIONS and all(map(_is_sound, body["reservations"])):
             del body["reservations"][2:]
     elif "reservations" not in body and context.operation.method == "post":
@@ -136,8 +139,8 @@ def _set_dates(body: dict[str, Any], number: int) -> None:
     if isinstance(body.get("events"), list):
         began = f"{year}-01-{day:02}T10:00:00Z"  # when the lease begins, where the body says so
         body["events"] = [
-            {**one, "time": began} if isinstance(one, dict) and _is(RFC3339_PATTERN, one.get("time")) else one
-            for one in body["events"]
+            {**event, "time": began} if isinstance(event, dict) and _is(RFC3339_PATTERN, event.get("time")) else event
+            for event in body["events"]
         ]
 
 

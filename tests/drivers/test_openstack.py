@@ -61,7 +61,7 @@ class TestOpenStackCloudOfTwoZones(OpenStackContract):
     def test_a_start_that_broke_off_is_completed(
         self, rig: Rig, hosts: list[ResourceRef], effects: int, reopened: bool
     ):
-        """However much was done: what schedulers are told again is no further effect."""
+        """After any number of effects; a repeated message to schedulers is no further effect."""
         order = ordered(rig, *hosts)
         rig.fail("ensure_started", after_effects=effects)
         with suppress(CloudBusy):

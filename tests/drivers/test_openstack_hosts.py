@@ -250,9 +250,7 @@ class TestRegistering:
         assert driver.drift(HOST, [order(held)], [free]) == []
         assert members(cloud, POOL) == {service(cloud, free)}
 
-    def test_without_placement_aggregates_are_looked_at_all_the_same(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud
-    ):
+    def test_without_placement_aggregates_are_still_checked(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         pool = cloud.aggregate(POOL)
         assert pool is not None
@@ -288,7 +286,7 @@ class TestRegistering:
         with pytest.raises(CloudBusy, match="Placement does not know"):
             driver.ensure_registered(HOST, ref(cloud, 1))
 
-    def test_of_two_at_once_both_succeed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_concurrent_registrations_both_succeed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         with ThreadPoolExecutor(4) as threads:
             for _ in range(4):
                 list(threads.map(lambda _: driver.ensure_registered(HOST, ref(cloud, 1)), range(4)))
@@ -329,7 +327,7 @@ class TestMoving:
             assert opened == []
 
     def test_schedulers_know_all_hosts_in_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        """Each change is told as its request saw the aggregate: of those side by side, none has seen the others."""
+        """Each message has the aggregate as its request saw it; concurrent requests do not see each other's changes."""
         before: dict[str, frozenset[str]] = {}
         remembered: dict[str, frozenset[str]] = {}
 
@@ -420,7 +418,7 @@ class TestMoving:
         assert cloud.aggregate(wanted.reservation_id) is None
 
     def test_servers_on_a_strange_host_live(self, nova: str):
-        """Somebody puts a host in general use, with servers of the same project, into the reservation."""
+        """A host in general use, with servers of the same project, is put into the reservation."""
         with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             (host,) = registered(driver, cloud, 1)
             driver.ensure_started(order(host))
@@ -494,7 +492,7 @@ class TestMoving:
                 for name in names:
                     assert ended(driver, order(host, reservation_id=name)).done
 
-    def test_a_host_that_servers_keep_from_coming_back_is_closed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_host_occupied_at_the_end_stays_closed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(order(host))
         assert cloud.boot("compute-1", OWNER, "r-1")
@@ -508,7 +506,7 @@ class TestMoving:
         assert cloud.servers == {}
 
     @pytest.mark.parametrize("verb", ["start", "end", "snapshot", "register"])
-    def test_any_answer_may_be_lost(self, nova: str, verb: str):
+    def test_lost_answers_change_no_result(self, nova: str, verb: str):
         """The change that the answer was about has happened; the next call finds that, and does the rest."""
         with FakeOpenStack(nova=nova) as cloud:
             transport = HttpTransport(options_of(cloud))
@@ -614,7 +612,7 @@ class TestEnding:
             assert members(cloud, POOL) == {"compute-1", "compute-2"}
             assert driver.held(HOST) == []
 
-    def test_a_deletion_that_came_to_nothing_is_ordered_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_failed_deletion_is_ordered_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """As on a host that died: Nova then deletes the server by itself."""
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(order(host))
@@ -697,7 +695,7 @@ class TestSnapshots:
         assert driver.before_end(wanted, "snapshot").done
         assert [image["name"] for image in cloud.images.values()] == ["reserved_stopped"]
 
-    def test_that_came_to_nothing_are_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+    def test_that_failed_are_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
         cloud.boot("compute-1", OWNER, "r-1")
         assert driver.before_end(wanted, "snapshot").done
         (image,) = cloud.images.values()
@@ -717,7 +715,7 @@ class TestSnapshots:
             assert later.before_end(wanted, "snapshot").done
             assert len(cloud.images) == 1
 
-    def test_of_the_lease_before_are_others(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+    def test_of_the_previous_lease_do_not_count(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
         cloud.boot("compute-1", OWNER, "r-1")
         assert driver.before_end(wanted, "snapshot").done
         assert ended(driver, wanted).done
@@ -781,7 +779,7 @@ class TestTrusts:
             ({"user_id": "somebody-else"}, "should match the trustor"),
         ],
     )
-    def test_of_callers_that_cannot_are_refused(
+    def test_of_callers_without_permission_are_refused(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, change: dict[str, Any], message: str
     ):
         actor = Actor(
@@ -791,14 +789,14 @@ class TestTrusts:
             driver.delegate(replace(actor, **change))
         assert cloud.trusts == {}
 
-    def test_are_revoked_in_the_owners_name_where_we_may_not(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_are_revoked_as_the_owner_without_permission_of_our_own(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         wanted = trusting(cloud, driver, order())
         assert wanted.trust_id is not None
         cloud.only_trustors_delete = True
         driver.revoke(wanted.trust_id)
         assert cloud.trusts == {}
 
-    def test_that_are_broken_and_may_not_be_deleted_are_let_be(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_that_are_broken_and_undeletable_are_left_alone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         wanted = trusting(cloud, driver, order())
         assert wanted.trust_id is not None
         cloud.only_trustors_delete = True

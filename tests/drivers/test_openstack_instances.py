@@ -153,7 +153,7 @@ class TestRequests:
         assert ended(driver, wanted(*hosts))
         assert seen_out == []
 
-    def test_a_flavor_is_copied_as_it_was(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_flavor_is_copied_with_all_its_values(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         source = {
             "id": "f",
@@ -251,7 +251,7 @@ class TestUnits:
         assert ended(driver, replace(order, resources=(), units={}, project_id=""))
         assert (cloud.units("r-1"), set(cloud.classes)) == ({}, set())
 
-    def test_a_provider_that_is_gone_is_made_anew(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_deleted_provider_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 2)
         del cloud.providers[cloud.provider("blazar_node-1.lab").uuid]
         driver.ensure_started(wanted(*hosts))
@@ -351,7 +351,7 @@ class TestFlavors:
         assert ended(driver, wanted(host))
         assert set(cloud.servers) == {foreign}
 
-    def test_a_deletion_that_came_to_nothing_is_ordered_again(self, cloud: FakeOpenStack):
+    def test_a_failed_deletion_is_ordered_again(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime.now(UTC))
         with connect(options_of(cloud), clock=clock) as driver:
             (host,) = registered(driver, cloud, 1)
@@ -497,7 +497,7 @@ class TestDrift:
         found = {(drift.reservation_id, drift.resource) for drift in driver.drift(HOST, [host_order, order], [free])}
         assert found == {("r-2", whole), ("r-1", shared)}
 
-    def test_without_placement_the_rest_is_looked_at(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_without_placement_other_drift_is_found(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(wanted(host))
         del cloud.flavors["r-1"]

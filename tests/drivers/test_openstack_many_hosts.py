@@ -18,7 +18,7 @@ from tests.support.waiting import patience
 
 #: As many as tests of a moment can have; a few tests have ten times as many.
 HOSTS = 1_000
-#: How many hosts this Nova can describe before whoever asks gives up.
+#: How many hosts this Nova can describe before its client gives up.
 BEARABLE = 100
 TIMED_OUT = (504, {"message": "the gateway timed out"})
 
@@ -95,7 +95,7 @@ def test_each_page_has_its_own_time(cloud: FakeOpenStack):
 
 
 @pytest.mark.slow
-def test_a_page_that_hangs_keeps_no_other(cloud: FakeOpenStack):
+def test_a_hanging_page_delays_no_other_page(cloud: FakeOpenStack):
     ends = threading.Event()
 
     def hang(seen: Any) -> None:
@@ -148,7 +148,7 @@ def test_without_any_answer_the_check_fails_at_once(cloud: FakeOpenStack, driver
     assert len(markers_asked(cloud)) <= 8
 
 
-def test_a_host_where_a_page_began_may_go(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_host_that_began_a_page_may_disappear(cloud: FakeOpenStack, driver: OpenStackCloud):
     refs = registered(cloud)
     driver.check(HOST, refs)
     asked = [marker for marker in markers_asked(cloud) if marker is not None]

@@ -317,7 +317,7 @@ def test_a_server_of_another_project_is_refused(cloud: FakeOpenStack, driver: Op
 
 @pytest.mark.parametrize("refused", ["before it is woken", "when it is woken"])
 @pytest.mark.parametrize("has_room", [True, False])
-def test_a_server_whose_naming_was_refused_is_as_it_was(
+def test_a_server_refused_for_a_reservation_is_unchanged(
     cloud: FakeOpenStack, driver: OpenStackCloud, refused: str, has_room: bool
 ):
     [host] = registered(driver, cloud, 1)
@@ -398,7 +398,7 @@ def test_a_server_of_an_unconfirmed_hold_is_deleted(cloud: FakeOpenStack, driver
         pytest.param(HOLD, {"created": HOLD.start - timedelta(minutes=1)}, id="booted before"),
         pytest.param(HOLD, {"created": HOLD.end + timedelta(hours=1)}, id="booted long after"),
         pytest.param(None, {}, id="no hold"),
-        pytest.param(HOLD, {"project_id": NEIGHBOUR}, id="somebody else's"),
+        pytest.param(HOLD, {"project_id": NEIGHBOUR}, id="of another project"),
     ],
 )
 def test_false_marks_do_not_get_a_server_deleted(
@@ -542,7 +542,7 @@ def test_a_server_in_its_place_is_not_looked_for_among_all(cloud: FakeOpenStack,
     assert set(server.tags) == {"tenure:reserved", "tenure:lease=mine"}
 
 
-def test_a_shelved_server_is_known_by_its_state_whatever_status_is_shown(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_shelved_server_is_recognised_by_its_vm_state(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     order = wanted(host, server=server)
@@ -552,7 +552,7 @@ def test_a_shelved_server_is_known_by_its_state_whatever_status_is_shown(cloud: 
     assert server.status == "ACTIVE"
 
 
-def test_a_deletion_that_came_to_nothing_is_ordered_again(cloud: FakeOpenStack):
+def test_a_failed_deletion_is_ordered_again(cloud: FakeOpenStack):
     """The end of a lease whose server is on a host that died would wait for ever otherwise."""
     clock = SimulatedClock(datetime.now(UTC))
     with connect(options_of(cloud), clock=clock) as driver:

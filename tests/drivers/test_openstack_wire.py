@@ -168,7 +168,7 @@ class TestLimits:
             with cloud.trickling(), pytest.raises(CloudBusy, match="too long"):  # the socket's limit is never reached
                 driver.held(HOST)
 
-    def test_only_so_many_calls_are_made_at_once(self, cloud: FakeOpenStack):
+    def test_concurrent_calls_are_limited(self, cloud: FakeOpenStack):
         at_once, most, lock, crowded = 0, 0, threading.Lock(), threading.Event()
 
         def count(seen: Seen) -> None:

@@ -112,7 +112,7 @@ class TestReserving:
         assert len(members(cloud, POOL)) == 6
         assert zones(driver) == ZONES
 
-    def test_swaps_it_also_where_zones_are_no_facts(self, cloud: FakeOpenStack):
+    def test_swaps_the_zone_also_without_zones_as_facts(self, cloud: FakeOpenStack):
         with connect(options_of(cloud, az_aware=False)) as driver:
             driver.ensure_registered(HOST, ref(cloud, 1))
             driver.ensure_started(order(ref(cloud, 1)))
@@ -303,7 +303,7 @@ class TestDying:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("verb", ["start", "change", "end"])
-    def test_any_answer_may_be_lost(self, verb: str):
+    def test_lost_answers_change_no_result(self, verb: str):
         self._break_everywhere(verb, lose=True)
 
     def _break_everywhere(self, verb: str, *, undone: bool = False, lose: bool = False) -> None:
@@ -412,7 +412,7 @@ class TestReturning:
         assert _ended(driver, wanted)
         assert members(cloud, POOL) >= {"compute-1"}
 
-    def test_an_aggregate_without_its_zone_has_the_host_all_the_same(
+    def test_an_aggregate_without_its_zone_still_gets_the_host(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order, caplog: pytest.LogCaptureFixture
     ):
         rack = cloud.aggregate("rack-1")
@@ -508,7 +508,7 @@ class TestDrift:
         assert ended(driver, wanted).done
         assert homes(cloud) == HOMES
 
-    def test_it_is_back_before_it_is_in_general_use(
+    def test_a_host_is_back_in_its_zone_before_general_use(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, away: ResourceRef
     ):
         driver.ensure_unregistered(HOST, away)

@@ -58,7 +58,7 @@ def cloud(path: Path, clock: SimulatedClock, sleeper: Sleeper) -> Iterator[Simul
         yield cloud
 
 
-def test_latency_sleeps_as_often_as_asked(cloud: SimulatedCloud, sleeper: Sleeper):
+def test_latency_sleeps_for_the_requested_number_of_calls(cloud: SimulatedCloud, sleeper: Sleeper):
     cloud.inject(Fault(FaultKind.LATENCY, "check", seconds=2.5, count=2))
     for _ in range(3):
         cloud.check(HOST)
@@ -123,7 +123,7 @@ def test_a_fault_can_wait_for_effects(cloud: SimulatedCloud):
 
 
 def test_a_call_that_was_struck_changes_nothing_more(cloud: SimulatedCloud):
-    """Whatever the driver would still do on hearing of it: its process could as well have died."""
+    """The driver can change nothing after the fault, as if its process had died."""
     cloud.inject(Fault(FaultKind.REFUSED, "ensure_unregistered", after_effects=1))
     cloud.inject(Fault(FaultKind.REFUSED, "ensure_registered", after_effects=1))
     with pytest.raises(CloudRefused):
@@ -181,7 +181,7 @@ def test_a_blocked_call_stands_still_until_it_is_released(cloud: SimulatedCloud)
     assert cloud.world.groups()["r-1"].hosts == ("1",)
 
 
-def test_a_block_holds_as_many_calls_as_asked(cloud: SimulatedCloud):
+def test_a_block_holds_the_requested_number_of_calls(cloud: SimulatedCloud):
     cloud.inject(Fault(FaultKind.BLOCK, "check", count=2))
     with ThreadPoolExecutor() as pool:
         calls = [pool.submit(cloud.check, HOST) for _ in range(2)]

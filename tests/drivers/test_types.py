@@ -105,7 +105,7 @@ def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> No
             router.servers(order.ends_at)
 
 
-def test_the_engine_asks_the_driver_of_an_inventory_whatever_that_is(tmp_path: Path) -> None:
+def test_reservations_of_an_inventory_use_the_driver_of_its_type(tmp_path: Path) -> None:
     laboratory = Laboratory()
     with open_world(tmp_path) as world:
         parts = replace(world.service.parts, type_drivers={HOST: laboratory})

@@ -212,17 +212,17 @@ class TestHealth:
 
 
 class TestNotifications:
-    @pytest.mark.parametrize("what", ["down", "gone"])
+    @pytest.mark.parametrize("failure", ["down", "gone"])
     @pytest.mark.parametrize(
         "reported_health", [Health(False, "Disabled.", works=True), Health(True)], ids=["closed", "well"]
     )
-    def test_notifications_do_not_mend_a_failed_host(self, world: World, what: str, reported_health: Health):
+    def test_notifications_do_not_mend_a_failed_host(self, world: World, failure: str, reported_health: Health):
         """For instance when an operator disables or enables the service of a dead host."""
         lease = world.book(1, hours=10)
         world.engine.settle()
         [host] = world.hosts_of(lease.id)
         found = resource(world, host)
-        if what == "down":
+        if failure == "down":
             fail(world, host)
         else:
             world.cloud.world.remove_host(host)

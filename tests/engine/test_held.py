@@ -319,7 +319,7 @@ ONE_SERVER = ReservationRequest("virtual:server", {"vcpus": 1, "memory_mb": 512,
 
 @pytest.mark.parametrize("away", [timedelta(), 5 * HOUR], ids=["there", "away for hours"])
 @pytest.mark.parametrize("busy", [0, 20])
-def test_a_server_of_a_hold_that_ran_out_is_found_however_late_it_comes(world: World, away: timedelta, busy: int):
+def test_a_late_server_of_an_expired_hold_is_found(world: World, away: timedelta, busy: int):
     """The ledger remembers to look for it; the list of servers is not read."""
     world.cloud.world.add_host("general")
     lease = hold(world, ONE_SERVER, start=6, end=7)

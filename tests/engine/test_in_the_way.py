@@ -268,11 +268,11 @@ def test_many_waiting_starts_delay_no_other(tmp_path):
         assert {lease_of(world, lease.id).status for lease in (*following, own)} == {LeaseStatus.ACTIVE}
 
 
-@pytest.mark.parametrize("what", ["a late teardown", "a server of others"])
-def test_blocked_start_makes_plans_move(tmp_path: Path, what: str):
+@pytest.mark.parametrize("obstacle", ["a late teardown", "a server of others"])
+def test_blocked_start_makes_plans_move(tmp_path: Path, obstacle: str):
     """A new lease for the same time would get the host whose plan can move; the waiting lease comes first."""
     with open_world(tmp_path, hosts=3) as world:
-        before = world.reserve_on(1, reservation(1, 1)) if what == "a late teardown" else None
+        before = world.reserve_on(1, reservation(1, 1)) if obstacle == "a late teardown" else None
         running = world.reserve_on(3, reservation(1, 1), hours=2)
         world.engine.settle()
         lease = world.reserve_on(1, reservation(1, 1), start=1, hours=4)

@@ -158,7 +158,7 @@ def test_a_permanent_refusal_of_an_end_is_shown_and_tried_again(world: World):
     assert_all_in_pool(world)
 
 
-def test_a_deleted_lease_is_taken_back_for_as_long_as_it_takes(world: World):
+def test_the_cleanup_of_a_deleted_lease_is_retried_until_it_succeeds(world: World):
     lease = world.book(1, hours=9)
     world.engine.settle()
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_ended", count=20))

@@ -1,4 +1,4 @@
-"""Events of owners: notified once, in time, whatever happens to the lease and to the service."""
+"""Events of owners: notified once and in time, also after changes of the lease and outages of the service."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_events_are_judged_by_the_dates_of_the_same_change(world: World):
 
 
 @pytest.mark.parametrize("passed", [timedelta(0), HOUR])
-def test_a_change_that_the_cloud_refuses_leaves_the_events_as_they_were(
+def test_a_change_refused_by_the_cloud_leaves_the_events_unchanged(
     world: World, messages: list[Message], passed: timedelta
 ):
     lease = book(world, at(1, "half time"), at(2, "goes"), at(2.5, "says this"))
@@ -238,7 +238,7 @@ def test_events_are_removed_with_the_lease(world: World, messages: list[Message]
     assert words(messages) == []
 
 
-# --- whatever happens
+# --- outages, hanging clouds and killed managers
 
 
 def test_notification_neither_waits_nor_blocks(world: World, messages: list[Message]):

@@ -10,7 +10,7 @@ from tenure.engine.workers import Lane, Workers
 from tests.support.waiting import patience
 
 
-def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
+def test_an_event_is_never_attempted_twice_at_once_and_a_lane_limits_its_workers():
     workers, go, made = Workers(1), threading.Event(), []
 
     def attempt() -> None:

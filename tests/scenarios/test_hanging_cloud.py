@@ -45,12 +45,12 @@ class Site:
         self._port = port
 
     def call(
-        self, method: str, path: str, body: object = None, *, who: str = "owner", seconds: float | None = None
+        self, method: str, path: str, body: object = None, *, user: str = "owner", seconds: float | None = None
     ) -> tuple[int, Any]:
         """Return the status and the document; raise ``TimeoutError`` if there is no answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds or patience())
         headers = {
-            "X-Auth-Token": token_of(who),
+            "X-Auth-Token": token_of(user),
             "OpenStack-API-Version": "reservation 1.1",
             "Content-Type": "application/json",
         }
@@ -66,8 +66,8 @@ class Site:
         return self.call("GET", "/healthcheck", seconds=seconds)[0] == 200
 
 
-def token_of(who: str) -> str:
-    return f"token-of-{who}-0123456789"
+def token_of(user: str) -> str:
+    return f"token-of-{user}-0123456789"
 
 
 @contextmanager
@@ -86,8 +86,8 @@ def open_site(
         write_token_file(
             tokens,
             [
-                TokenUser(user.user_id, who, user.project_id, user.project_id, ROLES[user], token_of(who))
-                for who, user in users.items()
+                TokenUser(user.user_id, name, user.project_id, user.project_id, ROLES[user], token_of(name))
+                for name, user in users.items()
             ],
         )
         service = world.service
@@ -202,7 +202,7 @@ def test_hanging_registrations_leave_threads_for_other_requests(tmp_path: Path):
         site.world.cloud.world.ensure_hosts(1 + 2 * THREADS)
         hang(site, "look_up")
         calls = [
-            clients.submit(site.call, "POST", "/v1/os-hosts", {"name": str(index + 2)}, who="admin")
+            clients.submit(site.call, "POST", "/v1/os-hosts", {"name": str(index + 2)}, user="admin")
             for index in range(2 * THREADS)
         ]
         wait_for_answers(calls, 2 * THREADS - THREADS // 2)
@@ -212,7 +212,7 @@ def test_hanging_registrations_leave_threads_for_other_requests(tmp_path: Path):
         assert "too many requests wait" in refused[0][1]["error_message"]
         site.world.cloud.clear_faults()
         assert sorted(call.result()[0] for call in calls) == [201] * (THREADS // 2) + [503] * (len(refused))
-        assert len(site.call("GET", "/v1/os-hosts", who="admin")[1]["hosts"]) == 1 + THREADS // 2
+        assert len(site.call("GET", "/v1/os-hosts", user="admin")[1]["hosts"]) == 1 + THREADS // 2
 
 
 def test_delete_waits_for_an_end_in_progress(tmp_path: Path):

@@ -65,8 +65,8 @@ def hosts_in(lease: Values) -> list[list[str]]:
 
 def test_filter_gets_the_context_and_the_allocations(world: World, witness: Witness):
     lease = world.book(2, start=1, hours=2)
-    [(what, context, (asked,))] = witness.asked
-    assert what == "create"
+    [(operation, context, (asked,))] = witness.asked
+    assert operation == "create"
     assert context == {
         "user_id": OWNER.user_id,
         "project_id": OWNER.project_id,
@@ -111,8 +111,8 @@ def test_filters_judge_only_changes_of_dates_or_reservations(world: World, witne
     assert witness.asked == []
 
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
-    [(what, _, (current, new))] = witness.asked
-    assert what == "update"
+    [(operation, _, (current, new))] = witness.asked
+    assert operation == "update"
     assert new["end_date"] - current["end_date"] == HOUR
     assert hosts_in(new) == hosts_in(current)
     assert current["reservations"][0]["id"] == new["reservations"][0]["id"]

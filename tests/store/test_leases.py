@@ -120,7 +120,7 @@ ORDERS = {
 class TestPages:
     @pytest.fixture
     def leases(self, db: Database) -> list[Lease]:
-        """Many that are equal in whatever they are sorted by."""
+        """Many leases with equal values in the fields by which they are sorted."""
         made = [
             new_lease(
                 start=number % 3,

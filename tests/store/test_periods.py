@@ -53,7 +53,7 @@ def test_overlap_in_sql_and_in_python_agree(db: Database):
     agree()
 
 
-def test_times_are_kept_to_the_microsecond_whatever_the_zone_of_the_server(db: Database):
+def test_times_are_kept_to_the_microsecond_in_every_zone_of_the_server(db: Database):
     lease = add_lease(db)
 
     @given(

@@ -46,8 +46,8 @@ def wait_for_agreement(url: str, cloud: SimulatedCloud, *, seconds: float = SECO
     )
 
 
-def _differ(what: str, due: object, there: object) -> list[str]:
-    return [] if due == there else [f"{what}: the ledger says {due}, the cloud {there}"]
+def _differ(subject: str, due: object, there: object) -> list[str]:
+    return [] if due == there else [f"{subject}: the ledger says {due}, the cloud {there}"]
 
 
 def _of_hosts(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[str]:

@@ -83,7 +83,7 @@ class Traces:
                     in_zone[effect.host] += ZONE_CHANGES[effect.kind]
                 elif effect.kind not in REPEATED:
                     done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
-        assert {what: times for what, times in done.items() if times > 1} == {}
+        assert {effect: times for effect, times in done.items() if times > 1} == {}
         assert idle <= (not any(in_zone.values())), in_zone
 
 

@@ -70,7 +70,7 @@ class Credits:
 def filter_for(url: str, *, commits: bool = True, **options: object) -> ExternalServiceFilter:
     """Return Tenure's filter for the service at this URL."""
     conf = new_config()
-    commit = {f"{what}_endpoint": what.replace("_", "-") for what in ("commit_create", "commit_update")}
+    commit = {f"{call}_endpoint": call.replace("_", "-") for call in ("commit_create", "commit_update")}
     wanted = {"base_endpoint": f"{url}/v1/", "timeout": 5.0, **(commit if commits else {}), **options}
     for name, value in wanted.items():
         conf.set_override(f"external_service_{name}", value, group="enforcement")

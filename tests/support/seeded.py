@@ -48,7 +48,7 @@ def enrol(database: str, cloud: Cloud) -> dict[str, str]:
 
 
 def empty(database: str) -> None:
-    """Have a ledger forget everything, so that nobody has to take away one by one what the cloud does not have."""
+    """Empty a ledger, so that resources unknown to the cloud need not be removed one by one."""
     db = Database(database)
     try:
         with db.engine.begin() as connection:

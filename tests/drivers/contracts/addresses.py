@@ -157,7 +157,7 @@ class AddressContract:
         with pytest.raises(CloudRefused):
             rig.driver.look_up(FLOATING_IP, text.format(network=rig.network_id))
 
-    def test_lists_nothing_that_could_be_registered(self, rig: AddressRig):
+    def test_lists_no_addresses(self, rig: AddressRig):
         assert rig.driver.discover(FLOATING_IP) == []
         assert dict(rig.driver.check(FLOATING_IP)) == {}
 

@@ -158,7 +158,7 @@ class DriverContract:
             rig.driver.look_up(rig.resource_type, resource.name)
         assert rig.driver.look_up(rig.resource_type, resource.external_id).external_id == resource.external_id
 
-    def test_tells_the_health_of_everything(self, rig: Rig):
+    def test_checks_the_health_of_all_resources(self, rig: Rig):
         first, *others = rig.resources()
         rig.mark_down(first)
         health = rig.driver.check(rig.resource_type)

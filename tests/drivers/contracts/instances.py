@@ -517,7 +517,7 @@ class InstanceContract:
         assert flavor["extra_specs"]["affinity_id"] == group
         assert aggregate["metadata"]["affinity_id"] == group
 
-    def test_a_group_that_is_gone_is_made_anew(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_a_deleted_group_is_made_again(self, rig: InstanceRig, hosts: list[ResourceRef]):
         order = trusting(rig, instances(rig, hosts[0], affinity=True))
         first = rig.driver.ensure_started(order).effects["server_group_id"]
         assert drift_of(rig, [order], hosts[1:]) == []
@@ -533,7 +533,7 @@ class InstanceContract:
         assert drift_of(rig, [order], hosts[1:]) == []
 
     @pytest.mark.parametrize("trust", ["none", "broken"])
-    def test_no_group_stops_no_start(self, rig: InstanceRig, hosts: list[ResourceRef], trust: str):
+    def test_a_missing_group_stops_no_start(self, rig: InstanceRig, hosts: list[ResourceRef], trust: str):
         order = instances(rig, hosts[0], affinity=True)
         if trust == "broken":
             order = trusting(rig, order)

@@ -99,7 +99,7 @@ class VolumeContract:
         with pytest.raises(CloudNotFound):
             rig.driver.look_up(VOLUME, "elsewhere@lvm#lvm")
 
-    def test_a_type_says_to_which_pools_it_leads(self, rig: VolumeRig):
+    def test_a_volume_type_names_its_pools(self, rig: VolumeRig):
         caller = rig.caller(rig.owner)
         facts = rig.driver.fetch("volume_type", rig.volume_type, caller)
         assert facts["name"] == rig.volume_type

@@ -44,7 +44,9 @@ class FakeLimits:
     def _list_services(self, asked: Asked, caller: Caller) -> Answer:
         _only_services(caller)
         services = [{"id": SERVICE, "type": "reservation", "name": "tenure", "enabled": True}]
-        return 200, {"services": [one for one in services if asked.params.get("type") in (None, one["type"])]}
+        return 200, {
+            "services": [service for service in services if asked.params.get("type") in (None, service["type"])]
+        }
 
     def _list_endpoints(self, asked: Asked, caller: Caller) -> Answer:
         _only_services(caller)
@@ -70,7 +72,7 @@ class FakeLimits:
             {"id": uuid.uuid4().hex, **_scope(), "resource_name": name, "default_limit": limit, "description": None}
             for name, limit in self.registered.items()
         ]
-        return 200, {"registered_limits": [one for one in found if _is_about(asked, one)], "links": {}}
+        return 200, {"registered_limits": [limit for limit in found if _is_about(asked, limit)], "links": {}}
 
     def _list_limits(self, asked: Asked, caller: Caller) -> Answer:
         found = [
@@ -78,7 +80,7 @@ class FakeLimits:
             for (project, name), limit in self.limits.items()
             if {"admin", "service"} & caller.roles or project == caller.project_id
         ]
-        return 200, {"limits": [one for one in found if _is_about(asked, one)], "links": {}}
+        return 200, {"limits": [limit for limit in found if _is_about(asked, limit)], "links": {}}
 
     @property
     def routes(self) -> Sequence[Route]:
