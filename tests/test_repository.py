@@ -160,7 +160,7 @@ def test_text_ends_with_one_newline_and_lines_without_blanks():
 
 
 @pytest.mark.slow
-def test_every_entry_point_of_the_server_leads_to_something():
+def test_every_entry_point_of_the_server_can_be_loaded():
     project = pyproject()["project"]
     groups = [project["scripts"], *project["entry-points"].values()]
     targets = [target.partition(":") for group in groups for target in group.values()]
@@ -182,7 +182,7 @@ def test_the_guide_to_testing_lists_the_suites_that_there_are():
     assert suites_of_the_guide() == {suite.name for suite in find_suites(REPOSITORY, jobs=1)}
 
 
-def test_links_between_documents_lead_somewhere():
+def test_links_between_documents_have_targets():
     for page in (path for path in tracked_files() if path.suffix == ".md"):
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(REPOSITORY)}: {target}"

@@ -57,7 +57,7 @@ def test_without_a_hint_only_hosts_in_no_pool_are_open(aggregates: list[Aggregat
     assert decision.why is why
 
 
-def test_every_pool_that_a_hint_names_is_looked_at() -> None:
+def test_every_pool_named_by_a_hint_is_checked() -> None:
     aggregates = [reservation(OTHER, owner=LAB), reservation(MINE)]
     decision = decide(Request(BIO, (OTHER, MINE)), aggregates, Rules())
     assert decision.passes

@@ -94,7 +94,7 @@ def servers(api: Api) -> list[str]:
 LATER = {"name": "lease1", "start": "2030-01-1 11:00", "end": "2030-1-1 12:00"}
 
 
-def test_a_server_sleeps_until_its_lease_and_goes_with_it(api: Api, nova: Nova) -> None:
+def test_a_server_is_shelved_until_its_lease_starts_and_deleted_at_its_end(api: Api, nova: Nova) -> None:
     code, answer = nova.boot(LATER)
     assert code == 202, answer
     server_id = answer["server"]["id"]

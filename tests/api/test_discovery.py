@@ -47,7 +47,7 @@ def test_the_version_has_a_document(stranger: Api) -> None:
         assert result.json["version"]["id"] == "v1.0"
 
 
-def test_links_say_where_the_client_found_us(stranger: Api) -> None:
+def test_links_have_the_address_used_by_the_client(stranger: Api) -> None:
     def href(**how: object) -> str:
         link: str = stranger.get("/", **how).json["versions"][0]["links"][0]["href"]
         return link
@@ -59,7 +59,7 @@ def test_links_say_where_the_client_found_us(stranger: Api) -> None:
     assert href(headers=nonsense) == "http://falconframework.org/v1"
 
 
-def test_the_operator_may_say_where_we_are(tmp_path: Path) -> None:
+def test_the_operator_may_configure_the_address_in_links(tmp_path: Path) -> None:
     with open_api(tmp_path, hosts=0, public_url="https://cloud.example/reservation/") as api:
         link = api.get("/", headers={"X-Forwarded-Host": "elsewhere"}).json["versions"][0]["links"][0]
         assert link["href"] == "https://cloud.example/reservation/v1"

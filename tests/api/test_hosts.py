@@ -18,7 +18,7 @@ def shared_admin(shared_api: Api) -> Api:
     return shared_api.using("admin")
 
 
-def test_a_host_is_registered_changed_and_taken_back(admin: Api) -> None:
+def test_a_host_is_registered_changed_and_unregistered(admin: Api) -> None:
     admin.world.cloud.world.add_host("extra-1", facts={"vcpus": 8})
     made = admin.post("/v1/os-hosts", {"name": "extra-1", "gpu": True, "weight": 5, "vcpus": 99, "nothing": None})
     assert made.status_code == 201, made.text
@@ -176,7 +176,7 @@ def test_a_marker_that_names_no_host_is_refused(admin: Api, path: str) -> None:
         assert new.get(f"{path}?marker=4{more}").status_code == 200
 
 
-def test_a_list_does_not_go_on_behind_a_host_that_was_taken_back_meanwhile(admin: Api) -> None:
+def test_a_list_does_not_continue_after_an_unregistered_host(admin: Api) -> None:
     """It would not be known where: so the client learns that it must begin again."""
     new = admin.using(version="1.1")
     first = new.get("/v1/os-hosts?limit=2")
@@ -188,7 +188,7 @@ def test_a_list_does_not_go_on_behind_a_host_that_was_taken_back_meanwhile(admin
 
 
 @pytest.mark.parametrize("path", ["/v1/os-hosts", "/v1/os-hosts/allocations"])
-def test_a_long_list_at_1_0_is_whole_though_hosts_are_taken_back_meanwhile(tmp_path: Path, path: str) -> None:
+def test_a_long_list_at_1_0_is_complete_while_hosts_are_unregistered(tmp_path: Path, path: str) -> None:
     """It is sent as it is read, and hosts that it would have gone on after are no longer there."""
     with open_api(tmp_path, hosts=1003) as api:
         admin = api.using("admin")

@@ -22,7 +22,7 @@ def host_of(admin: Api, lease: dict[str, Any]) -> str:
     return str(host["id"])
 
 
-def test_a_host_says_why_it_takes_no_reservations(admin: Api) -> None:
+def test_a_host_shows_why_it_takes_no_reservations(admin: Api) -> None:
     host = admin.get("/v1/os-hosts/1").json["host"]
     well = {"enabled": True, "disabled_reason": None, "health": "well", "health_reason": None, "health_since": None}
     assert {name: host[name] for name in well} == well

@@ -64,7 +64,7 @@ def port(site: Site, public: str, demo: Session, undo: Undo) -> str:
     return made("port", network_id=network)
 
 
-def test_addresses_are_their_owners_for_as_long_as_the_lease_lasts(
+def test_addresses_belong_to_the_owner_during_the_lease(
     site: Site, public: str, port: str, demo: Session, other: Session
 ):
     register(site, public, FREE, TOO)
@@ -136,7 +136,7 @@ def quick(mending: Site) -> Iterator[Site]:
     mending.clear()
 
 
-def test_an_address_that_was_taken_away_comes_back(quick: Site, public: str, demo: Session):
+def test_a_deleted_address_comes_back(quick: Site, public: str, demo: Session):
     """The floating IP is deleted by mistake; the next comparison with the ledger makes it again."""
     site = quick
     register(site, public, FREE)

@@ -104,7 +104,7 @@ def status(site: Site, by: Session, server: Server) -> str:
     return str(answered(compute(site, by).get(f"/servers/{server.id}"), 200)["server"]["status"])
 
 
-def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_with_it(site: Site, demo: Session):
+def test_a_server_of_the_command_line_is_shelved_until_its_lease_and_deleted_with_it(site: Site, demo: Session):
     """By the clock; a server booted beside it without hints is left alone."""
     openstack = runner(site, "tenure", "openstack", "--os-compute-api-version", COMPUTE)
     wanted = json.dumps({"name": "lease1", "start": in_minutes(60), "end": in_minutes(120)})
@@ -276,7 +276,7 @@ def close_all_hosts(site: Site) -> None:
     site.register(*(name for name in HOSTS if name != RESERVED))
 
 
-def test_a_server_that_found_no_host_before_its_lease_is_confirmed_is_refused(site: Site, cloud: Cloud):
+def test_a_server_without_a_host_before_confirmation_is_refused(site: Site, cloud: Cloud):
     close_all_hosts(site)
     with deaf(site) as service:
         owner = cloud.session("demo")  # whose catalogue names it
@@ -297,9 +297,7 @@ def test_a_server_that_found_no_host_before_its_lease_is_confirmed_is_refused(si
     assert answered(site.api(owner, "1.2").get("/leases"), 200)["leases"] == []
 
 
-def test_a_server_that_finds_no_host_after_its_lease_was_confirmed_says_how_to_book_without_it(
-    site: Site, demo: Session
-):
+def test_a_server_without_a_host_after_confirmation_explains_how_to_book_without_a_server(site: Site, demo: Session):
     close_all_hosts(site)
     with hanging("nova-scheduler"):
         answer = boot(site, demo, {"start": moment(seconds=1800), "end": moment(seconds=3600)})

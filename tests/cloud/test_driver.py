@@ -40,7 +40,7 @@ EVERY_TIME: Final = frozenset(
         "test_discovers_everything_in_order",
         "test_a_registered_resource_is_closed_to_everybody",
         "test_a_start_opens_exactly_its_resources_to_the_owner_alone",
-        "test_foreign_servers_stop_a_start_and_live",
+        "test_foreign_servers_stop_a_start_and_survive",
         "test_a_start_that_broke_off_is_undone",
         "test_a_snapshot_makes_one_image_of_each_server",
         "test_an_end_deletes_the_servers_and_closes_the_resources",

@@ -174,7 +174,7 @@ def test_a_token_without_a_project_is_refused(site: Site, cloud: Cloud, keystone
 
 
 @pytest.mark.parametrize("fate", ["deleted", "without his role"])
-def test_a_lease_goes_on_to_its_end_without_its_owner(site: Site, cloud: Cloud, keystone: Keystone, fate: str):
+def test_a_lease_runs_to_its_end_without_its_owner(site: Site, cloud: Cloud, keystone: Keystone, fate: str):
     site.register("compute-1")
     owner, session = keystone.user("member", project="demo")
     lease = site.book(session, on="compute-1", seconds=3600)

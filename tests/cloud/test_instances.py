@@ -31,7 +31,7 @@ def assert_nothing_left(site: Site, lease: Lease) -> None:
 
 
 @pytest.mark.parametrize("kind", ["virtual:instance", "flavor:instance"])
-def test_instances_are_for_their_owner_as_many_as_there_are(site: Site, demo: Session, other: Session, kind: str):
+def test_only_the_owner_boots_instances_up_to_their_number(site: Site, demo: Session, other: Session, kind: str):
     """The hosts stay in the pool, closed to all other servers."""
     site.register(*HOSTS)
     asked = instances(2) if kind == "virtual:instance" else of_flavor(site, 2)

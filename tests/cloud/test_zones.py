@@ -227,7 +227,7 @@ def test_a_server_runs_in_the_zone_in_which_it_is_booted_for_a_lease(site: Site,
 
 
 @ours_only
-def test_a_server_that_sleeps_wakes_in_its_zone(site: Site, demo: Session):
+def test_a_shelved_server_is_woken_in_its_zone(site: Site, demo: Session):
     server: Server = site.nova.boot(demo, zone="west")
     assert server.place() == "compute-4"
     asked = {"resource_type": "virtual:server", "server_id": server.id, "availability_zone": "west"}

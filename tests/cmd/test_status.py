@@ -24,7 +24,7 @@ def check(site: Site, *, code: int) -> dict[str, tuple[int, str | None]]:
     return results
 
 
-def test_all_is_well(site: Site):
+def test_all_checks_pass(site: Site):
     with site.service(hosts=3):
         pass
     assert check(site, code=SUCCESS) == {

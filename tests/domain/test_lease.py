@@ -55,7 +55,7 @@ def test_every_status_can_be_reached():
     assert reached == set(LeaseStatus)
 
 
-def test_every_action_is_possible_somewhere():
+def test_every_action_is_possible_in_some_status():
     assert {action for _, action in NEXT} == set(Action)
 
 

@@ -6,7 +6,7 @@ from tenure.domain.shortfall import Shortfall, Stage
 STAGES = (Stage("reservable", 10), Stage("matching", 4), Stage("free", 1))
 
 
-def test_says_how_many_passed_each_stage():
+def test_names_the_number_of_resources_of_each_stage():
     shortfall = Shortfall("physical:host", "hosts", 3, STAGES)
     assert shortfall.message == (
         "Not enough hosts available: 3 asked for, 10 can be reserved, 4 match the properties asked for,"

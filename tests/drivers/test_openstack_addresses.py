@@ -195,7 +195,7 @@ class TestReserving:
             driver.ensure_started(wanted(network_id, FIRST))
         assert not isinstance(caught.value, ResourceOccupied)
 
-    def test_an_address_that_goes_at_the_last_moment_is_occupied(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_an_address_taken_at_the_last_moment_is_occupied(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
 
         def overtake(seen: Seen) -> None:
@@ -249,7 +249,7 @@ class TestReserving:
         driver.ensure_ended(wanted(network_id, FIRST))
         assert cloud.floating_ips == {}
 
-    def test_many_addresses_take_few_calls_to_look_at(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_checking_many_addresses_takes_few_calls(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.page = 7
         network_id = cloud.add_network(("203.0.113.0/24", [], None))
         cloud.address_quota = 200

@@ -94,7 +94,7 @@ def at_once(cloud: FakeOpenStack, *calls: Callable[[], T]) -> list[T]:
 
 
 class TestDescribing:
-    def test_a_host_as_nova_and_placement_know_it(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_a_host_has_the_facts_of_nova_and_placement(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         found = driver.look_up(HOST, "node-2.lab")
         assert found == next(host for host in driver.discover(HOST) if host.name == "node-2.lab")
         assert dict(found.facts) == {
@@ -417,7 +417,7 @@ class TestMoving:
         assert members(cloud, POOL) == {"compute-1"}
         assert cloud.aggregate(wanted.reservation_id) is None
 
-    def test_servers_on_a_strange_host_live(self, nova: str):
+    def test_servers_on_a_foreign_host_survive(self, nova: str):
         """A host in general use, with servers of the same project, is put into the reservation."""
         with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             (host,) = registered(driver, cloud, 1)
@@ -806,7 +806,7 @@ class TestTrusts:
 
 
 class TestDrift:
-    def test_is_looked_for_in_as_many_calls_for_any_number_of_orders(
+    def test_takes_the_same_number_of_calls_for_any_number_of_orders(
         self, cloud: FakeOpenStack, driver: OpenStackCloud
     ):
         hosts = registered(driver, cloud, 6)

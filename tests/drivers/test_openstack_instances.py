@@ -379,7 +379,7 @@ class TestFlavors:
         driver.ensure_started(wanted(host, units=1))
         assert set(cloud.servers) == {newest}
 
-    def test_others_with_access_are_locked_out(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_access_of_other_projects_to_a_flavor_is_removed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(wanted(host))
         cloud.flavors["r-1"].projects |= {NEIGHBOUR, "a-third"}

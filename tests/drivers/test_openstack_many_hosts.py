@@ -70,14 +70,14 @@ def registered(cloud: FakeOpenStack) -> list[ResourceRef]:
     return [ResourceRef(host.id, host.name) for host in cloud.hosts.values()]
 
 
-def test_the_health_of_many_hosts_is_known(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_the_health_of_many_hosts_is_checked(cloud: FakeOpenStack, driver: OpenStackCloud):
     healths = driver.check(HOST, iter(registered(cloud)))
     assert len(healths) == HOSTS
     assert set(healths.values()) == {Health(True)}
 
 
 @pytest.mark.slow
-def test_ten_thousand_hosts_are_no_trouble():
+def test_ten_thousand_hosts_are_discovered_and_checked():
     with FakeOpenStack(hosts=10_000) as cloud, connect(options_of(cloud)) as driver:
         cloud.instead = lambda seen: TIMED_OUT if size_of(seen) > BEARABLE else None
         assert len(driver.discover(HOST)) == 10_000

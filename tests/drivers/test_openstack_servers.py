@@ -244,7 +244,7 @@ def test_a_server_that_is_stopped_leaves_its_reserved_host(cloud: FakeOpenStack,
     assert (server.status, server.host == reserved, server.metadata) == ("SHUTOFF", False, {})
 
 
-def test_a_server_that_has_nowhere_to_go_when_it_is_stopped_is_shelved(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_stopped_server_without_another_host_is_shelved(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     order = wanted(host, server=server, at_end="stop")
@@ -338,7 +338,7 @@ def test_a_server_refused_for_a_reservation_is_unchanged(
     assert driver.ensure_started(replace(before, withdrawn=named.parameters)).done
 
 
-def test_a_server_says_when_its_lease_ends(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_server_shows_the_end_of_its_lease(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     order = wanted(host, server=server)
@@ -420,7 +420,7 @@ def test_the_end_of_a_lease_deletes_only_its_own_server(cloud: FakeOpenStack, dr
     assert (server.id in cloud.servers, liar.id in cloud.servers) == (False, True)
 
 
-def test_servers_that_are_not_reserved_are_not_even_read(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_servers_without_reservation_are_not_read(cloud: FakeOpenStack, driver: OpenStackCloud):
     for _ in range(20):
         boot(cloud)
     marked(cloud)
@@ -444,7 +444,7 @@ def test_the_end_of_a_lease_spares_an_unadopted_server(cloud: FakeOpenStack, dri
     assert (server.status, server.metadata) == ("ACTIVE", {"mine": "too"})
 
 
-def test_a_server_that_is_kept_shelved_is_not_held_for_ever(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_server_shelved_at_the_end_is_not_held(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
     order = wanted(server=server, at_end="shelve")
     until_done(driver.ensure_prepared, order)
@@ -527,7 +527,7 @@ def test_recent_servers_are_listed_except_reserved_ones(cloud: FakeOpenStack, dr
     assert [server.server_id for server in found.values() if server.is_gone] == [gone.id]
 
 
-def test_a_server_in_its_place_is_not_looked_for_among_all(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_a_server_in_its_place_is_not_listed_as_held(cloud: FakeOpenStack, driver: OpenStackCloud):
     """Where each server has a lease of itself these are all servers of the cloud."""
     registered(driver, cloud, 1)
     server = boot(cloud)

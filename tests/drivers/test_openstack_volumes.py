@@ -127,7 +127,7 @@ def test_a_type_may_lead_to_several_pools(rig: FakeVolumeRig):
     assert pools == ["storage@fast#nvme", "storage@slow#disk"]
 
 
-def test_a_pool_without_an_end_is_as_large_as_can_be_said(rig: FakeVolumeRig):
+def test_a_pool_of_infinite_size_has_the_largest_capacity(rig: FakeVolumeRig):
     assert rig.driver.look_up(VOLUME, "storage@slow#disk").capacity["DISK_GB"] == 2**31 - 1
 
 

@@ -295,7 +295,7 @@ class TestDying:
 
     @pytest.mark.parametrize("undone", [False, True], ids=["completed", "undone"])
     @pytest.mark.parametrize("verb", ["start", pytest.param("change", marks=pytest.mark.slow)])
-    def test_no_zone_is_lost_whenever_it_happens(self, verb: str, undone: bool):
+    def test_no_zone_is_lost_at_any_moment(self, verb: str, undone: bool):
         self._break_everywhere(verb, undone=undone)
 
     def test_no_zone_is_lost_when_an_end_breaks_off(self):
@@ -402,7 +402,7 @@ class TestReturning:
         assert members(cloud, POOL) >= {"compute-1"}
         assert [text for text in caplog.messages if "compute-1" in text and str(rack.number) in text]
 
-    def test_an_aggregate_that_goes_meanwhile(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+    def test_an_aggregate_deleted_during_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
         def vanish(seen: Seen) -> None:
             rack = cloud.aggregate("rack-1")
             if rack is not None and _is_move(cloud, seen, "add_host", "rack-1"):

@@ -300,7 +300,7 @@ def test_a_server_that_is_deleted_while_its_image_is_saved_loses_it(cloud: Simul
     assert [image.status for image in cloud.world.images()] == [ImageStatus.LOST]
 
 
-def test_a_file_of_something_else_is_not_touched(tmp_path: Path):
+def test_a_file_of_another_program_is_unchanged(tmp_path: Path):
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE precious (id)")

@@ -133,7 +133,7 @@ def test_a_call_that_was_struck_changes_nothing_more(cloud: SimulatedCloud):
     assert "1" in cloud.world.pool()
 
 
-def test_a_lost_reply_is_of_a_call_that_did_everything(cloud: SimulatedCloud):
+def test_a_call_with_a_lost_reply_has_all_its_effects(cloud: SimulatedCloud):
     cloud.inject(Fault(FaultKind.LOST_REPLY, "ensure_started"))
     with pytest.raises(CloudBusy, match="lost reply"):
         cloud.ensure_started(order_of(*HOSTS, resource_type=HOST))

@@ -54,7 +54,7 @@ def test_a_request_through_one_process_is_seen_through_another(path: Path):
     assert pools(first) == []
 
 
-def test_numbers_are_given_once_however_many_processes_there_are(path: Path):
+def test_each_number_is_given_once_across_processes(path: Path):
     first, second = OpenStack(path), OpenStack(path)
     numbers: list[int] = []
     for cloud in (first, second, first):

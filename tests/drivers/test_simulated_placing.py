@@ -167,7 +167,7 @@ def test_a_host_that_is_down_takes_nothing(cloud: SimulatedCloud):
 
 
 @pytest.mark.parametrize(("affinity", "hosts"), [(True, ["1", "1"]), (False, ["1", "2"])])
-def test_servers_lie_as_their_group_says(cloud: SimulatedCloud, affinity: bool, hosts: list[str]):
+def test_servers_are_placed_by_the_policy_of_their_group(cloud: SimulatedCloud, affinity: bool, hosts: list[str]):
     group = cloud.ensure_started(reserved(cloud, "1", "2", units=2, affinity=affinity)).effects["server_group_id"]
     assert isinstance(group, str)
     booted = [cloud.world.instances.boot(OWNER, "r-1", group=group) for _ in range(2)]
@@ -240,7 +240,7 @@ def test_any_leftover_of_a_reservation_is_found(cloud: SimulatedCloud):
     assert list(cloud.held(HOST)) == []
 
 
-def test_an_address_with_our_mark_in_a_strange_project_is_given_to_its_owner(cloud: SimulatedCloud):
+def test_a_marked_address_in_another_project_is_given_to_its_owner(cloud: SimulatedCloud):
     world = cloud.world.addresses
     found = cloud.look_up("virtual:floatingip", f"{world.public}/203.0.113.10")
     address = ResourceRef(found.external_id, found.name)

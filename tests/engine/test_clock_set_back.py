@@ -36,7 +36,7 @@ def health(world: World) -> ResourceHealth:
     return world.resources.get(ADMIN, HOST, "1").health
 
 
-def test_a_host_that_fails_is_noticed_at_once(world: World):
+def test_a_failed_host_is_detected_at_once(world: World):
     for host_health in (HostHealth.DOWN, HostHealth.UP):
         world.cloud.world.mark_host("sim-host-001", host_health)
         world.service.health_check.run()

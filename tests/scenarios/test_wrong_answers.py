@@ -138,7 +138,7 @@ def test_hosts_that_are_down_are_not_booked(api: Api):
     book(api, instances(1, vcpus=VCPUS))
 
 
-def test_changes_of_registered_hosts_are_noticed(api: Api):
+def test_changes_of_registered_hosts_are_detected(api: Api):
     """The fault: the inventory and traits of a host stayed as they were at its registration."""
     assert is_refused(api, instances(5, vcpus=VCPUS))
     assert ask(api, {**FLAVORS, "flavor_id": "5"}).status_code == 201

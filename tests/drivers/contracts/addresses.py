@@ -356,7 +356,7 @@ class AddressContract:
         assert all(drift.resource is None or drift.resource.name in drift.what for drift in drifts)
         return [(drift.reservation_id, drift.resource.name if drift.resource else None) for drift in drifts]
 
-    def test_sees_no_drift_where_all_is_well(self, rig: AddressRig):
+    def test_sees_no_drift_in_a_correct_state(self, rig: AddressRig):
         first, second = addressed(rig, rig.addresses[0]), addressed(rig, *rig.addresses[1:3], reservation_id="r-2")
         for order in (first, second):
             rig.driver.ensure_started(order)

@@ -304,7 +304,7 @@ class DriverContract:
         assert finished(rig, lambda: rig.driver.ensure_started(smaller)).done
         assert rig.boot(hosts[0], rig.owner, "r-1") is None
 
-    def test_foreign_servers_stop_a_start_and_live(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_foreign_servers_stop_a_start_and_survive(self, rig: Rig, hosts: list[ResourceRef]):
         foreign = {rig.force(hosts[1], rig.neighbour), rig.force(hosts[1], rig.owner)}
         before = rig.effects()
         with pytest.raises(ResourceOccupied) as caught:
@@ -588,7 +588,7 @@ class DriverContract:
 
     # Drift
 
-    def test_sees_no_drift_where_all_is_well(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_sees_no_drift_in_a_correct_state(self, rig: Rig, hosts: list[ResourceRef]):
         assert drift_of(rig, [], hosts) == []
         first, second = ordered(rig, hosts[0]), ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)
         for order in (first, second):
@@ -629,7 +629,7 @@ class DriverContract:
         assert rig.boot(hosts[0], rig.neighbour, "r-1") is None
         assert rig.boot(hosts[0], rig.owner, "r-1")
 
-    def test_sees_a_strange_resource_in_a_group_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_sees_a_foreign_resource_in_a_group_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
         order = ordered(rig, hosts[0])
         rig.driver.ensure_started(order)
         rig.put_in(hosts[1], order)

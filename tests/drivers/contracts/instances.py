@@ -415,7 +415,7 @@ class InstanceContract:
         assert finished(rig, lambda: rig.driver.ensure_started(moved)).done
         assert hosts[0].external_id not in rig.units("r-1")
 
-    def test_servers_of_others_live(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_servers_of_others_survive(self, rig: InstanceRig, hosts: list[ResourceRef]):
         foreign = {rig.force(hosts[0], rig.neighbour), rig.force(hosts[1], rig.owner)}
         order = instances(rig, *hosts[:2])
         rig.driver.ensure_started(order)
@@ -497,7 +497,7 @@ class InstanceContract:
 
     # Groups
 
-    def test_servers_lie_as_the_group_says(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_servers_are_placed_by_the_policy_of_their_group(self, rig: InstanceRig, hosts: list[ResourceRef]):
         for reservation_id, affinity in (("r-1", True), ("r-2", False)):
             order = instances(rig, *hosts[:2], units=2, reservation_id=reservation_id, affinity=affinity)
             group = rig.driver.ensure_started(trusting(rig, order)).effects["server_group_id"]
@@ -668,7 +668,7 @@ class InstanceContract:
 
     # Drift
 
-    def test_sees_no_drift_where_all_is_well(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_sees_no_drift_in_a_correct_state(self, rig: InstanceRig, hosts: list[ResourceRef]):
         first = trusting(rig, instances(rig, *hosts[:2], units=2, affinity=False))
         second = of_flavor(rig, instances(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
         whole = order_of(hosts[2], reservation_id="r-3", project_id=rig.owner, resource_type=rig.resource_type)

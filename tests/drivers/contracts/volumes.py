@@ -109,7 +109,7 @@ class VolumeContract:
         with pytest.raises(CloudNotFound):
             rig.driver.fetch("volume_type", "unknown", caller)
 
-    def test_a_pool_is_well_while_it_is_there(self, rig: VolumeRig):
+    def test_an_existing_pool_is_healthy(self, rig: VolumeRig):
         there, gone = ResourceRef(pool_id(rig.pool), rig.pool), ResourceRef(pool_id("a@b#c"), "a@b#c")
         healths = rig.driver.check(VOLUME, [there, gone])
         assert healths[there.external_id].well
