@@ -1,4 +1,4 @@
-"""The bench runs, and what it says of the number of SQL statements holds in small clouds already."""
+"""The bench runs, and its numbers of SQL statements hold in small clouds too."""
 
 from __future__ import annotations
 

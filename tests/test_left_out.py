@@ -1,4 +1,4 @@
-"""A run says what it left out."""
+"""A run names the tests that it left out."""
 
 from __future__ import annotations
 

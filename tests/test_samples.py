@@ -1,4 +1,4 @@
-"""The sample in ``etc`` says what the options are now, and oslo.policy's tool what the policy rules are."""
+"""The sample in ``etc`` lists the current options, and oslo.policy's tool lists the policy rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input to every endpoint, at both versions: a 4xx that names what is wrong, and the database stays as it is.
+"""Bad input to every endpoint, at both versions: a 4xx that names the wrong field, and an unchanged database.
 
 Each endpoint has a list of its fields, with a kind each, and a list of what is wrong in other ways. Every value of
 ``WRONG`` is tried in every field of its kind. From 1.1 on ``field`` says where the mistake is. 1.0 has Blazar's texts,

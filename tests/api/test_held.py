@@ -1,4 +1,4 @@
-"""Leases that are held until they are confirmed, from 1.2 on; and what older versions see of them."""
+"""Leases that are held until they are confirmed, from 1.2 on, and as older versions see them."""
 
 from __future__ import annotations
 

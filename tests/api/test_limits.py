@@ -1,4 +1,4 @@
-"""What a project may have booked, and what it has, on the wire."""
+"""Limits and usage of a project, on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of what the API may ask of the manager is what it asks, and what the manager can do."""
+"""The listed operations equal the calls of the API, and the operations of the manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that owners define, from 1.2 on; and what older versions see of them."""
+"""Events that owners define, from 1.2 on, and as older versions see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README and the guides for people who book say can be typed, from the first command to the last."""
+"""Every command of the README and of the guides for users works, from the first to the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own clients against an API behind TLS: which certificates they accept, and what they say where they do not."""
+"""Our own clients against an API behind TLS: accepted certificates, and errors about others."""
 
 from __future__ import annotations
 

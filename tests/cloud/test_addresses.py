@@ -1,4 +1,4 @@
-"""Reservations of floating IPs, as Neutron and those who use them see them, from the start to the end."""
+"""Reservations of floating IPs, as Neutron and their users see them, from the start to the end."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class RealRig:
 
     add_namesake = remove
 
-    # What others do to aggregates
+    # Changes of aggregates by others
 
     def take_out(self, resource: ResourceRef) -> None:
         for aggregate in self._aggregates():
@@ -298,7 +298,7 @@ class TestOpenStackCloud(DriverContract):
         """The aggregate, its owner, and for each host two moves."""
         return 2 + 2 * resources
 
-    # What Nova cannot be made to do.
+    # Faults that a real Nova cannot simulate.
     test_refuses_a_name_that_fits_several = None  # type: ignore[assignment]
     test_a_resource_that_is_gone_counts_as_given_back = None  # type: ignore[assignment]
     test_a_start_hands_over_all_hosts_except_missing_ones = None  # type: ignore[assignment]

@@ -52,7 +52,7 @@ trap 'echo "FAILED: $BASH_COMMAND" >&2; tail -n 60 "$SANDBOX"/log/* >&2' ERR
 """
 
 SYSTEMCTL = """#!/bin/bash
-# What systemd does with simple units, where it does not run.
+# Replaces systemd for simple units where it does not run.
 set -eu
 verb=$1; shift
 for unit; do

@@ -1,4 +1,4 @@
-"""A real region and a simulated one under one Tenure: a lease over both, and what becomes of it where one fails."""
+"""A real region and a simulated one under one Tenure: a lease over both, also when a region fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The testbed is what its guide says; other tests of a real cloud build on that."""
+"""The testbed is as its guide describes it; other tests of a real cloud rely on that."""
 
 from __future__ import annotations
 

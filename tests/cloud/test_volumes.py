@@ -1,4 +1,4 @@
-"""Reservations of volumes, as Cinder and those who use them see them, from the start to the end and after it."""
+"""Reservations of volumes, as Cinder and their users see them, from the start to the end and after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two availability zones: what is booked in one lands there, and every host is in its own again when it is over.
+"""Two availability zones: a booking in a zone runs there, and every host returns to its own zone afterwards.
 
 With our filter in Nova's scheduler, and with Blazar's, which lets no server wake on a reserved host. One host of each
 zone can be reserved, and one is in general use.

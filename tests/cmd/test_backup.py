@@ -139,7 +139,7 @@ def test_managers_catch_up_after_a_restore(site: Site, tmp_path: Path, kind: str
         assert statuses == ["ACTIVE", "TERMINATED", "ACTIVE", "ACTIVE", "PENDING"]
         assert ends_before_starts(world, seen, ending, due)
 
-        # What the page says that a dump does not know.
+        # The steps of the page for data that is not in a dump.
         with pytest.raises(NotFound):
             world.leases.get(OWNER, lost.id)
         world.service.repair.run()

@@ -119,7 +119,7 @@ def test_program_is_installed(site: Site):
     assert (done.returncode, done.stdout, done.stderr) == (0, "no schema\n", "")
 
 
-# What cannot work
+# Invalid databases and clouds
 
 PASSWORD = "hunter2"
 

@@ -419,7 +419,7 @@ def test_projects_have_limits_that_the_operator_sets(tmp_path: Path):
         assert status == 201, lease
         path = f"/leases/{lease['id']}"
         assert service.caller("demo").call("DELETE", path)[0] in {200, 204}
-        # What is being taken back still counts.
+        # Resources of an ending lease still count.
         wait_for("the lease to be gone", lambda: service.caller("demo").call("GET", path)[0] == 404)
     limits = yaml.safe_load((data / "limits.yaml").read_text())
     assert limits["limits"]["hosts"] > 0

@@ -1,4 +1,4 @@
-"""What schemathesis cannot know of the API: which valid requests may be refused, and what a sensible lease is."""
+"""Knowledge of the API for schemathesis: valid requests that may be refused, and sensible leases."""
 
 from __future__ import annotations
 

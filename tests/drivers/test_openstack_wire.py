@@ -1,4 +1,4 @@
-"""How the driver of OpenStack clouds talks: logins, limits, errors, and what it tells of its calls."""
+"""Requests of the driver of OpenStack clouds: logins, limits, errors, and reports of calls."""
 
 from __future__ import annotations
 

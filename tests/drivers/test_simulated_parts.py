@@ -1,4 +1,4 @@
-"""However verbs, faults, strangers and threads are mixed: reservations of parts of hosts get what they are to have."""
+"""Random verbs, faults, foreign servers and threads: reservations of parts of hosts get all their units."""
 
 from __future__ import annotations
 

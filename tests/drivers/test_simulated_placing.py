@@ -1,4 +1,4 @@
-"""Who may boot what where in the simulated cloud: as Nova decides with Placement."""
+"""Placement of servers in the simulated cloud, by users, flavors and hosts, as Nova and Placement decide."""
 
 from __future__ import annotations
 

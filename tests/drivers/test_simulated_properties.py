@@ -1,4 +1,4 @@
-"""However verbs, faults and restarts are mixed: what is asked for last is what is there in the end."""
+"""Random sequences of verbs, faults and restarts: the cloud ends in the state of the last order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers that types bring along, beside those of the cloud."""
+"""Drivers of third-party types, beside the drivers of the cloud."""
 
 from __future__ import annotations
 

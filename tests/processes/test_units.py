@@ -1,4 +1,4 @@
-"""The units of systemd, run by systemd: what they say a process may do is all that it needs, and no more.
+"""The units of systemd, run by systemd: they permit a process all that it needs, and no more.
 
 systemd boots in a container of its own, from the programs of this machine and a folder for everything else. What the
 operators' guide has typed is typed there. Nova and Keystone are small ones on loopback.

@@ -1,4 +1,4 @@
-"""Notifications: those for consumers of leases, and those from Nova."""
+"""Notifications to consumers of leases, and notifications from Nova."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concurrent requests with filters: each gets what was judged for it, and is judged once."""
+"""Concurrent requests with filters: each books exactly its judged allocations, and is judged once."""
 
 from __future__ import annotations
 

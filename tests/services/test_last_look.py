@@ -1,4 +1,4 @@
-"""The check before a commit refuses nothing that fits: it checks only what the transaction has allocated."""
+"""The check before a commit refuses no fitting request: it checks only allocations of its transaction."""
 
 from __future__ import annotations
 

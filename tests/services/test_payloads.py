@@ -1,4 +1,4 @@
-"""The payloads of events: what earlier releases have stored is read, and what is stored can be read by them."""
+"""The payloads of events are compatible with earlier releases in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas whose limits Keystone keeps: whose they are, what is refused, and what Keystone's absence does."""
+"""Quotas with limits in Keystone: their projects, refusals, and an unavailable Keystone."""
 
 from __future__ import annotations
 

@@ -195,14 +195,14 @@ def test_message_that_changed_since_the_query_is_not_taken(db: Database):
     """On SQLite no other transaction can change it in between, so this one does."""
     add(db, ("a", "a1"), ("b", "b1"))
 
-    def take_what_changes(tx: Transaction) -> list[Message]:
+    def take_changing_messages(tx: Transaction) -> list[Message]:
         postpone = text("UPDATE outbox SET ready_at = :later WHERE topic = 'a1'").bindparams(
             bindparam("later", LATER, UtcDateTime())
         )
         before_a_claim_is_written(tx, lambda: tx.session.execute(postpone))
         return tx.outbox.take(NOW, until=NOW + 60 * SECOND, limit=9)
 
-    assert topics(db.write(take_what_changes)) == ["b1"]
+    assert topics(db.write(take_changing_messages)) == ["b1"]
     [changed] = take(db, LATER, limit=1)
     assert (changed.topic, changed.attempts) == ("a1", 1)
 

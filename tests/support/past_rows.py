@@ -1,4 +1,4 @@
-"""A row in every table of each past schema: what a deployment of that time holds when it is upgraded.
+"""A row in every table of each past schema: the data of a deployment of that time before an upgrade.
 
 The rows are those that the code of the time wrote for hosts and their leases. Each is written with all columns that
 there have ever been; ``insert_rows`` leaves out the columns and the tables that a revision does not have yet. A change

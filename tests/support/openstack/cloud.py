@@ -116,7 +116,7 @@ class FakeOpenStack(OpenStack):
         self._completes.set()
         self._server.stop()
 
-    # What others do
+    # Changes by others
 
     def name_address(self, url: str) -> None:
         """Have the catalogue say that all services are there, such as behind a proxy."""

@@ -1,4 +1,4 @@
-"""The small OpenStack's unified limits: what Keystone keeps of how much projects may have."""
+"""The small OpenStack's unified limits: the limits of projects in Keystone."""
 
 from __future__ import annotations
 
