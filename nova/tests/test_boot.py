@@ -182,7 +182,7 @@ def shown(server: dict[str, Any], *, reserved: bool) -> dict[str, Any]:
     return dict(shown)
 
 
-def test_a_server_that_sleeps_until_its_lease_is_shown_as_reserved_if_wanted() -> None:
+def test_a_server_shelved_until_its_lease_is_shown_as_reserved_if_configured() -> None:
     server = {"status": "SHELVED_OFFLOADED", "metadata": MARKS}
     assert shown(server, reserved=True)["status"] == "RESERVED"
     assert shown(server, reserved=False) == server

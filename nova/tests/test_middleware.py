@@ -400,7 +400,7 @@ def test_a_server_that_cannot_be_reserved_is_given_up_at_once(nova: Nova, tenure
 
 
 @pytest.mark.parametrize("has_fault", [True, False])
-def test_a_server_that_found_no_host_is_refused_with_the_way_to_book_without_it(
+def test_a_server_without_a_host_is_refused_with_advice_to_book_without_a_server(
     nova: Nova, tenure: Tenure, has_fault: bool
 ) -> None:
     tenure.answers["confirm"] = [(409, {"error_message": "The server is in ERROR."})]
@@ -414,7 +414,7 @@ def test_a_server_that_found_no_host_is_refused_with_the_way_to_book_without_it(
 
 
 @pytest.mark.parametrize("path", ["/0f1e2d/servers", "/0f1e2d/servers/", "/0f1e2d/os-volumes_boot"])
-def test_a_server_that_its_owner_may_not_delete_is_left_to_the_service(nova: Nova, tenure: Tenure, path: str) -> None:
+def test_a_server_undeletable_for_its_owner_is_left_to_the_service(nova: Nova, tenure: Tenure, path: str) -> None:
     tenure.answers["confirm"] = [(409, {"error_message": "It is another lease's."})]
     nova.status_of_deletion = "403 Forbidden"
     status, answer = boot(nova, tenure, path=path)

@@ -286,7 +286,7 @@ def test_fields_required_by_blazar_can_be_absent(api: Api) -> None:
     assert (shown[1]["affinity"], shown[2]["required_floatingips"]) == (None, [])
 
 
-def test_a_reservation_of_a_type_that_is_not_installed_any_more_is_shown(api: Api) -> None:
+def test_a_reservation_of_an_uninstalled_type_is_shown(api: Api) -> None:
     api.register_address()
     lease = api.book(reservations=[{**ADDRESSES, "required_floatingips": [ADDRESS]}])
     [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items

@@ -385,7 +385,7 @@ def test_preemptible_servers_cannot_be_reserved(api: Api) -> None:
 
 
 @pytest.mark.parametrize("effects", [1, 2, 3])
-def test_a_server_that_is_named_and_refused_runs_on_as_before(api: Api, effects: int) -> None:
+def test_a_server_refused_for_a_reservation_runs_on(api: Api, effects: int) -> None:
     lease = book(api, flavor_id=TINY)
     pass_hours(api, 1.5)
     server_id = boot(api)
@@ -404,7 +404,7 @@ def test_a_server_that_is_named_and_refused_runs_on_as_before(api: Api, effects:
     assert found(api, server_id).host == after.host
 
 
-def test_a_server_that_is_named_and_refused_is_free_for_another_lease(api: Api) -> None:
+def test_a_server_refused_for_a_reservation_is_free_for_another_lease(api: Api) -> None:
     lease = book(api, flavor_id=TINY, hours=5)
     pass_hours(api, 1.5)
     server_id = boot(api)
@@ -422,7 +422,7 @@ def test_a_server_is_named_once_in_a_lease(api: Api) -> None:
     assert "named twice" in refused.json["error_message"]
 
 
-def test_a_server_shows_when_its_lease_ends_also_when_that_changes(api: Api) -> None:
+def test_a_server_shows_the_current_end_of_its_lease(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id)
     assert found(api, server_id).metadata["tenure:ends_at"] == lease["end_date"]

@@ -222,9 +222,7 @@ def test_a_lease_that_is_extended_keeps_its_servers(site: Site, demo: Session):
     assert_given_back(site, lease, "compute-1")
 
 
-def test_a_server_that_was_forced_onto_a_free_host_sends_the_start_to_another(
-    site: Site, demo: Session, admin: Session
-):
+def test_a_server_forced_onto_a_free_host_moves_the_start_to_another_host(site: Site, demo: Session, admin: Session):
     site.register("compute-1", "compute-2")
     forced = site.nova.boot(admin, zone="nova:compute-1")
     assert forced.place() == "compute-1"

@@ -230,7 +230,7 @@ def give_up(site: Site) -> None:
         assert changed.rowcount == 1
 
 
-def test_notifications_that_were_given_up_are_shown_and_tried_again(site: Site):
+def test_abandoned_notifications_are_shown_and_retried(site: Site):
     with site.service(hosts=1) as service:
         soon = datetime.now(UTC) + timedelta(hours=1)
         request = LeaseRequest(

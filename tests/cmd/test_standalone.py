@@ -464,7 +464,7 @@ def test_limits_are_written_whole_or_not_at_all(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["limits.yaml"]
 
 
-def test_a_message_that_was_under_way_is_delivered_at_the_next_start(tmp_path: Path):
+def test_an_interrupted_delivery_is_completed_at_the_next_start(tmp_path: Path):
     data = tmp_path / "data"
     with standalone(data) as service:
         status, lease = service.caller("demo").book(seconds=3600)

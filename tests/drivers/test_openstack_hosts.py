@@ -236,7 +236,7 @@ class TestRegistering:
             driver.ensure_registered(HOST, ref(cloud, 1))
         assert members(cloud, POOL) == set()
 
-    def test_a_provider_that_is_gone_comes_back_also_under_a_host_in_use(
+    def test_a_deleted_provider_is_made_again_also_under_a_host_in_use(
         self, cloud: FakeOpenStack, driver: OpenStackCloud
     ):
         held, free = registered(driver, cloud, 2)

@@ -124,9 +124,7 @@ def test_pages_come_side_by_side(cloud: FakeOpenStack, driver: OpenStackCloud):
     assert not together.broken
 
 
-def test_hosts_on_a_page_that_does_not_arrive_are_unknown_and_all_others_known(
-    cloud: FakeOpenStack, driver: OpenStackCloud
-):
+def test_only_the_hosts_of_a_missing_page_are_unknown(cloud: FakeOpenStack, driver: OpenStackCloud):
     lose_page_after(cloud, "500")
     healths = driver.check(HOST, registered(cloud))
     assert set(healths) == {host.id for host in cloud.hosts.values()}

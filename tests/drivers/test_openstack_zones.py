@@ -422,9 +422,7 @@ class TestReturning:
         assert homes(cloud) == HOMES
         assert [text for text in caplog.messages if "compute-1" in text and "rack-1" in text]
 
-    def test_an_aggregate_that_is_called_otherwise_or_in_another_zone(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order
-    ):
+    def test_an_aggregate_with_another_name_or_zone(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
         rack = cloud.aggregate("rack-1")
         assert rack is not None
         rack.name, rack.metadata["availability_zone"] = "row-1", "north"

@@ -290,7 +290,7 @@ def test_the_journal_lists_each_effect_with_its_time(cloud: SimulatedCloud, cloc
     assert (image.name, image.status, image.project_id) == ("reserved_db", ImageStatus.ACTIVE, OWNER)
 
 
-def test_a_server_that_is_deleted_while_its_image_is_saved_loses_it(cloud: SimulatedCloud):
+def test_a_server_deleted_during_its_snapshot_loses_the_image(cloud: SimulatedCloud):
     order = trusting(cloud, order_of(ResourceRef("4", "sim-host-004"), resource_type=HOST))
     cloud.ensure_started(order)
     cloud.world.boot_server(OWNER, reservation_id="r-1")

@@ -251,7 +251,7 @@ def test_concurrent_starts_make_each_flavor_and_aggregate_once_and_an_end_takes_
 
 
 @pytest.mark.races
-def test_a_start_and_an_end_at_once_leave_nothing_that_an_end_does_not_take(path: Path):
+def test_an_end_removes_all_leftovers_of_a_concurrent_start_and_end(path: Path):
     wanted = order("r-1", {FLEET[0]: 2, FLEET[1]: 1})
     ready = threading.Barrier(2, timeout=patience())
 

@@ -53,7 +53,7 @@ def test_late_change_takes_nothing_from_the_next_lease(database_url: str):
         assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
 
 
-def test_a_change_of_a_lease_that_ends_in_the_minute_of_its_start_is_recorded(world: World, tmp_path: Path):
+def test_a_change_to_an_end_in_the_minute_of_the_start_is_recorded(world: World, tmp_path: Path):
     """A host that it got after its new end is held for no time beyond that, and not for less than no time."""
     world.clock.advance(30 * SECOND)
     two = (reservation(1, 1), reservation(1, 1))

@@ -579,7 +579,7 @@ class TestRunning:
         url = world.db.engine.url.render_as_string(hide_password=False)
         assert ledger.faults(url) == []
 
-    def test_a_lease_that_is_deleted_while_it_gets_another_host_gives_both_back(self, world: World):
+    def test_a_lease_deleted_during_a_replacement_gives_both_hosts_back(self, world: World):
         lease = self.running(world)
         fail(world, *world.hosts_of(lease.id))
         world.clock.advance(HOUR)

@@ -280,7 +280,7 @@ def test_confirmation_wins_against_a_running_expiry(
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_manager_that_is_killed_leaves_nothing_held(world: World, checkpoints: Checkpoints, point: str):
+def test_a_killed_manager_leaves_no_lease_held(world: World, checkpoints: Checkpoints, point: str):
     lease = hold(world)
     checkpoints.kill_at(f"hold_lease:{point}")
     with pytest.raises(Killed):
@@ -293,7 +293,7 @@ def test_a_manager_that_is_killed_leaves_nothing_held(world: World, checkpoints:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_manager_that_is_killed_after_a_confirmation_loses_nothing(
+def test_a_manager_killed_after_a_confirmation_loses_nothing(
     world: World, checkpoints: Checkpoints, messages: list[Message], point: str
 ):
     lease = hold(world, TOGETHER)

@@ -250,7 +250,7 @@ def test_permanently_failing_before_end_action_does_not_block_the_end(world: Wor
 
 
 @pytest.mark.slow
-def test_a_before_end_action_that_takes_too_long_does_not_keep_the_end_for_ever(world: World):
+def test_an_endless_before_end_action_delays_the_end_for_a_limited_time(world: World):
     request = LeaseRequest(
         "lease",
         NOW,

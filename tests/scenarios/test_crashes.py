@@ -229,7 +229,7 @@ def test_manager_killed_during_a_deletion_completes_it(tmp_path: Path, point: st
 # --- while it is being set up for the first time
 
 
-def test_killed_during_its_first_start(tmp_path: Path):
+def test_standalone_killed_during_its_first_start_completes_the_next(tmp_path: Path):
     """The next start completes an interrupted setup: each host is registered once, and users can log in."""
     rng = random.Random(7)
     data_dir = tmp_path / "data"
@@ -347,7 +347,7 @@ CLIENTS = 4
 SEED = 20300101
 
 
-def test_killed_again_and_again_under_load(tmp_path: Path):
+def test_standalone_killed_repeatedly_under_load_loses_nothing(tmp_path: Path):
     data_dir = tmp_path / "data"
     rng = random.Random(SEED)
     load = Load(SEED)

@@ -90,7 +90,7 @@ class Story:
         return dict(lease)
 
 
-def test_killed_during_each_call_of_the_enforcement_service(tmp_path: Path):
+def test_standalone_killed_during_each_call_of_the_enforcement_service_continues(tmp_path: Path):
     """The program is killed during the first call of each kind; each time the story continues where it was."""
     data_dir = tmp_path / "data"
     with open_credits() as credits:
