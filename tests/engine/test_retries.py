@@ -69,7 +69,13 @@ def test_a_start_is_tried_at_growing_intervals_and_given_up(world: World):
     world.book(4)
 
 
-@pytest.mark.parametrize(("hours", "patience"), [(5, HOUR), (20, 2 * HOUR)], ids=["an hour", "a tenth"])
+@pytest.mark.parametrize(
+    ("hours", "patience"),
+    [
+        pytest.param(5, HOUR, id="an hour"),
+        pytest.param(20, 2 * HOUR, id="a tenth", marks=pytest.mark.slow),
+    ],
+)
 def test_a_start_is_given_up_when_a_good_part_of_the_lease_is_over(world: World, hours: float, patience: timedelta):
     attempts = attempts_of(world, "ensure_started")
     lease = world.book(1, hours=hours)

@@ -5,7 +5,7 @@ Each type has a module ``tests/types/test_<entry point>.py``: the contract of ty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -132,12 +132,15 @@ def installed_samples() -> Mapping[str, TypeSamples]:
     return {name: module.SAMPLES for name, module in sorted(modules.items()) if hasattr(module, "SAMPLES")}
 
 
-def sampled_inventories() -> Iterator[tuple[WireInventory, InventorySamples]]:
+@cache
+def sampled_inventories() -> tuple[tuple[WireInventory, InventorySamples], ...]:
     """Return the inventories on the wire with their samples."""
     samples = {sample.reservation["resource_type"]: sample.inventory for sample in installed_samples().values()}
-    for wire, _ in served_inventories(load_types()):
-        if (inventory := samples.get(wire.resource_type)) is not None:
-            yield wire, inventory
+    return tuple(
+        (wire, inventory)
+        for wire, _ in served_inventories(load_types())
+        if (inventory := samples.get(wire.resource_type)) is not None
+    )
 
 
 def reservations_at(version: Version = LATEST) -> list[Mapping[str, Any]]:
