@@ -151,7 +151,7 @@ def build(parts: Parts) -> Service:
     driver = _routed(parts)
     drift = DriftService(parts.db, parts.types)
     outbox = OutboxService(parts.db, parts.rules)
-    wake, look = _Relay(), _Relay()
+    wake, look, freed = _Relay(), _Relay(), _Relay()
     inventories = {kind.inventory for kind in parts.types}
     tally = DriftTally(
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
@@ -185,7 +185,7 @@ def build(parts: Parts) -> Service:
         periodic.append(Periodic("preemption", preemption.run, PREEMPTION_INTERVAL))
     if parts.inventory_interval is not None:
         periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
-    workers = Workers(parts.workers, wake)
+    workers = Workers(parts.workers, freed)
     parts.db.listeners = {
         name: frozenset(enforcement_filter.listens_to)
         for name, enforcement_filter in parts.filters.items()
@@ -198,6 +198,7 @@ def build(parts: Parts) -> Service:
     letters = Delivery(outbox, parts.clock, parts.sink)
     engine = Engine(events, performer, letters, periodic, parts.clock, workers, channels)
     wake.target = engine.wake
+    freed.target = engine.begin_more
 
     def look_soon() -> None:
         health_check.ask()

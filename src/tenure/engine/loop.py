@@ -24,7 +24,8 @@ LOG = logging.getLogger(__name__)
 BATCH = 200
 #: The longest sleep if nothing wakes the engine: other managers may have booked something.
 POLL = timedelta(seconds=2)
-#: How long a waiting start is not planned anew after no free resources were found for it: the search is expensive.
+#: How long a waiting start is not planned anew after no free resources were found for it, unless the engine is woken:
+#: the search is expensive.
 REPLAN = timedelta(seconds=10)
 
 
@@ -68,6 +69,8 @@ class Engine:
         self._resting: dict[str, datetime] = {}
         #: Waiting starts for which no free resources were found, and the time until which they are not planned anew.
         self._stuck: dict[str, datetime] = {}
+        #: How often the engine was woken.
+        self._wakes = 0
         #: Ready events from the last query that are not begun yet. Lanes with ends come first: what they release can
         #: be handed on.
         self._found: dict[Lane, deque[str]] = {Lane.OTHERS: deque(), Lane.STARTS: deque()}
@@ -131,7 +134,14 @@ class Engine:
             )
 
     def wake(self) -> None:
-        """Start a round now: something new may be due."""
+        """Start a round now: something new may be due, or free."""
+        with self._guard:
+            self._stuck = {}
+            self._wakes += 1
+        self._wake.set()
+
+    def begin_more(self) -> None:
+        """Start a round now: a worker is free."""
         self._wake.set()
 
     @property
@@ -183,7 +193,7 @@ class Engine:
         now = self._clock.now()
         with self._guard:
             self._resting = {event_id: until for event_id, until in self._resting.items() if now < until <= now + POLL}
-        self._stuck = {event_id: until for event_id, until in self._stuck.items() if now < until <= now + REPLAN}
+            self._stuck = {event_id: until for event_id, until in self._stuck.items() if now < until <= now + REPLAN}
         taken = sum(self._take(lane) for lane in self._found)
         if not self._found[Lane.STARTS]:  # otherwise there is no room for more of them
             waiting = (event_id for event_id in self._events.waiting(BATCH) if not self._is_resting(event_id))
@@ -219,7 +229,7 @@ class Engine:
 
     def _replan(self, event_id: str) -> bool:
         """Plan a waiting start on free resources; return whether it need not wait any more."""
-        moved = False
+        moved, wakes = False, self._wakes
         try:
             moved = self._events.move_off_unreturned(event_id)
         except Exception:
@@ -227,7 +237,9 @@ class Engine:
         if moved:
             self._wake.set()
         else:
-            self._stuck[event_id] = self._clock.now() + REPLAN
+            with self._guard:
+                if self._wakes == wakes:  # otherwise something may have become free during the search
+                    self._stuck[event_id] = self._clock.now() + REPLAN
         return moved
 
     def _attempt(self, event_id: str) -> None:
