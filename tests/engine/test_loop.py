@@ -162,6 +162,28 @@ def test_waiting_start_searches_for_other_hosts_every_ten_seconds(world: World, 
     assert searches == [NOW + HOUR + wait * SECOND for wait in (0, 10, 20)]
 
 
+def test_wake_during_a_search_lets_the_start_search_again(world: World, monkeypatch: pytest.MonkeyPatch):
+    """A host that becomes free after the search has read the ledger would otherwise be found ten seconds later."""
+    slow = world.book(4, hours=1)
+    world.engine.settle()
+    world.book(4, start=1, hours=1)
+    world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=slow.reservations[0].id))
+    searches: list[datetime] = []
+
+    def search(_service: EventService, _event_id: str) -> bool:
+        searches.append(world.clock.now())
+        if len(searches) == 1:
+            world.engine.wake()
+        return False
+
+    monkeypatch.setattr(EventService, "move_off_unreturned", search)
+    world.clock.set(NOW + HOUR)
+    for _ in range(5):
+        world.engine.round()
+        world.clock.advance(SECOND)
+    assert searches == [NOW + HOUR, NOW + HOUR + SECOND]
+
+
 def test_unavailable_database_is_logged_in_one_line(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

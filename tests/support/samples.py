@@ -26,6 +26,18 @@ Kind = str | tuple[object, ...]
 #: The path of a field from the body down.
 FieldPath = tuple[str | int, ...]
 
+#: A flavor as the cloud describes it to the types that ask for one.
+M1_SMALL: dict[str, object] = {
+    "id": "m1.small",
+    "name": "m1.small",
+    "vcpus": 2,
+    "ram": 1024,
+    "swap": 0,
+    "disk": 10,
+    "ephemeral": 0,
+    "extra_specs": {},
+}
+
 
 @dataclass(frozen=True)
 class Bad:

@@ -7,18 +7,7 @@ from tenure.resources.contract import Wanted
 from tenure.resources.flavor import FlavorType
 from tenure.testing.types import TypeContract
 from tests.api.rig import FLAVORS
-from tests.support.samples import ParameterSamples, TypeSamples, Unfit
-
-M1_SMALL = {
-    "id": "m1.small",
-    "name": "m1.small",
-    "vcpus": 2,
-    "ram": 1024,
-    "swap": 0,
-    "disk": 10,
-    "ephemeral": 0,
-    "extra_specs": {},
-}
+from tests.support.samples import M1_SMALL, ParameterSamples, TypeSamples, Unfit
 
 
 class TestFlavors(TypeContract):

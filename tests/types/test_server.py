@@ -5,18 +5,8 @@ from __future__ import annotations
 from tenure.api.versions import Version
 from tenure.resources.server import ServerType
 from tenure.testing.types import TypeContract
-from tests.support.samples import TypeSamples
+from tests.support.samples import M1_SMALL, TypeSamples
 
-M1_SMALL = {
-    "id": "m1.small",
-    "name": "m1.small",
-    "vcpus": 2,
-    "ram": 1024,
-    "swap": 0,
-    "disk": 10,
-    "ephemeral": 0,
-    "extra_specs": {},
-}
 GPU = '["==", "$gpu", "a100"]'
 
 
