@@ -13,7 +13,7 @@ from zlib import crc32
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Choice, Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureError, Unavailable
+from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureError
 from tenure.domain.lease import (
     Action,
     AllocationState,
@@ -27,7 +27,6 @@ from tenure.domain.lease import (
     ReservationStatus,
 )
 from tenure.domain.period import ENDLESS, Period, minute_of
-from tenure.domain.regions import qualified, region_of
 from tenure.domain.request import (
     LeaseChange,
     LeasedResource,
@@ -37,14 +36,12 @@ from tenure.domain.request import (
     ReservationChange,
     ReservationRequest,
 )
-from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, new_id, notify, require, write_history
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.events.user_events import check_events, new_events
-from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.changes import (
     NO_FACTS,
     Changed,
@@ -55,13 +52,11 @@ from tenure.services.leases.changes import (
     changed_parameters,
     check_length,
     check_notice,
-    check_private,
-    check_values,
     complete,
     errors_at_position,
-    placed_demand,
     resolve,
 )
+from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import check_confirmed, confirmation_deadline, search_for_remains
 from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
@@ -93,6 +88,7 @@ class LeaseService:
         self._rules = rules
         self._cloud = cloud
         self._enforcement = enforcement
+        self._intake = Intake(db, types, rules, cloud)
         self._trusts = Trusts(db, types, cloud, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
@@ -120,15 +116,10 @@ class LeaseService:
         check_length(self._rules, starts_at, ends_at)
         notice_at = self._notice_at(request, starts_at, ends_at, now)
         check_events(request.events, starts_at, ends_at)
-        placed = (self._in_region(reservation, position) for position, reservation in enumerate(request.reservations))
-        request = self._with_facts(actor, replace(request, reservations=tuple(placed)))
-        check_sizes([reservation.parameters for reservation in request.reservations])
-        demands = [
-            placed_demand(self._types, reservation, position)
-            for position, reservation in enumerate(request.reservations)
-        ]
+        reservations, demands = self._intake.completed(actor, request.reservations)
+        request = replace(request, reservations=tuple(reservations))
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
-        self._check_conditions(request.reservations, demands, seen=self._sees(actor, lease))
+        self._intake.check_conditions(request.reservations, demands, seen=self._sees(actor, lease))
         with self._trusts.given_by(actor, self._trusts.needed_for(request.reservations)) as trust_id:
             booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
         if booked is not None and trust_id is not None:
@@ -219,8 +210,8 @@ class LeaseService:
         with self._db.read() as tx:
             seen = self._get_for(tx, actor, lease_id, "blazar:leases:put")
         position = len(seen.reservations)
-        request = self._in_region(request, position)
-        facts = self._facts(actor, request, position)
+        request = self._intake.in_region(request, position)
+        facts = self._intake.facts(actor, request, position)
         with errors_at_position(position):
             parameters = complete(self._types[request.resource_type], request.parameters, facts)
         request = replace(request, parameters=parameters)
@@ -377,7 +368,7 @@ class LeaseService:
             except TenureError:
                 continue  # the changer reports this error
             owner = replace(actor, project_id=lease.project_id)
-            facts.update(self._facts(owner, replace(reservation, parameters=after), position))
+            facts.update(self._intake.facts(owner, replace(reservation, parameters=after), position))
         return self._trusts.needed_by(lease, change, actor), facts
 
     def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
@@ -386,22 +377,6 @@ class LeaseService:
         if lease is not None and (lease.project_id, lease.user_id) != (actor.project_id, actor.user_id):
             raise Conflict("There is a lease of this id already.")
         return lease
-
-    def _check_conditions(
-        self, requests: Sequence[ReservationRequest], demands: Sequence[Demand], *, seen: bool
-    ) -> None:
-        """Raise ``InvalidParameter`` for conditions that the actor may not use, or whose values can never match.
-
-        This comes before any search: the duration of a search could reveal private properties.
-        """
-        if not any(demand.expression.comparisons for demand in demands):
-            return
-        known: set[tuple[str, str]] = set()
-        with self._db.read() as tx:
-            for position, (request, demand) in enumerate(zip(requests, demands, strict=True)):
-                check_private(tx, self._rules, demand.inventory, demand.expression.names, position, seen=seen)
-                if request.checks_values:
-                    check_values(tx, demand, demand.expression.comparisons, position, known=known)
 
     def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> Lease | None:
         """Write a new lease and book everything it asks for.
@@ -480,45 +455,6 @@ class LeaseService:
         if found is None or found.status is not LeaseStatus.CREATING or found.hold_until is not None:
             return found
         return self._db.write(partial(promise, lease_id=lease_id))
-
-    def _with_facts(self, actor: Actor, request: LeaseRequest) -> LeaseRequest:
-        """Return the request, completed with the facts that its types need from the cloud.
-
-        Raises the errors of ``_facts``.
-        """
-        completed = []
-        for position, reservation in enumerate(request.reservations):
-            facts = self._facts(actor, reservation, position)
-            with errors_at_position(position):
-                completed.append(
-                    replace(
-                        reservation,
-                        parameters=complete(self._types[reservation.resource_type], reservation.parameters, facts),
-                    )
-                )
-        return replace(request, reservations=tuple(completed))
-
-    def _in_region(self, request: ReservationRequest, position: int) -> ReservationRequest:
-        """Return the request in the region that it names, or in the home region."""
-        region = region_of(request.region, self._rules.regions, field=f"reservations[{position}].region")
-        return replace(request, region=region)
-
-    def _facts(self, actor: Actor, asked: Reservation | ReservationRequest, position: int) -> Facts:
-        """Return the facts of the cloud that the type needs to check these parameters.
-
-        Raises ``InvalidParameter`` if the cloud does not know what they name, ``Unavailable`` if it does not answer.
-        """
-        wanted = self._types[asked.resource_type].wanted(asked.parameters)
-        if wanted is None:
-            return {}
-        try:
-            return {wanted: self._cloud.fetch(wanted.kind, qualified(asked.region, wanted.reference), actor)}
-        except CloudBusy as error:
-            LOG.warning("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
-            raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None
-        except CloudError as error:
-            LOG.info("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
-            raise InvalidParameter(error.reason.text, field=f"reservations[{position}].{wanted.field}") from None
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
