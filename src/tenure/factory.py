@@ -34,6 +34,8 @@ from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceTypes
+from tenure.services.availability.feed import FeedService
+from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.context import Authorize, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
@@ -86,6 +88,10 @@ def open_type_drivers(
 ASKED_AGAIN = timedelta(minutes=1)
 #: How often to check whether the clock of the database was set back.
 CLOCK_INTERVAL = timedelta(seconds=10)
+#: How often the index of availability follows the ledger at least; each search follows it, too.
+INDEX_INTERVAL = timedelta(seconds=1)
+#: How often old entries of the feed are deleted.
+FEED_INTERVAL = timedelta(minutes=5)
 #: How often to look for servers that are in the way of leases that start soon.
 PREEMPTION_INTERVAL = timedelta(seconds=5)
 #: How often to look for servers that were booted without a lease, if they get default leases.
@@ -175,7 +181,10 @@ def build(parts: Parts) -> Service:
         parts.health_interval or ASKED_AGAIN,
     )
     clock_watch = ClockWatch(events, outbox)
+    index = AvailabilityIndex(parts.db, parts.clock)
     periodic = [
+        Periodic("availability", index.refresh, INDEX_INTERVAL),
+        Periodic("feed", FeedService(parts.db).prune, FEED_INTERVAL),
         Periodic("repair", repair.run, parts.repair_interval),
         Periodic("clock", clock_watch.run, CLOCK_INTERVAL),
         health,

@@ -36,6 +36,7 @@ from tenure.domain.shortfall import Stage
 from tenure.store import conditions
 from tenure.store.amounts import AMOUNTS, capacities_of, capacity_of
 from tenure.store.conflict import Overtaken
+from tenure.store.feed import Feed
 from tenure.store.gains import Gains
 from tenure.store.tables import (
     AllocationRow,
@@ -72,9 +73,10 @@ _CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
 class AllocationStore:
     """The table of allocations."""
 
-    def __init__(self, session: Session, gains: Gains) -> None:
+    def __init__(self, session: Session, gains: Gains, changed: Feed) -> None:
         self._session = session
         self._gains = gains
+        self._changed = changed
 
     def candidates(
         self,
@@ -363,6 +365,7 @@ class AllocationStore:
             ],
         )
         self._gains.add(units, period)
+        self._changed.add_resources(units)
         return {row.resource_id: row.id for row in added}
 
     def add_planned(self, choices: Mapping[str, Choice]) -> None:
@@ -374,6 +377,7 @@ class AllocationStore:
         alike: dict[tuple[Capacity, bool, Period, int, frozenset[int]], list[str]] = {}
         for reservation_id, choice in choices.items():
             self._gains.add(choice.units, choice.period)
+            self._changed.add_resources(choice.units)
             demand = choice.demand
             for count, those in _by_count(choice.units).items():
                 kind = demand.amounts, demand.exclusive, choice.period, count, frozenset(those)
@@ -506,6 +510,7 @@ class AllocationStore:
         if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
         self._gains.add([resource_id], Period(start, allocation.period.end))
+        self._changed.add_resources([allocation.resource_id, resource_id])
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
         """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
@@ -519,6 +524,7 @@ class AllocationStore:
             )
             .values(units=units, amounts=dict(demand.amounts.times(units)))
         )
+        self._changed.add_resources([allocation.resource_id])
         if shrunk.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
 
@@ -532,6 +538,7 @@ class AllocationStore:
                 AllocationRow.units == allocation.units,
             )
         )
+        self._changed.add_resources([allocation.resource_id])
         if dropped.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
             raise Overtaken
 
@@ -571,6 +578,7 @@ class AllocationStore:
         self, allocation_ids: Collection[int], where: ColumnElement[bool], values: dict[str, datetime]
     ) -> None:
         if allocation_ids:
+            self._changed.add_allocations(allocation_ids)
             self._session.execute(
                 update(AllocationRow)
                 .where(conditions.among(AllocationRow.id, allocation_ids), where)
@@ -580,6 +588,7 @@ class AllocationStore:
 
     def pin(self, reservation_ids: Collection[str]) -> None:
         """Turn the plans of these reservations into held allocations."""
+        self._changed.add_reservations(reservation_ids)
         self._session.execute(
             update(AllocationRow)
             .where(
@@ -605,7 +614,8 @@ class AllocationStore:
             AllocationRow.id.in_(sorted(only)) if only is not None else sql_true(),
         )
         for_no_time = and_(AllocationRow.starts_at >= until, AllocationRow.ends_at != ENDLESS)
-        self._session.execute(delete(AllocationRow).where(mine, for_no_time))
+        self._changed.add_reservations(reservation_ids)
+        self._delete(mine, for_no_time)
         self._session.execute(
             update(AllocationRow)
             .where(mine)
@@ -653,20 +663,23 @@ class AllocationStore:
         )
         if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
+        self._changed.add_resources([allocation.resource_id])
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
         """Delete plans: nothing was handed over, so there is no history to keep."""
         if reservation_ids:
-            self._session.execute(
-                delete(AllocationRow).where(
-                    AllocationRow.reservation_id.in_(sorted(reservation_ids)),
-                    AllocationRow.state == AllocationState.PLANNED.value,
-                )
+            self._delete(
+                AllocationRow.reservation_id.in_(sorted(reservation_ids)),
+                AllocationRow.state == AllocationState.PLANNED.value,
             )
 
     def remove(self, allocation_ids: Collection[int]) -> None:
         if allocation_ids:
-            self._session.execute(delete(AllocationRow).where(conditions.among(AllocationRow.id, allocation_ids)))
+            self._delete(conditions.among(AllocationRow.id, allocation_ids))
+
+    def _delete(self, *where: ColumnElement[bool]) -> None:
+        deleted = self._session.execute(delete(AllocationRow).where(*where).returning(AllocationRow.resource_id))
+        self._changed.add_resources(deleted.scalars())
 
     def bookings(
         self,

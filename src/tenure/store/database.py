@@ -11,7 +11,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from sqlalchemy.orm import Session
@@ -22,8 +33,10 @@ from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store.allocations import AllocationStore
 from tenure.store.conflict import GaveWay, Overbooked, Overtaken
 from tenure.store.events import EventStore
+from tenure.store.feed import Feed, FeedStore
 from tenure.store.gains import Gains
 from tenure.store.leases import LeaseStore
+from tenure.store.ledger import LedgerStore
 from tenure.store.outbox import OutboxStore
 from tenure.store.projects import ProjectStore
 from tenure.store.resources import ResourceStore
@@ -106,10 +119,13 @@ class Transaction:
         #: The preferred choices for reservations, if still possible; and the choices that others are about to get.
         self.preferred: Mapping[str, Choice] = {}
         self.spoken_for: Collection[Choice] = ()
+        self.changed = Feed(session)
+        self.feed = FeedStore(session)
+        self.ledger = LedgerStore(session)
         self.leases = LeaseStore(session)
-        self.resources = ResourceStore(session)
+        self.resources = ResourceStore(session, self.changed)
         self.gains = Gains(session)
-        self.allocations = AllocationStore(session, self.gains)
+        self.allocations = AllocationStore(session, self.gains, self.changed)
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
         self.projects = ProjectStore(session)
@@ -177,14 +193,17 @@ class Database:
     def dialect(self) -> str:
         return self.engine.dialect.name
 
-    def now(self, session: Session) -> datetime:
+    def time(self) -> datetime | ColumnElement[datetime]:
+        """Return the time that the database uses: a time, or the expression for the time of a server."""
         if self._clock is not None:
             return self._clock.now()
         if self.dialect == "sqlite":
             return datetime.now(UTC)  # SQLite: only this machine uses the file
-        moment = session.execute(
-            select(func.clock_timestamp() if self.dialect == "postgresql" else text("UTC_TIMESTAMP(6)"))
-        ).scalar_one()
+        return func.clock_timestamp() if self.dialect == "postgresql" else literal_column("UTC_TIMESTAMP(6)")
+
+    def now(self, session: Session) -> datetime:
+        time = self.time()
+        moment = time if isinstance(time, datetime) else session.execute(select(time)).scalar_one()
         assert isinstance(moment, datetime)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -215,6 +234,7 @@ class Database:
                     result = work(tx)
                     tx.gains.verify()
                     session.flush()
+                    tx.changed.write(self.time())
                     _commit(session)
                     return result
             except GaveWay:

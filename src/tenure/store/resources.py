@@ -29,6 +29,7 @@ from tenure.domain.resource import (
 )
 from tenure.store.conditions import among
 from tenure.store.conflict import Overtaken
+from tenure.store.feed import Feed
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, TraitRow, key_of
 
 #: How many versions one statement raises: it has parameters for each of them.
@@ -38,8 +39,9 @@ _AT_ONCE = 500
 class ResourceStore:
     """The table of resources."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, changed: Feed) -> None:
         self._session = session
+        self._changed = changed
         #: The resources whose versions this transaction has raised, or has tried to raise.
         self.wanted: set[int] = set()
 
@@ -78,6 +80,7 @@ class ResourceStore:
             if _is_duplicate_resource(error):
                 raise Overtaken from error
             raise
+        self._changed.add_resources([row.id])
         self._write_details([row])
         self._add_properties(discovered.resource_type, properties, now)
         return _resource(row)
@@ -109,6 +112,7 @@ class ResourceStore:
         ]
         self._session.add_all(rows)
         self._session.flush()
+        self._changed.add_resources(row.id for row in rows)
         self._write_details(rows)
         for resource_type in {resource.resource_type for resource in discovered}:
             names = {name: "" for own in properties for name in own}
@@ -201,6 +205,8 @@ class ResourceStore:
 
     def name_region(self, name: str) -> int:
         """Move all resources of the region without a name to this region; return their number."""
+        unnamed = select(ResourceRow.id).where(ResourceRow.region == "")
+        self._changed.add_resources(self._session.execute(unnamed).scalars())
         named = self._session.execute(
             update(ResourceRow)
             .where(ResourceRow.region == "")
@@ -328,6 +334,7 @@ class ResourceStore:
     def remove(self, seen: Resource) -> None:
         """Delete a resource without allocations; raise ``Overtaken`` if it has changed since it was read."""
         self.wanted.add(seen.id)
+        self._changed.add_resources([seen.id])
         self._remove_details(seen.id)
         removed = self._session.execute(
             delete(ResourceRow).where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
@@ -338,6 +345,7 @@ class ResourceStore:
     def _compare_and_swap(self, seen: Resource, **values: object) -> None:
         """Write these columns; raise ``Overtaken`` if the resource has changed since it was read."""
         self.wanted.add(seen.id)
+        self._changed.add_resources([seen.id])
         changed = self._session.execute(
             update(ResourceRow)
             .where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
@@ -577,10 +585,13 @@ def _is_duplicate_resource(error: IntegrityError) -> bool:
     return "uq_resources_" in text or "UNIQUE constraint failed: resources." in text
 
 
-def _attributes(row: ResourceRow) -> list[dict[str, object]]:
+def attributes_of(external_id: str, facts: Mapping[str, object], properties: Mapping[str, str]) -> dict[str, str]:
     """Return what the property language can query: facts and the operator's properties. Facts take precedence."""
-    facts = {"id": row.external_id, **{name: _as_text(value) for name, value in row.facts.items()}}
-    texts = {**row.properties, **facts}
+    return {**properties, "id": external_id, **{name: _as_text(value) for name, value in facts.items()}}
+
+
+def _attributes(row: ResourceRow) -> list[dict[str, object]]:
+    """Return the rows of the attributes of a resource."""
     return [
         {
             "resource_id": row.id,
@@ -591,7 +602,7 @@ def _attributes(row: ResourceRow) -> list[dict[str, object]]:
             "scarcity": row.scarcity,
             "own": name in row.properties,
         }
-        for name, value in texts.items()
+        for name, value in attributes_of(row.external_id, row.facts, row.properties).items()
     ]
 
 

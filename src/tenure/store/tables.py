@@ -272,6 +272,17 @@ class AllocationRow(Base):
     amounts: Mapped[dict[str, int]] = mapped_column(JSON)  # the sum over all units
 
 
+class FeedRow(Base):
+    """What a transaction has changed in the ledger; see ``tenure.store.feed``."""
+
+    __tablename__ = "ledger_feed"
+    __table_args__ = (Index(None, "at"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    changed: Mapped[dict[str, list[Any]]] = mapped_column(JSON)
+
+
 class EventRow(Base):
     """A timed action of a lease.
 

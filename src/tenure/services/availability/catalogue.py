@@ -1,0 +1,270 @@
+"""The resources as columns, so that a condition is checked for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from tenure.domain.allocation import Demand
+from tenure.domain.capacity import Capacity
+from tenure.domain.requirement import AnyOf, Comparison, Expression, Not, Term
+from tenure.services.availability.steps import Ints, Mask
+from tenure.services.availability.timeline import Rows
+from tenure.store.ledger import ListedResource
+
+V = TypeVar("V", bound=Hashable)
+
+
+class Distinct(Generic[V]):
+    """A list of distinct values that only grows; each value has a number."""
+
+    def __init__(self) -> None:
+        self.values: list[V] = []
+        self._numbers: dict[V, int] = {}
+
+    def number(self, value: V) -> int:
+        """Return the number of the value, which is added if it is new."""
+        found = self._numbers.get(value)
+        if found is None:
+            found = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return found
+
+    def find(self, value: V) -> int | None:
+        """Return the number of the value; None if it is not in the list."""
+        return self._numbers.get(value)
+
+
+@dataclass(slots=True)
+class _Column(Generic[V]):
+    """A value of each resource, as a number in a list of distinct values; -1 if a resource has none."""
+
+    numbers: Rows
+    distinct: Distinct[V] = field(default_factory=Distinct)
+
+    def where(self, holds: Callable[[V], bool]) -> Mask:
+        """Return which resources have a value for which the condition holds."""
+        table = np.fromiter((holds(value) for value in self.distinct.values), dtype=np.bool_)
+        found: Mask = np.append(table, False)[self.numbers]  # the last place is that of no value
+        return found
+
+    def equals(self, value: V) -> Mask:
+        """Return which resources have this value."""
+        number = self.distinct.find(value)
+        if number is None:
+            return np.zeros(len(self.numbers), dtype=np.bool_)
+        found: Mask = self.numbers == number
+        return found
+
+    def changed(self, rows: int, values: Mapping[int, V | None]) -> _Column[V]:
+        """Return the column with so many rows, and other values in some of them."""
+        numbers = np.full(rows, -1, dtype=np.int32)
+        numbers[: len(self.numbers)] = self.numbers
+        for row, value in values.items():
+            numbers[row] = -1 if value is None else self.distinct.number(value)
+        return _Column(numbers, self.distinct)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Resources that are alike: in some attributes, the capacity and the region. ``chosen`` are the resources."""
+
+    attributes: Mapping[str, str]
+    capacity: Capacity
+    region: str
+    chosen: Mask
+
+
+#: Limits of single requests in a form that can be compared.
+_Limits = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+class Catalogue:
+    """All registered resources, in rows. It does not change; ``changed`` makes another."""
+
+    def __init__(self) -> None:
+        none = np.zeros(0, dtype=np.int32)
+        self.ids: list[int] = []
+        self.external_ids: list[str] = []
+        self.names: list[str] = []
+        self._rows: dict[int, int] = {}
+        self._types: _Column[str] = _Column(none)
+        self._regions: _Column[str] = _Column(none)
+        self._capacities: _Column[Capacity] = _Column(none)
+        self._limits: _Column[_Limits] = _Column(none)
+        self._traits: _Column[frozenset[str]] = _Column(none)
+        self._attributes: dict[str, _Column[str]] = {}
+        self.reservable: Mask = np.zeros(0, dtype=np.bool_)
+
+    def __len__(self) -> int:
+        """Return the number of rows, including those of resources that do not exist any more."""
+        return len(self.ids)
+
+    def row_of(self, resource_id: int) -> int | None:
+        """Return the row of a resource; None if it was never registered."""
+        return self._rows.get(resource_id)
+
+    def changed(self, resources: Iterable[ListedResource], gone: Iterable[int] = ()) -> Catalogue:
+        """Return the catalogue with these resources as they are now, and without those of the ids ``gone``.
+
+        The lists of the old catalogue grow with those of the new one; its arrays do not change.
+        """
+        after = Catalogue()
+        after.ids, after.external_ids, after.names, after._rows = self.ids, self.external_ids, self.names, self._rows
+        by_row: dict[int, ListedResource | None] = {}
+        for resource in resources:
+            row = self._rows.setdefault(resource.id, len(self.ids))
+            if row == len(self.ids):
+                self.ids.append(resource.id)
+                self.external_ids.append(resource.external_id)
+                self.names.append(resource.name)
+            self.external_ids[row], self.names[row] = resource.external_id, resource.name
+            by_row[row] = resource
+        by_row |= {self._rows[resource_id]: None for resource_id in gone if resource_id in self._rows}
+        rows = len(self.ids)
+
+        def column(before: _Column[V], value_of: Callable[[ListedResource], V | None]) -> _Column[V]:
+            values = {row: None if each is None else value_of(each) for row, each in by_row.items()}
+            return before.changed(rows, values)
+
+        after._types = column(self._types, lambda resource: resource.resource_type)
+        after._regions = column(self._regions, lambda resource: resource.region)
+        after._capacities = column(self._capacities, lambda resource: resource.capacity)
+        after._limits = column(self._limits, lambda resource: _comparable(resource.limits))
+        after._traits = column(self._traits, lambda resource: resource.traits)
+        names = {name for each in by_row.values() if each is not None for name in each.attributes}
+        for name in sorted(names | self._attributes.keys()):
+            before = self._attributes.get(name) or _Column(np.zeros(0, dtype=np.int32))
+            after._attributes[name] = column(before, partial(_attribute, name=name))
+        after.reservable = np.zeros(rows, dtype=np.bool_)
+        after.reservable[: len(self.reservable)] = self.reservable
+        for row, each in by_row.items():
+            after.reservable[row] = each is not None and each.reservable
+        return after
+
+    # --- conditions
+
+    def of_type(self, resource_type: str, region: str | None = None) -> Mask:
+        """Return which resources are of the type, in that region or in any; reservable or not."""
+        chosen = self._types.equals(resource_type)
+        return chosen if region is None else chosen & self._regions.equals(region)
+
+    def matching(self, demand: Demand) -> Mask:
+        """Return which resources can serve the demand if they are free: ``conditions.matching`` is the same in SQL."""
+        chosen = self.of_type(demand.inventory, demand.region) & self.reservable & self.meets(demand.expression)
+        chosen &= self.has_traits(demand.required, demand.forbidden)
+        return chosen if demand.exclusive else chosen & self._is_large_enough(demand)
+
+    def meets(self, expression: Expression) -> Mask:
+        """Return which resources an expression of the property language matches."""
+        chosen = np.ones(len(self.reservable), dtype=np.bool_)
+        for term in expression.terms:
+            chosen &= self._holds(term)
+        return chosen
+
+    def has_traits(self, required: Collection[str], forbidden: Collection[str]) -> Mask:
+        """Return which resources have all required traits and no forbidden one."""
+        if not required and not forbidden:
+            return np.ones(len(self.reservable), dtype=np.bool_)
+        return self._traits.where(lambda traits: traits.issuperset(required) and traits.isdisjoint(forbidden))
+
+    def named(self, region: str, external_ids: Collection[str]) -> Mask:
+        """Return which resources have these external ids."""
+        ids = self._attributes.get("id")
+        chosen = np.zeros(len(self.reservable), dtype=np.bool_)
+        for external_id in external_ids if ids is not None else ():
+            assert ids is not None
+            chosen |= ids.equals(external_id)
+        return chosen & self._regions.equals(region)
+
+    def _holds(self, term: Term) -> Mask:
+        match term:
+            case AnyOf(branches):
+                chosen = np.zeros(len(self.reservable), dtype=np.bool_)
+                for branch in branches:
+                    chosen |= self.meets(branch)
+                return chosen
+            case Not(branch):
+                return ~self.meets(branch)
+            case Comparison(op, name, value) as comparison:
+                column = self._attributes.get(name)
+                if column is None:
+                    return np.zeros(len(self.reservable), dtype=np.bool_)
+                if op == "==" and comparison.number is None:
+                    return column.equals(value)
+                return column.where(lambda text: comparison.matches({name: text}))
+
+    def _is_large_enough(self, demand: Demand) -> Mask:
+        whole = demand.amounts.times(demand.units_together)
+
+        def admits(limits: _Limits) -> bool:
+            return all(
+                limit.get("min", 1) <= amount <= limit.get("max", amount) and amount % limit.get("step", 1) == 0
+                for portion in demand.at_once
+                for name, amount in portion.items()
+                for limit in [dict(dict(limits).get(name, ()))]
+            )
+
+        return self._capacities.where(lambda capacity: capacity.fits(whole)) & self._limits.where(admits)
+
+    # --- values
+
+    def capacity(self, resource_class: str) -> Ints:
+        """Return how much of a class each resource has; 0 for resources that do not exist any more."""
+        table = [capacity[resource_class] for capacity in self._capacities.distinct.values]
+        found: Ints = np.array([*table, 0], dtype=np.int64)[self._capacities.numbers]
+        return found
+
+    def classes(self, chosen: Mask) -> list[str]:
+        """Return the resource classes that the chosen resources have, in alphabetical order."""
+        numbers = np.unique(self._capacities.numbers[chosen])
+        return sorted({name for number in numbers if number >= 0 for name in self._capacities.distinct.values[number]})
+
+    def values(self, name: str, chosen: Mask) -> list[str]:
+        """Return the distinct values of an attribute that the chosen resources have, in alphabetical order."""
+        column = self._attributes.get(name)
+        if column is None:
+            return []
+        return sorted(column.distinct.values[number] for number in np.unique(column.numbers[chosen]) if number >= 0)
+
+    def has(self, name: str, value: str) -> Mask:
+        """Return which resources have this value of an attribute."""
+        column = self._attributes.get(name)
+        return np.zeros(len(self.reservable), dtype=np.bool_) if column is None else column.equals(value)
+
+    def kinds(self, chosen: Mask, names: Sequence[str]) -> list[Kind]:
+        """Return the kinds of the chosen resources, by attributes of these names, the most frequent first."""
+        rows = np.flatnonzero(chosen)
+        columns = {name: self._attributes[name] for name in names if name in self._attributes}
+        everything: list[_Column[Any]] = [self._regions, self._capacities, *columns.values()]
+        numbers = [column.numbers[rows] for column in everything]
+        distinct, kind_of, counts = np.unique(
+            np.stack(numbers, axis=1), axis=0, return_inverse=True, return_counts=True
+        )
+        found = []
+        for place in np.argsort(-counts, kind="stable"):
+            region, capacity, *values = distinct[place]
+            mask = np.zeros(len(self.reservable), dtype=np.bool_)
+            mask[rows[kind_of.reshape(-1) == place]] = True
+            attributes = {
+                name: column.distinct.values[number]
+                for (name, column), number in zip(columns.items(), values, strict=True)
+                if number >= 0
+            }
+            kind = Kind(
+                attributes, self._capacities.distinct.values[capacity], self._regions.distinct.values[region], mask
+            )
+            found.append(kind)
+        return found
+
+
+def _attribute(resource: ListedResource, *, name: str) -> str | None:
+    return resource.attributes.get(name)
+
+
+def _comparable(limits: Mapping[str, Mapping[str, int]]) -> _Limits:
+    return tuple((name, tuple(sorted(limits[name].items()))) for name in sorted(limits))

@@ -1,0 +1,21 @@
+"""The upkeep of the feed."""
+
+from __future__ import annotations
+
+from tenure.store.database import Database, Transaction
+from tenure.store.feed import KEPT
+
+
+class FeedService:
+    """Deletes old entries of the feed."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def prune(self) -> None:
+        """Delete the entries that no reader needs any more."""
+
+        def work(tx: Transaction) -> None:
+            tx.feed.prune(tx.now() - KEPT)
+
+        self._db.write(work)

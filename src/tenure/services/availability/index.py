@@ -1,0 +1,195 @@
+"""The index of availability: the ledger in memory, kept in step with the database by the feed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+
+from tenure.clock import Clock
+from tenure.domain.capacity import Capacity
+from tenure.domain.period import ENDLESS, TICK
+from tenure.services.availability.catalogue import Catalogue, Distinct
+from tenure.services.availability.steps import FOREVER, Mask, ticks
+from tenure.services.availability.timeline import Rows, Timeline, Uses
+from tenure.store.conditions import OVERDUE_MATTERS
+from tenure.store.database import Database, Transaction
+from tenure.store.feed import EntriesLost, FeedPosition
+from tenure.store.ledger import ListedUse
+
+LOG = logging.getLogger(__name__)
+
+#: How many resources may have changed before the large arrays are made anew: a share of all, and at least a number.
+CHANGED_SHARE = 0.05
+CHANGED_LEAST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctValues:
+    """The values of allocations that their arrays have as numbers. The lists only grow."""
+
+    amounts: Distinct[Capacity] = field(default_factory=Distinct)
+    projects: Distinct[str] = field(default_factory=Distinct)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The ledger at one moment. It does not change.
+
+    ``base`` has the allocations of the resources that have not changed since it was made, ``latest`` those of the
+    ``changed`` ones.
+    """
+
+    catalogue: Catalogue
+    base: Timeline
+    latest: Timeline
+    changed: Mask
+    distinct: DistinctValues
+
+    def parts(self, chosen: Mask) -> Iterator[tuple[Timeline, Mask]]:
+        """Yield both timelines, each with those of the chosen resources that it has."""
+        yield self.base, chosen & ~self.changed
+        if len(self.latest.covered):
+            yield self.latest, chosen & self.changed
+
+
+class AvailabilityIndex:
+    """Follows the ledger. It proposes; only a transaction decides."""
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._position = FeedPosition()
+        self._view: View | None = None
+        #: The allocations of the resources that have changed since the large arrays were made, by row.
+        self._latest: dict[int, list[ListedUse]] = {}
+        self._distinct = DistinctValues()
+
+    def view(self) -> View:
+        """Return the ledger as it is now: what has changed since the last call is read.
+
+        Raises ``Unavailable`` if the database does not work.
+        """
+        with self._lock:
+            return self._follow()
+
+    def refresh(self) -> None:
+        """Follow the ledger, and make the large arrays anew if much has changed: for a thread in the background."""
+        with self._lock:
+            view = self._follow()
+            if len(self._latest) > max(CHANGED_LEAST, CHANGED_SHARE * len(view.catalogue)):
+                self._consolidate(view)
+
+    def _follow(self) -> View:
+        view, now = self._view, self._clock.now()
+        with self._db.read() as tx:
+            if view is None:
+                return self._read(tx, now)
+            try:
+                changed, position = tx.feed.after(self._position)
+            except EntriesLost:
+                LOG.warning("the index of availability has missed changes; it reads the whole ledger again")
+                return self._read(tx, now)
+            changed |= self._overdue(view, now)
+            resources = list(tx.ledger.resources(changed)) if changed else []
+            uses = list(tx.ledger.uses(now, changed)) if changed else []
+        if changed:
+            gone = changed - {resource.id for resource in resources}
+            catalogue = view.catalogue.changed(resources, gone)
+            self._note(catalogue, changed, uses)
+            view = self._with_latest(catalogue, view.base, now)
+        self._position, self._view = position, view
+        return view
+
+    def _read(self, tx: Transaction, now: datetime) -> View:
+        """Read the whole ledger."""
+        self._position = tx.feed.newest()
+        self._distinct, self._latest = DistinctValues(), {}
+        catalogue = Catalogue().changed(tx.ledger.resources())
+        rows = ((catalogue.row_of(use.resource_id), use) for use in tx.ledger.uses(now))
+        uses = arrays_of(((row, use) for row, use in rows if row is not None), self._distinct, now)
+        base = Timeline(uses, np.arange(len(catalogue), dtype=np.int32))
+        self._view = self._with_latest(catalogue, base, now)
+        return self._view
+
+    def _note(self, catalogue: Catalogue, changed: Collection[int], uses: Iterable[ListedUse]) -> None:
+        """Keep the allocations of the changed resources."""
+        self._latest |= {row: [] for each in changed if (row := catalogue.row_of(each)) is not None}
+        for use in uses:
+            row = catalogue.row_of(use.resource_id)
+            if row is not None:  # otherwise the resource was never registered
+                self._latest[row].append(use)
+
+    def _with_latest(self, catalogue: Catalogue, base: Timeline, now: datetime) -> View:
+        changed = np.zeros(len(catalogue), dtype=np.bool_)
+        covered = np.array(sorted(self._latest), dtype=np.int32)
+        changed[covered] = True
+        uses = ((row, use) for row, uses in self._latest.items() for use in uses)
+        latest = arrays_of(uses, self._distinct, now)
+        return View(catalogue, base, Timeline(latest, covered), changed, self._distinct)
+
+    def _consolidate(self, view: View) -> None:
+        """Make the large arrays anew, without what is over."""
+        now = ticks(self._clock.now())
+        base, latest = view.base.uses, view.latest.uses
+        uses = base.select(~view.changed[base.rows] & (base.ends > now)).beside(latest)
+        timeline = Timeline(uses, np.arange(len(view.catalogue), dtype=np.int32))
+        self._latest = {}
+        self._view = self._with_latest(view.catalogue, timeline, self._clock.now())
+
+    def _overdue(self, view: View, now: datetime) -> set[int]:
+        """Return the resources with an allocation that should have been released.
+
+        Their allocations are read again at each look: an overdue allocation counts as one that goes on for a while.
+        """
+        fixed, ids = view.base.fixed, view.catalogue.ids
+        late = fixed.rows[(fixed.ends <= ticks(now)) & ~view.changed[fixed.rows]]
+        rows = {int(row) for row in late}
+        rows |= {
+            row for row, uses in self._latest.items() if any(use.ends_at <= now and not use.planned for use in uses)
+        }
+        return {ids[row] for row in rows}
+
+
+def arrays_of(uses: Iterable[tuple[int, ListedUse]], distinct: DistinctValues, now: datetime) -> Uses:
+    """Return allocations, with the rows of their resources, as arrays; new amounts and projects are added.
+
+    An overdue allocation goes on for as long as it matters.
+    """
+    rows: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    exclusive: list[bool] = []
+    planned: list[bool] = []
+    amounts: list[int] = []
+    projects: list[int] = []
+    overdue_until = ticks(now + OVERDUE_MATTERS + TICK)
+    for row, use in uses:
+        rows.append(row)
+        starts.append(ticks(use.starts_at))
+        if use.ends_at >= ENDLESS:
+            ends.append(FOREVER)
+        else:
+            ends.append(overdue_until if use.ends_at <= now and not use.planned else ticks(use.ends_at))
+        exclusive.append(use.exclusive)
+        planned.append(use.planned)
+        amounts.append(distinct.amounts.number(use.amounts))
+        projects.append(distinct.projects.number(use.project_id))
+    return Uses(
+        _small(rows),
+        np.array(starts, dtype=np.int64),
+        np.array(ends, dtype=np.int64),
+        np.array(exclusive, dtype=np.bool_),
+        np.array(planned, dtype=np.bool_),
+        _small(amounts),
+        _small(projects),
+    )
+
+
+def _small(numbers: list[int]) -> Rows:
+    return np.array(numbers, dtype=np.int32)

@@ -1,0 +1,146 @@
+"""What a demand finds in the index: when it can start, and how much of it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tenure.domain.allocation import Demand, Spread
+from tenure.domain.capacity import WHOLE
+from tenure.services.availability.index import View
+from tenure.services.availability.steps import Ints, Loads, Mask, Steps, no_loads
+from tenure.services.availability.timeline import Rows, Stretches, Timeline, Uses
+
+
+def used(view: View, chosen: Mask, resource_class: str, *, planned: bool) -> Loads:
+    """Return how much of a class the allocations of the chosen resources take, over time.
+
+    An allocation of a whole resource takes all that the resource has. ``WHOLE`` counts the resources that are in use at
+    all. Without ``planned``, plans do not count.
+    """
+    found = no_loads()
+    for timeline, mask in view.parts(chosen):
+        if resource_class == WHOLE:
+            found = found.beside((timeline.busy if planned else timeline.held).loads(mask))
+            continue
+        uses = timeline.uses if planned else timeline.fixed
+        uses = uses.select(mask[uses.rows])
+        per_use = _table(view, [resource_class])[uses.amounts, 0]
+        amounts = np.where(uses.exclusive, view.catalogue.capacity(resource_class)[uses.rows], per_use)
+        found = found.beside(Loads.of(uses.starts, uses.ends, amounts))
+    return found
+
+
+def starts(view: View, demand: Demand, duration: int, start: int, end: int, *, planned: bool = True) -> Steps:
+    """Return for each time in ``[start, end)`` how many units of the demand could begin then and stay for ``duration``.
+
+    No more than the demand's ``minimum`` are counted on a single resource. Without ``planned``, as if there were no
+    plans. Units that stay together count only where there is room for all of them; then the value is the number of such
+    resources.
+    """
+    found = no_loads()
+    for timeline, mask in view.parts(view.catalogue.matching(demand)):
+        for stretches, chosen, weight in _levels(view, timeline, mask, demand, start, end + duration, planned=planned):
+            found = found.beside(_beginnings(stretches, chosen, duration, start, end, weight))
+    return found.steps(start, end)
+
+
+def enough(demand: Demand) -> int:
+    """Return the value of ``starts`` from which on the demand fits."""
+    return 1 if demand.spread is Spread.TOGETHER else demand.minimum
+
+
+def units(view: View, demand: Demand, chosen: Mask, start: int, end: int) -> tuple[Rows, Ints]:
+    """Return which of the chosen resources have room in ``[start, end)``, and for how many units each."""
+    rows, counts = [], []
+    for timeline, mask in view.parts(chosen):
+        if demand.exclusive:
+            gaps = timeline.gaps
+            covering = gaps.rows[mask[gaps.rows] & (gaps.starts <= start) & (gaps.ends >= end)]
+            rows.append(covering)
+            counts.append(np.ones(len(covering), dtype=np.int64))
+            continue
+        segments = _segments(view, timeline.uses, mask, demand, start, end)
+        first = np.flatnonzero(np.append(True, segments.rows[1:] != segments.rows[:-1])[: len(segments.rows)])
+        least = np.minimum.reduceat(segments.units, first) if len(first) else segments.units
+        rows.append(segments.rows[first][least > 0])
+        counts.append(least[least > 0])
+    return np.concatenate(rows), np.concatenate(counts)
+
+
+def _beginnings(stretches: Stretches, chosen: Mask, duration: int, start: int, end: int, weight: int) -> Loads:
+    """Return the times in ``[start, end)`` at which a period of this length could begin within one of the stretches."""
+    count = int(np.searchsorted(stretches.starts, end, side="left"))
+    rows, begins, ends = stretches.rows[:count], stretches.starts[:count], stretches.ends[:count] - duration
+    fits = chosen[rows] & (ends >= begins) & (ends >= start)
+    begins, ends = begins[fits], ends[fits] + 1
+    return Loads.of(begins, ends, np.full(len(begins), weight, dtype=np.int64))
+
+
+def _levels(
+    view: View, timeline: Timeline, chosen: Mask, demand: Demand, start: int, end: int, *, planned: bool
+) -> Iterator[tuple[Stretches, Mask, int]]:
+    """Yield stretches in which resources have room, each with the units that they add to those of the stretches before.
+
+    They are valid in ``[start, end)``.
+    """
+    if demand.exclusive:
+        yield timeline.gaps if planned else timeline.fixed_gaps, chosen, 1
+        return
+    segments = _segments(view, timeline.uses if planned else timeline.fixed, chosen, demand, start, end)
+    if demand.spread is not Spread.ANY:
+        yield segments.stretches(demand.units_together), chosen, 1
+        return
+    before = 0
+    for level in np.unique(np.minimum(segments.units, demand.minimum)):
+        if level > 0:
+            yield segments.stretches(level), chosen, int(level) - before
+            before = int(level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """How many units have room on a resource, over time: ordered by resource and time, without holes."""
+
+    rows: Rows
+    starts: Ints
+    ends: Ints
+    units: Ints
+
+    def stretches(self, level: int) -> Stretches:
+        """Return the stretches in which there is room for this many units."""
+        has_room = self.units >= level
+        goes_on = has_room[1:] & has_room[:-1] & (self.rows[1:] == self.rows[:-1])
+        begins = np.flatnonzero(has_room & ~np.concatenate(([False], goes_on))[: len(has_room)])
+        ends = np.flatnonzero(has_room & ~np.concatenate((goes_on, [False]))[: len(has_room)])
+        return Stretches.of(self.rows[begins], self.starts[begins], self.ends[ends])
+
+
+def _segments(view: View, uses: Uses, chosen: Mask, demand: Demand, start: int, end: int) -> _Segments:
+    """Return how many units of a demand for parts of resources have room on the chosen ones in ``[start, end)``."""
+    uses = uses.select(chosen[uses.rows] & (uses.starts < end) & (uses.ends > start))
+    classes = list(demand.amounts)
+    taken = _table(view, classes)[uses.amounts]
+    changes = np.column_stack((taken, uses.exclusive.astype(np.int64)))
+    # Each resource begins with a change of nothing at the start, also if it has no allocations.
+    every = np.flatnonzero(chosen).astype(np.int32)
+    rows = np.concatenate((every, uses.rows, uses.rows))
+    times = np.concatenate((np.full(len(every), start), np.maximum(uses.starts, start), np.minimum(uses.ends, end)))
+    changes = np.concatenate((np.zeros((len(every), len(classes) + 1), dtype=np.int64), changes, -changes))
+    order = np.lexsort((times, rows))
+    rows, times, levels = rows[order], times[order], np.cumsum(changes[order], axis=0)
+    until = np.append(times[1:], end)
+    until[np.append(rows[1:] != rows[:-1], False)] = end
+    lasts = until > times
+    rows, times, until, levels = rows[lasts], times[lasts], until[lasts], levels[lasts]
+    free = np.stack([view.catalogue.capacity(name)[rows] for name in classes], axis=1) - levels[:, :-1]
+    fitting = np.min(free // np.array([demand.amounts[name] for name in classes], dtype=np.int64), axis=1)
+    return _Segments(rows, times, until, np.where(levels[:, -1] > 0, 0, np.maximum(fitting, 0)))
+
+
+def _table(view: View, classes: Sequence[str]) -> Ints:
+    """Return how much of each of these classes the distinct amounts have; one row for each."""
+    table = [[amounts[name] for name in classes] for amounts in view.distinct.amounts.values]
+    return np.array(table, dtype=np.int64).reshape(-1, len(classes))

@@ -1,0 +1,142 @@
+"""The allocations of resources as arrays, and the stretches in which resources are free or in use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenure.services.availability.steps import FOREVER, NEVER, Ints, Loads, Mask
+
+#: Numbers of resources in the catalogue, and of entries in lists of distinct values.
+Rows = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Allocations, one in each place of the arrays. Amounts and projects are numbers in lists of distinct values."""
+
+    rows: Rows
+    starts: Ints
+    ends: Ints
+    #: Whether it takes the whole resource.
+    exclusive: Mask
+    #: Whether it is a plan, which may move.
+    planned: Mask
+    amounts: Rows
+    projects: Rows
+
+    def select(self, chosen: Mask | Ints) -> Uses:
+        """Return the chosen allocations."""
+        return Uses(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def beside(self, other: Uses) -> Uses:
+        """Return the allocations of both."""
+        return Uses(*(np.concatenate((getattr(self, each.name), getattr(other, each.name))) for each in fields(self)))
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Stretches of time of resources, ordered by their starts."""
+
+    rows: Rows
+    starts: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, rows: Rows, starts: Ints, ends: Ints) -> Stretches:
+        """Return the stretches, which may be in any order."""
+        order = np.argsort(starts, kind="stable")
+        return cls(rows[order], starts[order], ends[order])
+
+    @cached_property
+    def by_end(self) -> Rows:
+        """The places of the stretches in the order of their ends."""
+        return np.argsort(self.ends, kind="stable").astype(np.int32)
+
+    def loads(self, chosen: Mask, weights: Ints | None = None) -> Loads:
+        """Return the stretches of the chosen resources; each adds 1, or the weight of its resource."""
+        begin, end = chosen[self.rows], self.by_end[chosen[self.rows[self.by_end]]]
+        starts, ends = self.starts[begin], self.ends[end]
+        if weights is None:
+            ones = np.ones(len(starts), dtype=np.int64)
+            return Loads(starts, ones, ends, ones)
+        return Loads(starts, weights[self.rows[begin]], ends, weights[self.rows[end]])
+
+
+class Timeline:
+    """The allocations of some resources. It does not change."""
+
+    def __init__(self, uses: Uses, covered: Rows) -> None:
+        """``covered`` are the resources, in ascending order; those without allocations are free at all times."""
+        self.uses = uses.select(np.lexsort((uses.starts, uses.rows)))
+        self.covered = covered
+
+    @cached_property
+    def fixed(self) -> Uses:
+        """The allocations that are not plans."""
+        return self.uses.select(~self.uses.planned)
+
+    @cached_property
+    def busy(self) -> Stretches:
+        """The stretches in which resources are in use, or planned to be."""
+        return _busy(self.uses)
+
+    @cached_property
+    def held(self) -> Stretches:
+        """The stretches in which resources are in use by allocations that are not plans."""
+        return _busy(self.fixed)
+
+    @cached_property
+    def gaps(self) -> Stretches:
+        """The stretches in which resources are free."""
+        return _gaps(self.uses, self.covered)
+
+    @cached_property
+    def fixed_gaps(self) -> Stretches:
+        """The stretches in which resources would be free if there were no plans."""
+        return _gaps(self.fixed, self.covered)
+
+
+def _joined(uses: Uses) -> tuple[Mask, Ints]:
+    """Return which uses begin a new stretch of their resource, and the latest end of the uses up to each of them.
+
+    The uses are ordered by resource and start. The running maximum is taken over ranks of ends, raised by the number of
+    uses from resource to resource: so it begins anew with each resource.
+    """
+    count = len(uses.rows)
+    order = np.argsort(uses.ends, kind="stable")
+    ranks = np.empty(count, dtype=np.int64)
+    ranks[order] = np.arange(count)
+    base = uses.rows.astype(np.int64) * count
+    latest: Ints = uses.ends[order][np.maximum.accumulate(base + ranks) - base]
+    begins = np.ones(count, dtype=np.bool_)
+    begins[1:] = (uses.rows[1:] != uses.rows[:-1]) | (uses.starts[1:] > latest[:-1])
+    return begins, latest
+
+
+def _busy(uses: Uses) -> Stretches:
+    """Return the stretches in which resources are in use; the uses are ordered by resource and start."""
+    if not len(uses.rows):
+        return Stretches(uses.rows, uses.starts, uses.ends)
+    begins, latest = _joined(uses)
+    last = np.append(np.flatnonzero(begins)[1:] - 1, len(begins) - 1)
+    return Stretches.of(uses.rows[begins], uses.starts[begins], latest[last])
+
+
+def _gaps(uses: Uses, covered: Rows) -> Stretches:
+    """Return the stretches in which the covered resources are free; the uses are ordered by resource and start."""
+    idle = np.setdiff1d(covered, uses.rows).astype(np.int32)
+    rows, starts, ends = [idle], [np.full(len(idle), NEVER)], [np.full(len(idle), FOREVER)]
+    if len(uses.rows):
+        begins, latest = _joined(uses)
+        places = np.flatnonzero(begins)
+        is_first = np.append(True, uses.rows[places[1:]] != uses.rows[places[1:] - 1])
+        last = np.append(places[1:] - 1, len(begins) - 1)
+        is_last = np.append(is_first[1:], True) & (latest[last] < FOREVER)
+        rows += [uses.rows[places], uses.rows[last[is_last]]]
+        starts += [np.where(is_first, NEVER, latest[places - 1]), latest[last[is_last]]]
+        ends += [uses.starts[places], np.full(int(is_last.sum()), FOREVER)]
+    return Stretches.of(np.concatenate(rows), np.concatenate(starts), np.concatenate(ends))

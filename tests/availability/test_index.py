@@ -1,0 +1,199 @@
+"""The index that follows the ledger, against one that reads it as a whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tenure.domain.errors import TenureError
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseChange, ReservationChange, ReservationRequest
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tenure.services.availability import index as index_module
+from tenure.services.availability.index import AvailabilityIndex, View
+from tenure.services.availability.steps import ticks
+from tenure.store import feed as feed_module
+from tenure.store.feed import Feed
+from tests.support.world import (
+    ADMIN,
+    HOST,
+    OWNER,
+    World,
+    address_reservation,
+    instance_reservation,
+    open_world,
+    reservation,
+)
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(tmp_path, hosts=4) as world:
+        world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/203.0.113.10", {})
+        yield world
+
+
+class History:
+    """Random requests and the passing of time, with leases of several types."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.dice = random.Random(seed)  # a test's randomness is not for security
+        self.leases: list[Lease] = []
+
+    def step(self) -> None:
+        """Make a random request, which may be refused, or let time pass."""
+        steps = (self.book, self.book, self.book, self.change, self.delete, self.operate, self.let_pass)
+        with suppress(TenureError):
+            self.dice.choice(steps)()
+
+    def book(self) -> None:
+        dice = self.dice
+        wanted: list[ReservationRequest] = [
+            dice.choice(
+                (
+                    reservation(1, dice.randint(1, 2)),
+                    instance_reservation(dice.randint(1, 3), vcpus=dice.randint(1, 8)),
+                    address_reservation(1),
+                )
+            )
+            for _ in range(dice.randint(1, 2))
+        ]
+        start = dice.randint(0, 6)
+        self.leases.append(self.world.reserve(*wanted, start=start, hours=dice.randint(1, 4)))
+
+    def change(self) -> None:
+        lease, dice = self.dice.choice(self.leases or [None]), self.dice
+        if lease is None:
+            return
+        now = self.world.clock.now()
+        change = dice.choice(
+            (
+                LeaseChange(ends_at=lease.ends_at + dice.randint(-1, 2) * HOUR),
+                LeaseChange(starts_at=now + dice.randint(0, 4) * HOUR, ends_at=now + dice.randint(5, 8) * HOUR),
+                LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, {"max": dice.randint(1, 3)}),)),
+                LeaseChange(
+                    reservations=(ReservationChange(lease.reservations[0].id, {"amount": dice.randint(1, 4)}),)
+                ),
+            )
+        )
+        self.world.leases.update(OWNER, lease.id, change)
+
+    def delete(self) -> None:
+        lease = self.dice.choice(self.leases or [None])
+        if lease is not None:
+            self.world.leases.delete(OWNER, lease.id)
+
+    def operate(self) -> None:
+        dice, resources = self.dice, self.world.resources
+        host = str(dice.randint(1, 4))
+        dice.choice(
+            (
+                lambda: resources.disable(ADMIN, HOST, host, reason="test"),
+                lambda: resources.enable(ADMIN, HOST, host),
+                lambda: resources.update(ADMIN, HOST, host, {"rack": str(dice.randint(1, 3))}),
+                lambda: resources.reallocate(ADMIN, HOST, host),
+                lambda: resources.unregister(ADMIN, HOST, host),
+                lambda: self.world.register(f"compute-{host}"),
+            )
+        )()
+
+    def let_pass(self) -> None:
+        self.world.pass_time(self.dice.choice((HOUR / 2, HOUR)))
+
+
+def described(view: View, now: int) -> dict[int, object]:
+    """Return what a view says about each resource: itself, and its allocations that are not over."""
+    catalogue = view.catalogue
+    everything = np.ones(len(catalogue), dtype=np.bool_)
+    found: dict[int, tuple[object, ...]] = {}
+    for row in np.flatnonzero(catalogue.of_type(HOST) | catalogue.of_type("virtual:floatingip")):
+        alone = np.zeros(len(catalogue), dtype=np.bool_)
+        alone[row] = True
+        found[catalogue.ids[row]] = (
+            catalogue.external_ids[row],
+            bool(catalogue.reservable[row]),
+            catalogue.values("rack", alone),
+            [int(catalogue.capacity(name)[row]) for name in ("VCPU", "WHOLE")],
+        )
+    uses: dict[int, list[tuple[object, ...]]] = {resource_id: [] for resource_id in found}
+    for timeline, mask in view.parts(everything):
+        for place, row in enumerate(timeline.uses.rows):
+            use = timeline.uses
+            if mask[row] and use.ends[place] > now and catalogue.ids[row] in uses:
+                uses[catalogue.ids[row]].append(
+                    (
+                        int(use.starts[place]),
+                        int(use.ends[place]),
+                        bool(use.exclusive[place]),
+                        bool(use.planned[place]),
+                        view.distinct.amounts.values[use.amounts[place]],
+                        view.distinct.projects.values[use.projects[place]],
+                    )
+                )
+    return {resource_id: (found[resource_id], sorted(uses[resource_id], key=repr)) for resource_id in found}
+
+
+def differs(world: World, following: AvailabilityIndex) -> bool:
+    """Whether the index that follows has something else than one that reads the whole ledger now."""
+    now = ticks(world.clock.now())
+    anew = AvailabilityIndex(world.db, world.clock)
+    return described(following.view(), now) != described(anew.view(), now)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_index_equals_the_ledger_after_any_history(world: World, seed: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(index_module, "CHANGED_LEAST", 2)
+    history = History(world, seed)
+    following = AvailabilityIndex(world.db, world.clock)
+    for step in range(40):
+        history.step()
+        if step % 7 == 6:
+            following.refresh()
+        assert not differs(world, following), step
+
+
+@pytest.mark.parametrize("hook", ["add_resources", "add_reservations", "add_allocations"])
+def test_history_shows_a_change_that_is_missing_in_the_feed(world: World, hook: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Feed, hook, lambda _feed, _ids: None)
+    for seed in range(8):
+        history = History(world, seed)
+        following = AvailabilityIndex(world.db, world.clock)
+        following.view()
+        for _ in range(40):
+            history.step()
+            if differs(world, following):
+                return
+    pytest.fail(f"no history shows that {hook} is missing")
+
+
+def test_index_reads_the_ledger_again_when_it_has_missed_entries(world: World):
+    following = AvailabilityIndex(world.db, world.clock)
+    following.view()
+    world.book(1, start=1, hours=48)
+    world.clock.set(world.clock.now() + feed_module.KEPT + HOUR)
+    world.book(1, start=1, hours=48)
+    world.db.write(lambda tx: tx.feed.prune(world.clock.now() - feed_module.KEPT))
+    world.book(1, start=1, hours=48)
+    assert not differs(world, following)
+
+
+def test_pruning_keeps_what_a_reader_needs(world: World):
+    following = AvailabilityIndex(world.db, world.clock)
+    world.book(1, start=1)
+    following.view()
+    world.clock.set(world.clock.now() + 2 * feed_module.KEPT)
+    world.db.write(lambda tx: tx.feed.prune(world.clock.now() - feed_module.KEPT))
+    with world.db.read() as tx:
+        changed, _ = tx.feed.after(tx.feed.newest())
+    assert changed == set()
+    world.book(2, start=1)
+    assert not differs(world, following)
