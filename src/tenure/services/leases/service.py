@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from zlib import crc32
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Choice, Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureError
+from tenure.domain.errors import Conflict, NotFound, TenureError
 from tenure.domain.lease import (
     Action,
     AllocationState,
-    Event,
     EventStatus,
     EventType,
     HistoryEntry,
@@ -26,7 +22,7 @@ from tenure.domain.lease import (
     Reservation,
     ReservationStatus,
 )
-from tenure.domain.period import ENDLESS, Period, minute_of
+from tenure.domain.period import ENDLESS, Period
 from tenure.domain.request import (
     LeaseChange,
     LeasedResource,
@@ -37,32 +33,27 @@ from tenure.domain.request import (
     ReservationRequest,
 )
 from tenure.resources.contract import ResourceTypes, Wanted
-from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, new_id, notify, require, write_history
+from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, notify, require
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.events.payloads import UpdatePayload
-from tenure.services.events.user_events import check_events, new_events
+from tenure.services.leases.access import LeaseAccess
+from tenure.services.leases.booking import Booker, new_reservation, preparation
 from tenure.services.leases.changes import (
     NO_FACTS,
     Changed,
     Claim,
     Facts,
     LeaseChanger,
-    bind,
     changed_parameters,
-    check_length,
-    check_notice,
     complete,
     errors_at_position,
-    resolve,
 )
 from tenure.services.leases.intake import Intake
-from tenure.services.leases.provisional import check_confirmed, confirmation_deadline, search_for_remains
+from tenure.services.leases.provisional import check_confirmed, search_for_remains
 from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
 from tenure.services.planning.budget import Budget
-from tenure.services.planning.planner import Planner
-from tenure.services.planning.survey import found_before, is_large, survey
 from tenure.store.database import Database, Transaction
 
 LOG = logging.getLogger(__name__)
@@ -88,7 +79,9 @@ class LeaseService:
         self._rules = rules
         self._cloud = cloud
         self._enforcement = enforcement
+        self._access = LeaseAccess(authorize)
         self._intake = Intake(db, types, rules, cloud)
+        self._booker = Booker(clock, types, rules, self._access, self._intake)
         self._trusts = Trusts(db, types, cloud, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
@@ -102,37 +95,25 @@ class LeaseService:
         require(self._authorize, "blazar:leases:post", actor, target)
         if lease_id is not None:
             with self._db.read() as tx:
-                booked = self._booked_before(tx, actor, lease_id)
+                booked = self._booker.booked_before(tx, actor, lease_id)
             if booked is not None:
-                return self._redacted(actor, self._record_promise(lease_id) or booked)
-        now = self._clock.now()
-        starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
-        if starts_at < minute_of(now):
-            raise InvalidParameter("Start date must be later than current date", field="start_date")
-        if ends_at <= starts_at:
-            raise InvalidParameter("End date must be later than start date.", field="end_date")
-        if ends_at <= now:
-            raise InvalidParameter("End date must be later than current and start date", field="end_date")
-        check_length(self._rules, starts_at, ends_at)
-        notice_at = self._notice_at(request, starts_at, ends_at, now)
-        check_events(request.events, starts_at, ends_at)
-        reservations, demands = self._intake.completed(actor, request.reservations)
-        request = replace(request, reservations=tuple(reservations))
-        lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
-        self._intake.check_conditions(request.reservations, demands, seen=self._sees(actor, lease))
-        with self._trusts.given_by(actor, self._trusts.needed_for(request.reservations)) as trust_id:
-            booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
+                return self._access.redacted(actor, self._record_promise(lease_id) or booked)
+        draft = self._booker.draft(actor, request, lease_id=lease_id)
+        lease = draft.lease
+        with self._trusts.given_by(actor, self._trusts.needed_for(lease.reservations)) as trust_id:
+            booking = self._booker.booking(actor, replace(draft, lease=replace(lease, trust_id=trust_id)))
+            booked = self._enforcement.create(lease, booking.work, survey=booking.survey)
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
-            lease = self._prepare(lease, Claim(_preparation(lease).id, lease.id))
+            lease = self._prepare(lease, Claim(preparation(lease).id, lease.id))
         self._cloud.wake()
-        return self._redacted(actor, booked or lease)
+        return self._access.redacted(actor, booked or lease)
 
     def get(self, actor: Actor, lease_id: str) -> Lease:
         """Return the lease; raise ``NotFound`` if there is none that the actor may see."""
         with self._db.read() as tx:
-            return self._redacted(actor, self._get_for(tx, actor, lease_id, "blazar:leases:get"))
+            return self._access.redacted(actor, self._access.get_for(tx, actor, lease_id, "blazar:leases:get"))
 
     def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
         """Return a page of the project's leases; for an administrator, of all projects.
@@ -148,7 +129,7 @@ class LeaseService:
         with self._db.read() as tx:
             found = tx.leases.page(query)
         more = len(found) > query.limit
-        items = tuple(self._redacted(actor, lease) for lease in found[: query.limit])
+        items = tuple(self._access.redacted(actor, lease) for lease in found[: query.limit])
         return Page(items, items[-1].id if more else None)
 
     def update(self, actor: Actor, lease_id: str, change: LeaseChange) -> Lease:
@@ -169,10 +150,10 @@ class LeaseService:
         that clients must see of it: the lease is removed then.
         """
         with self._db.read() as tx:
-            seen = self._get_for(tx, actor, lease_id, "blazar:leases:put")
+            seen = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
         if seen.hold_until is None:
             check_confirmed(seen, changes)
-            return self._redacted(actor, self._record_promise(lease_id) or seen)
+            return self._access.redacted(actor, self._record_promise(lease_id) or seen)
         need, facts = self._needs(actor, lease_id, LeaseChange(reservations=changes))
         return self._change(actor, lease_id, lambda changer, lease: changer.confirm(lease, changes), need, facts)
 
@@ -185,7 +166,7 @@ class LeaseService:
         now = self._clock.now()
 
         def work(tx: Transaction) -> tuple[str | None, list[str]]:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
+            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
             if lease.status is LeaseStatus.DELETED:
                 return None, []
             return self._delete(tx, actor, lease, now, reason), [
@@ -208,14 +189,14 @@ class LeaseService:
         ``update``.
         """
         with self._db.read() as tx:
-            seen = self._get_for(tx, actor, lease_id, "blazar:leases:put")
+            seen = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
         position = len(seen.reservations)
         request = self._intake.in_region(request, position)
         facts = self._intake.facts(actor, request, position)
         with errors_at_position(position):
             parameters = complete(self._types[request.resource_type], request.parameters, facts)
         request = replace(request, parameters=parameters)
-        reservation = self._new_reservation(lease_id, request, self._clock.now(), reservation_id)
+        reservation = new_reservation(self._types, lease_id, request, self._clock.now(), reservation_id)
 
         def add(changer: LeaseChanger, lease: Lease) -> Changed:
             return changer.add(lease, reservation, checks_values=request.checks_values)
@@ -241,9 +222,9 @@ class LeaseService:
         Raises ``InvalidParameter`` if the marker is not an entry of this history.
         """
         with self._db.read() as tx:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:get")
+            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:get")
             entries = tx.leases.history(lease.id, limit=limit, marker=marker)
-        if self._sees(actor, lease):
+        if self._access.sees(actor, lease):
             return entries
         return tuple(replace(entry, detail=None) for entry in entries)
 
@@ -253,12 +234,12 @@ class LeaseService:
         Only resources that are reserved as a whole: the hosts of instances, for example, are hidden from the owner.
         """
         with self._db.read() as tx:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:get")
+            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:get")
             whole = [reservation.id for reservation in lease.reservations if reservation.resource_type == resource_type]
             allocations = tx.allocations.of_reservations(whole)
             resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
             private = tx.resources.private_properties(resource_type)
-        if self._sees(actor, lease):
+        if self._access.sees(actor, lease):
             private = frozenset()
         shown = {
             resource_id: replace(
@@ -299,8 +280,8 @@ class LeaseService:
         budget = Budget(self._rules.planning_time)
 
         def work(tx: Transaction, trust_id: str | None) -> tuple[Changed, bool]:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            sees = self._sees(actor, lease)
+            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            sees = self._access.sees(actor, lease)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=sees, budget=budget)
             return change(changer, lease), trust_id is not None and tx.leases.entrust(lease, trust_id)
 
@@ -313,7 +294,7 @@ class LeaseService:
         if claim is not None:
             lease = self._follow(lease, claim)
         self._cloud.wake()
-        return self._redacted(actor, lease)
+        return self._access.redacted(actor, lease)
 
     def _follow(self, lease: Lease, claim: Claim) -> Lease:
         """Have the cloud follow a change; return the lease. Raises ``Conflict`` if the cloud refuses."""
@@ -322,39 +303,12 @@ class LeaseService:
         self._cloud.carry_out(*claim)
         return self._outcome(lease.id, claim.event_id)
 
-    def _sees(self, actor: Actor, lease: Lease) -> bool:
-        """Whether the actor sees private properties and the details of reasons."""
-        return self._authorize("admin", actor, {"project_id": lease.project_id, "user_id": lease.user_id})
-
-    def _redacted(self, actor: Actor, lease: Lease) -> Lease:
-        """Return the lease as the actor may see it: only administrators see the detail of its reason."""
-        if lease.status_detail is None or self._sees(actor, lease):
-            return lease
-        return replace(lease, status_detail=None)
-
-    def _get_for(
-        self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False, lock: bool = False
-    ) -> Lease:
-        """Return a lease that the actor may see and to which ``rule`` allows access.
-
-        Raises ``NotFound`` and ``Forbidden``.
-        """
-        lease = tx.leases.get(lease_id, deleted=deleted, lock=lock)
-        missing = NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
-        if lease is None:
-            raise missing
-        target = {"project_id": lease.project_id, "user_id": lease.user_id}
-        if lease.project_id != actor.project_id and not self._authorize("blazar:leases:get", actor, target):
-            raise missing
-        require(self._authorize, rule, actor, target)
-        return lease
-
     def _needs(self, actor: Actor, lease_id: str, change: LeaseChange) -> tuple[Need | None, Facts]:
         """Return the missing trust that a change needs, and the facts of the cloud that it needs."""
         if not change.reservations:
             return None, {}
         with self._db.read() as tx:
-            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put")
+            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
         facts: dict[Wanted, Mapping[str, object]] = {}
         known = {reservation.id: reservation for reservation in lease.reservations}
         for position, asked in enumerate(change.reservations):
@@ -370,69 +324,6 @@ class LeaseService:
             owner = replace(actor, project_id=lease.project_id)
             facts.update(self._intake.facts(owner, replace(reservation, parameters=after), position))
         return self._trusts.needed_by(lease, change, actor), facts
-
-    def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
-        """Return the actor's lease of that id, if any; raise ``Conflict`` if it belongs to another user."""
-        lease = tx.leases.get(lease_id, deleted=True)
-        if lease is not None and (lease.project_id, lease.user_id) != (actor.project_id, actor.user_id):
-            raise Conflict("There is a lease of this id already.")
-        return lease
-
-    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> Lease | None:
-        """Write a new lease and book everything it asks for.
-
-        Returns the lease of this id if the actor has booked it meanwhile.
-        """
-        now = lease.created_at
-        period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
-        turn = crc32(lease.id.encode())
-        large, order = is_large(demands), tuple(hardest_first(demands))
-        unnamed = sum(not demand.named for demand in demands)
-        budget = Budget(self._rules.planning_time, large=large)
-        look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
-
-        def work(tx: Transaction) -> Lease | None:
-            booked = self._booked_before(tx, actor, lease.id)
-            if booked is not None:
-                return booked
-            # This comes first: of two requests with one id, the second must wait before it does anything else.
-            tx.leases.add(lease)
-            tx.events.add(lease.events)
-            if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
-                tx.events.add([_preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
-            for position, demand in enumerate(demands):
-                bind(tx, lease.reservations[position].id, demand, position)
-            planner = Planner(tx, self._types, now=now, turn=turn, notice=self._rules.preemption_notice, budget=budget)
-            reservation_ids = [reservation.id for reservation in lease.reservations]
-            booked_at_once: Collection[int] = ()
-
-            def begin(this_order: Sequence[int]) -> None:
-                nonlocal booked_at_once
-                if not large:
-                    return
-                chosen = found_before(tx, reservation_ids) if this_order == order else {}
-                booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
-                searched = this_order == order and not chosen and tx.survey is not None  # and found nothing
-                if not booked_at_once and not searched and not tx.spoken_for:
-                    chosen = look(tx, order=this_order)
-                    booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
-
-            def place(position: int) -> None:
-                if position not in booked_at_once:
-                    planner.book(reservation_ids[position], demands[position], period, position=position)
-
-            with budget:
-                planner.place_all(demands, order, place, begin=begin)
-            write_history(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
-            if lease.status is LeaseStatus.PENDING:
-                notify(tx, "lease.create", lease, now=now)
-            return None
-
-        def look_before(tx: Transaction) -> Mapping[int, Choice]:
-            with budget:
-                return look(tx, order=order)
-
-        return self._enforcement.create(lease, work, survey=look_before if large else None)
 
     def _prepare(self, lease: Lease, claim: Claim) -> Lease:
         """Create in the cloud what clients must see of a booked lease, and wait for it as long as allowed.
@@ -456,21 +347,6 @@ class LeaseService:
             return found
         return self._db.write(partial(promise, lease_id=lease_id))
 
-    def _notice_at(
-        self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
-    ) -> datetime | None:
-        if request.before_end_at is not None:
-            return check_notice(resolve(request.before_end_at, now), starts_at, ends_at)
-        if not self._rules.notice_before_end:
-            return None
-        return max(starts_at, ends_at - self._rules.notice_before_end)
-
-    def _is_prepared(self, request: LeaseRequest) -> bool:
-        return any(
-            self._types[reservation.resource_type].is_prepared(reservation.parameters)
-            for reservation in request.reservations
-        )
-
     def _may_exist_in_cloud(self, reservation: Reservation) -> bool:
         """Whether something may exist in the cloud for a reservation that was never started."""
         return self._is_made(reservation) and reservation.status is ReservationStatus.PENDING
@@ -482,59 +358,6 @@ class LeaseService:
 
     def _has_effects(self, reservation: Reservation) -> bool:
         return reservation.effects != self._types[reservation.resource_type].effects(reservation.id)
-
-    def _new_lease(
-        self,
-        lease_id: str,
-        actor: Actor,
-        request: LeaseRequest,
-        starts_at: datetime,
-        ends_at: datetime,
-        notice_at: datetime | None,
-        now: datetime,
-    ) -> Lease:
-        deadline = confirmation_deadline(lease_id, request.hold_for, ends_at, now)
-        due = {EventType.START: starts_at, EventType.BEFORE_END: notice_at, EventType.END: ends_at}
-        return Lease(
-            **request.details(),
-            id=lease_id,
-            project_id=actor.project_id,
-            user_id=actor.user_id,
-            starts_at=starts_at,
-            ends_at=ends_at,
-            status=LeaseStatus.CREATING if deadline or self._is_prepared(request) else LeaseStatus.PENDING,
-            status_reason=None,
-            degraded=False,
-            version=1,
-            reservations=tuple(
-                self._new_reservation(lease_id, reservation, now) for reservation in request.reservations
-            ),
-            events=tuple(
-                Event(new_id(), lease_id, event_type, due_at, EventStatus.UNDONE, 0, now)
-                for event_type, due_at in due.items()
-                if due_at is not None
-            )
-            + new_events(lease_id, request.events, now)
-            + deadline,
-            created_at=now,
-        )
-
-    def _new_reservation(
-        self, lease_id: str, request: ReservationRequest, now: datetime, reservation_id: str | None = None
-    ) -> Reservation:
-        reservation_id = reservation_id or new_id()
-        return Reservation(
-            id=reservation_id,
-            lease_id=lease_id,
-            resource_type=request.resource_type,
-            status=ReservationStatus.PENDING,
-            parameters=request.parameters,
-            missing_resources=False,
-            resources_changed=False,
-            created_at=now,
-            effects=self._types[request.resource_type].effects(reservation_id),
-            region=request.region,
-        )
 
     def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime, reason: str | None) -> str | None:
         """Begin to delete; return the id of the end event if resources in the cloud must be taken back first."""
@@ -583,9 +406,3 @@ def _owned_part(period: Period, lease: Lease) -> Period:
     """Return the part of an allocation's period that belongs to the owner: the time after the lease is for cleaning."""
     is_longer = lease.ends_at < period.end != ENDLESS
     return Period(period.start, lease.ends_at) if is_longer and period.start < lease.ends_at else period
-
-
-def _preparation(lease: Lease) -> Event:
-    """Return the event that creates what clients must see of a new lease. Its id is derived from the lease's id."""
-    event_id = str(uuid.uuid5(uuid.UUID(lease.id), EventType.PREPARE.value))
-    return Event(event_id, lease.id, EventType.PREPARE, lease.created_at, EventStatus.IN_PROGRESS, 1, lease.created_at)

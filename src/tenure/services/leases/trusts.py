@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter, TenureError, Unavailable
-from tenure.domain.lease import Lease
+from tenure.domain.lease import Lease, Reservation
 from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
@@ -37,7 +37,7 @@ class Trusts:
         self._cloud = cloud
         self._home = next(iter(regions), "")
 
-    def needed_for(self, asked: Iterable[ReservationRequest]) -> Need | None:
+    def needed_for(self, asked: Iterable[Reservation | ReservationRequest]) -> Need | None:
         """Return the trust that these reservations need, or None if nothing is done as their owner."""
         fields = [
             (reservation.region, self._types[reservation.resource_type].trusted_for(reservation.parameters))

@@ -1,0 +1,215 @@
+"""New leases: from a request to a lease that is booked in the ledger."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+from zlib import crc32
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.allocation import Choice, Demand, hardest_first
+from tenure.domain.errors import Conflict, InvalidParameter
+from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus, Reservation, ReservationStatus
+from tenure.domain.period import Period, minute_of
+from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules, new_id, notify, write_history
+from tenure.services.events.user_events import check_events, new_events
+from tenure.services.leases.access import LeaseAccess
+from tenure.services.leases.changes import bind, check_length, check_notice, resolve
+from tenure.services.leases.intake import Intake
+from tenure.services.leases.provisional import confirmation_deadline
+from tenure.services.planning.budget import Budget
+from tenure.services.planning.planner import Planner
+from tenure.services.planning.survey import found_before, is_large, survey
+from tenure.store.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A lease that is not booked yet, and the demands of its reservations, in their order."""
+
+    lease: Lease
+    demands: Sequence[Demand]
+
+
+class Booking(NamedTuple):
+    """The work of a transaction that books a lease: it returns None, or the lease that was booked before.
+
+    ``survey`` searches for room before the transaction, if that takes long; see ``Database.write``.
+    """
+
+    work: Callable[[Transaction], Lease | None]
+    survey: Callable[[Transaction], Mapping[int, Choice]] | None
+
+
+class Booker:
+    """Makes and books new leases."""
+
+    def __init__(self, clock: Clock, types: ResourceTypes, rules: Rules, access: LeaseAccess, intake: Intake) -> None:
+        self._clock = clock
+        self._types = types
+        self._rules = rules
+        self._access = access
+        self._intake = intake
+
+    def draft(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Draft:
+        """Return the lease that is asked for. Raises ``InvalidParameter`` and ``Unavailable``."""
+        now = self._clock.now()
+        starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
+        if starts_at < minute_of(now):
+            raise InvalidParameter("Start date must be later than current date", field="start_date")
+        if ends_at <= starts_at:
+            raise InvalidParameter("End date must be later than start date.", field="end_date")
+        if ends_at <= now:
+            raise InvalidParameter("End date must be later than current and start date", field="end_date")
+        check_length(self._rules, starts_at, ends_at)
+        notice_at = self._notice_at(request, starts_at, ends_at, now)
+        check_events(request.events, starts_at, ends_at)
+        reservations, demands = self._intake.completed(actor, request.reservations)
+        request = replace(request, reservations=tuple(reservations))
+        lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
+        self._intake.check_conditions(request.reservations, demands, seen=self._access.sees(actor, lease))
+        return Draft(lease, demands)
+
+    def booking(self, actor: Actor, draft: Draft) -> Booking:
+        """Return the work that writes a new lease and books everything that it asks for."""
+        lease, demands = draft.lease, draft.demands
+        now = lease.created_at
+        period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
+        turn = crc32(lease.id.encode())
+        large, order = is_large(demands), tuple(hardest_first(demands))
+        unnamed = sum(not demand.named for demand in demands)
+        budget = Budget(self._rules.planning_time, large=large)
+        look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
+
+        def work(tx: Transaction) -> Lease | None:
+            booked = self.booked_before(tx, actor, lease.id)
+            if booked is not None:
+                return booked
+            # This comes first: of two requests with one id, the second must wait before it does anything else.
+            tx.leases.add(lease)
+            tx.events.add(lease.events)
+            if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
+                tx.events.add([preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
+            for position, demand in enumerate(demands):
+                bind(tx, lease.reservations[position].id, demand, position)
+            planner = Planner(tx, self._types, now=now, turn=turn, notice=self._rules.preemption_notice, budget=budget)
+            reservation_ids = [reservation.id for reservation in lease.reservations]
+            booked_at_once: Collection[int] = ()
+
+            def begin(this_order: Sequence[int]) -> None:
+                nonlocal booked_at_once
+                if not large:
+                    return
+                chosen = found_before(tx, reservation_ids) if this_order == order else {}
+                booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
+                searched = this_order == order and not chosen and tx.survey is not None  # and found nothing
+                if not booked_at_once and not searched and not tx.spoken_for:
+                    chosen = look(tx, order=this_order)
+                    booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
+
+            def place(position: int) -> None:
+                if position not in booked_at_once:
+                    planner.book(reservation_ids[position], demands[position], period, position=position)
+
+            with budget:
+                planner.place_all(demands, order, place, begin=begin)
+            write_history(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
+            if lease.status is LeaseStatus.PENDING:
+                notify(tx, "lease.create", lease, now=now)
+            return None
+
+        def look_before(tx: Transaction) -> Mapping[int, Choice]:
+            with budget:
+                return look(tx, order=order)
+
+        return Booking(work, look_before if large else None)
+
+    def booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
+        """Return the actor's lease of that id, if any; raise ``Conflict`` if it belongs to another user."""
+        lease = tx.leases.get(lease_id, deleted=True)
+        if lease is not None and (lease.project_id, lease.user_id) != (actor.project_id, actor.user_id):
+            raise Conflict("There is a lease of this id already.")
+        return lease
+
+    def _notice_at(
+        self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
+    ) -> datetime | None:
+        if request.before_end_at is not None:
+            return check_notice(resolve(request.before_end_at, now), starts_at, ends_at)
+        if not self._rules.notice_before_end:
+            return None
+        return max(starts_at, ends_at - self._rules.notice_before_end)
+
+    def _is_prepared(self, request: LeaseRequest) -> bool:
+        return any(
+            self._types[reservation.resource_type].is_prepared(reservation.parameters)
+            for reservation in request.reservations
+        )
+
+    def _new_lease(
+        self,
+        lease_id: str,
+        actor: Actor,
+        request: LeaseRequest,
+        starts_at: datetime,
+        ends_at: datetime,
+        notice_at: datetime | None,
+        now: datetime,
+    ) -> Lease:
+        deadline = confirmation_deadline(lease_id, request.hold_for, ends_at, now)
+        due = {EventType.START: starts_at, EventType.BEFORE_END: notice_at, EventType.END: ends_at}
+        return Lease(
+            **request.details(),
+            id=lease_id,
+            project_id=actor.project_id,
+            user_id=actor.user_id,
+            starts_at=starts_at,
+            ends_at=ends_at,
+            status=LeaseStatus.CREATING if deadline or self._is_prepared(request) else LeaseStatus.PENDING,
+            status_reason=None,
+            degraded=False,
+            version=1,
+            reservations=tuple(
+                new_reservation(self._types, lease_id, reservation, now) for reservation in request.reservations
+            ),
+            events=tuple(
+                Event(new_id(), lease_id, event_type, due_at, EventStatus.UNDONE, 0, now)
+                for event_type, due_at in due.items()
+                if due_at is not None
+            )
+            + new_events(lease_id, request.events, now)
+            + deadline,
+            created_at=now,
+        )
+
+
+def new_reservation(
+    types: ResourceTypes, lease_id: str, request: ReservationRequest, now: datetime, reservation_id: str | None = None
+) -> Reservation:
+    """Return a reservation that a request asks for."""
+    reservation_id = reservation_id or new_id()
+    return Reservation(
+        id=reservation_id,
+        lease_id=lease_id,
+        resource_type=request.resource_type,
+        status=ReservationStatus.PENDING,
+        parameters=request.parameters,
+        missing_resources=False,
+        resources_changed=False,
+        created_at=now,
+        effects=types[request.resource_type].effects(reservation_id),
+        region=request.region,
+    )
+
+
+def preparation(lease: Lease) -> Event:
+    """Return the event that creates what clients must see of a new lease. Its id is derived from the lease's id."""
+    event_id = str(uuid.uuid5(uuid.UUID(lease.id), EventType.PREPARE.value))
+    return Event(event_id, lease.id, EventType.PREPARE, lease.created_at, EventStatus.IN_PROGRESS, 1, lease.created_at)
