@@ -40,7 +40,11 @@ from tenure.services.context import Authorize, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
 from tenure.services.events.service import EventService
+from tenure.services.leases.access import LeaseAccess
+from tenure.services.leases.booking import Booker
 from tenure.services.leases.default_leases import DefaultLeaseBook
+from tenure.services.leases.intake import Intake
+from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
 from tenure.services.leases.trusts import IdleTrusts
 from tenure.services.limits.quotas import Quotas
@@ -234,8 +238,34 @@ def build(parts: Parts) -> Service:
         effects.places,
         timedelta(seconds=parts.answer_seconds),
     )
+    access = LeaseAccess(parts.authorize)
+    intake = Intake(parts.db, parts.types, parts.rules, effects)
+    booker = Booker(parts.clock, parts.types, parts.rules, access, intake)
     manager = Manager(
-        leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects, enforcement),
+        leases=LeaseService(
+            parts.db,
+            parts.clock,
+            parts.types,
+            parts.authorize,
+            parts.rules,
+            effects,
+            access,
+            intake,
+            booker,
+            enforcement,
+        ),
+        rehearsals=RehearsalService(
+            parts.db,
+            parts.clock,
+            parts.types,
+            parts.authorize,
+            parts.rules,
+            parts.quotas,
+            access,
+            intake,
+            booker,
+            enforcement,
+        ),
         resources=ResourceService(
             parts.db,
             parts.clock,

@@ -158,6 +158,7 @@ WRONG["1.2"] = {
     "message": (None, True, 5, "", "x" * 1001, "a\0b", "\ud800", HUGE, *LISTS),
     "event type": (None, True, 5, "", "start_lease", "user_defined", HUGE, *LISTS),
 }
+WRONG["1.3"] = WRONG["1.2"]
 
 
 #: Where 1.0 repeats the value and does not name the field.
@@ -674,19 +675,8 @@ def _of_leases(version: Version) -> Iterator[Endpoint]:
             yield Endpoint(version.value, operation.method, path, also=(*bad_ids, *no_query))
 
 
-ENDPOINTS = (
-    *_UNTIL_1_1,
-    *(endpoint for version in Version for endpoint in _of_leases(version)),
-    *(_create(version, name) for version in Version for name in _asked_at(version)),
-    *(_change(version, name) for version in Version for name in _asked_at(version)),
-    *(_add(version, name) for version in (Version.V1_1, Version.V1_2) for name in _asked_at(version)),
-    *(
-        endpoint
-        for version in Version
-        for wire, samples in sampled_inventories()
-        for endpoint in _Inventory(wire, samples, version).endpoints()
-    ),
-    *(replace(endpoint, version="1.2") for endpoint in _UNTIL_1_1 if endpoint.version == "1.1"),
+#: What came with 1.2, and is served at later versions as well.
+_SINCE_1_2 = (
     # --- events of owners at 1.2
     Endpoint(
         "1.2",
@@ -743,6 +733,33 @@ ENDPOINTS = (
         ),
     ),
     _CONFIRMATION,
+)
+
+ENDPOINTS = (
+    *_UNTIL_1_1,
+    *(endpoint for version in Version for endpoint in _of_leases(version)),
+    *(_create(version, name) for version in Version for name in _asked_at(version)),
+    *(_change(version, name) for version in Version for name in _asked_at(version)),
+    *(_add(version, name) for version in Version if version is not OLDEST for name in _asked_at(version)),
+    *(
+        endpoint
+        for version in Version
+        for wire, samples in sampled_inventories()
+        for endpoint in _Inventory(wire, samples, version).endpoints()
+    ),
+    *(
+        replace(endpoint, version=version.value)
+        for version in Version
+        if version > Version.V1_1
+        for endpoint in _UNTIL_1_1
+        if endpoint.version == "1.1"
+    ),
+    *(
+        replace(endpoint, version=version.value)
+        for version in Version
+        if version > Version.V1_1
+        for endpoint in _SINCE_1_2
+    ),
 )
 
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tenure.api.openapi import describe
 from tenure.api.table import operations_of
 from tenure.api.versions import LATEST
-from tenure.services.leases.service import LeaseService
-from tenure.services.limits.service import LimitService
-from tenure.services.manager import OPERATIONS, Manager
-from tenure.services.resources.service import ResourceService
+from tenure.services.manager import OPERATIONS, SERVICES, Manager
 from tests.api.rig import HOSTS, Api, open_api
 from tests.support.samples import sampled_inventories
 from tests.support.world import ADMIN
 
-SERVICES = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
 LEASE = "/v1/leases/{lease_id}"
 #: What the parts of a URL stand for, beside the lease and its reservation.
 PARTS = {"property_name": "rack", **{wire.part: "1" for wire, _ in sampled_inventories()}}
@@ -65,12 +61,7 @@ def open_noted(folder: Path) -> Iterator[tuple[Api, set[str]]]:
             asked.add("health")
             return manager.health()
 
-        yield Manager(
-            leases=cast(LeaseService, Noted(manager.leases, "leases", asked)),
-            resources=cast(ResourceService, Noted(manager.resources, "resources", asked)),
-            limits=cast(LimitService, Noted(manager.limits, "limits", asked)),
-            health=health,
-        )
+        yield Manager.of(lambda name: Noted(getattr(manager, name), name, asked), health)
 
     with open_api(folder, reach=noted) as api:
         yield api.using("admin", LATEST.value), asked
@@ -80,10 +71,16 @@ def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Pat
     with open_noted(tmp_path) as (api, asked):
         kinds = api.world.service.parts.types
         paths = describe(operations_of(tuple(kinds)), LATEST)["paths"]
-        endpoints = [(method.upper(), path) for path, methods in paths.items() for method in methods]
-        for method, path in endpoints:
+        endpoints = [
+            (method.upper(), path, query)
+            for path, methods in paths.items()
+            for method, described in methods.items()
+            for query in ("", "?dry_run=true")
+            if not query or any(parameter["name"] == "dry_run" for parameter in described["parameters"])
+        ]
+        for method, path, query in endpoints:
             lease = api.world.book(1, start=1)
-            url = path.format(**PARTS, lease_id=lease.id, reservation_id=lease.reservations[0].id)
+            url = path.format(**PARTS, lease_id=lease.id, reservation_id=lease.reservations[0].id) + query
             body = api.lease_body(start=5) if (method, path) == ("POST", "/v1/leases") else BODIES.get((method, path))
             answer = api.call(method, url, body)
             assert answer.status_code not in {400, 405, 500}, f"{method} {path}: {answer.text}"

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
@@ -135,7 +136,7 @@ def wait_for_managers(topic: str, number: int) -> None:
 
 def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay, topic: str, world: World):
     counting = Counting(world.leases)
-    manager = Manager(cast(LeaseService, counting), world.resources, world.service.manager.limits, lambda: ())
+    manager = replace(world.service.manager, leases=cast(LeaseService, counting))
     direct = at(BUS, tmp_path)
     with (
         serving(direct, manager, topic=topic, name="one"),

@@ -48,8 +48,7 @@ class Slow:
 
 
 def manager_of(leases: Slow) -> Manager:
-    service: Any = leases
-    return Manager(leases=service, resources=service, limits=service, health=lambda: ())
+    return Manager.of(lambda _name: leases, lambda: ())
 
 
 @contextmanager

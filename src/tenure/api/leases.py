@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
 from pydantic import BaseModel
 
-from tenure.api.answers import PAGE, One, Pages, pages
-from tenure.api.operations import Operation, Request
+from tenure.api.answers import PAGE, One, Pages, Whole, pages
+from tenure.api.operations import DryRun, Operation, Request
 from tenure.api.schemas import answers
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.leases import LeaseSchemas
-from tenure.api.schemas.queries import HistoryQuery, LeaseListQuery, Query
+from tenure.api.schemas.queries import DryRunQuery, HistoryQuery, LeaseListQuery, Query
 from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
-from tenure.domain.request import LeaseQuery, Page
+from tenure.domain.rehearsal import Rehearsal
+from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, Page
 
 #: The prefix of the fields of a reservation in the body of a lease.
 _OF_RESERVATION = re.compile(r"^reservations\[\d+\]\.?")
@@ -37,15 +39,36 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
     shown = One("lease", lambda version: schemas[version].answer)
     listed = Pages("leases", shown.model)
     history = Pages("history", by_version(answers.HistoryEntry, answers.HistoryEntry, answers.HistoryEntryOf12))
+    rehearsed = Whole(lambda version: schemas[version].rehearsal)
+    dry_run = by_version(Query, Query, Query, DryRunQuery)
     create = body(lambda schemas: schemas.create_model)
     update = body(lambda schemas: schemas.update_model)
     confirm = body(lambda schemas: schemas.confirm_model)
     add = body(lambda schemas: schemas.add_model)
     return (
         Operation("GET", leases, "List leases", use.list, listed, query=by_version(Query, LeaseListQuery)),
-        Operation("POST", leases, "Make a lease", use.create, shown, status=201, body=create),
+        Operation(
+            "POST",
+            leases,
+            "Make a lease",
+            use.create,
+            shown,
+            status=201,
+            body=create,
+            query=dry_run,
+            dry_run=DryRun(use.rehearse_create, rehearsed),
+        ),
         Operation("GET", lease, "Show a lease", use.get, shown),
-        Operation("PUT", lease, "Change a lease", use.update, shown, body=update),
+        Operation(
+            "PUT",
+            lease,
+            "Change a lease",
+            use.update,
+            shown,
+            body=update,
+            query=dry_run,
+            dry_run=DryRun(use.rehearse_update, rehearsed),
+        ),
         Operation("DELETE", lease, "Delete a lease", use.delete, None),
         Operation("POST", f"{lease}/confirm", "Keep a held lease", use.confirm, shown, body=confirm, since=v1_2),
         Operation(
@@ -57,8 +80,28 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             query=by_version(HistoryQuery),
             since=v1_1,
         ),
-        Operation("POST", reservations, "Add a reservation", use.add, shown, status=201, body=add, since=v1_1),
-        Operation("DELETE", f"{reservations}/{{reservation_id}}", "Drop a reservation", use.drop, None, since=v1_1),
+        Operation(
+            "POST",
+            reservations,
+            "Add a reservation",
+            use.add,
+            shown,
+            status=201,
+            body=add,
+            query=dry_run,
+            since=v1_1,
+            dry_run=DryRun(use.rehearse_add, rehearsed),
+        ),
+        Operation(
+            "DELETE",
+            f"{reservations}/{{reservation_id}}",
+            "Drop a reservation",
+            use.drop,
+            None,
+            query=dry_run,
+            since=v1_1,
+            dry_run=DryRun(use.rehearse_drop, rehearsed),
+        ),
     )
 
 
@@ -73,16 +116,27 @@ class _UseCases:
         return pages(partial(request.manager.leases.list, request.actor), first, attrgetter("id"))
 
     def create(self, request: Request) -> Lease:
-        wanted = self._schemas[request.version].read_request(request.body())
-        return request.manager.leases.create(request.actor, wanted)
+        return request.manager.leases.create(request.actor, self._wanted(request))
+
+    def rehearse_create(self, request: Request) -> Rehearsal:
+        return request.manager.rehearsals.create(request.actor, self._wanted(request))
+
+    def _wanted(self, request: Request) -> LeaseRequest:
+        return self._schemas[request.version].read_request(request.body())
 
     def get(self, request: Request) -> Lease:
         return request.manager.leases.get(request.actor, request.part("lease_id"))
 
     def update(self, request: Request) -> Lease:
         lease_id = request.part("lease_id")
-        change = self._schemas[request.version].read_change(request.body(), partial(self.get, request))
-        return request.manager.leases.update(request.actor, lease_id, change)
+        return request.manager.leases.update(request.actor, lease_id, self._change(request))
+
+    def rehearse_update(self, request: Request) -> Rehearsal:
+        lease_id = request.part("lease_id")
+        return request.manager.rehearsals.update(request.actor, lease_id, self._change(request))
+
+    def _change(self, request: Request) -> LeaseChange:
+        return self._schemas[request.version].read_change(request.body(), partial(self.get, request))
 
     def delete(self, request: Request) -> None:
         request.manager.leases.delete(request.actor, request.part("lease_id"))
@@ -101,17 +155,33 @@ class _UseCases:
 
     def add(self, request: Request) -> Lease:
         wanted = self._schemas[request.version].read_reservation(request.body())
-        try:
+        with _errors_of_reservation():
             return request.manager.leases.add_reservation(request.actor, request.part("lease_id"), wanted)
-        except TenureError as error:
-            error.field = _below_reservation(error.field)
-            if isinstance(error, NotEnoughResources):
-                error.shortfall = replace(error.shortfall, reservation=0)  # the only reservation in the body
-            raise
+
+    def rehearse_add(self, request: Request) -> Rehearsal:
+        wanted = self._schemas[request.version].read_reservation(request.body())
+        with _errors_of_reservation():
+            return request.manager.rehearsals.add_reservation(request.actor, request.part("lease_id"), wanted)
 
     def drop(self, request: Request) -> None:
         reservation_id = request.part("reservation_id")
         request.manager.leases.drop_reservation(request.actor, request.part("lease_id"), reservation_id)
+
+    def rehearse_drop(self, request: Request) -> Rehearsal:
+        reservation_id = request.part("reservation_id")
+        return request.manager.rehearsals.drop_reservation(request.actor, request.part("lease_id"), reservation_id)
+
+
+@contextmanager
+def _errors_of_reservation() -> Iterator[None]:
+    """Let errors name fields as they are in a body that consists of a single reservation."""
+    try:
+        yield
+    except TenureError as error:
+        error.field = _below_reservation(error.field)
+        if isinstance(error, NotEnoughResources):
+            error.shortfall = replace(error.shortfall, reservation=0)  # the only reservation in the body
+        raise
 
 
 def _below_reservation(field: str | None) -> str | None:

@@ -82,7 +82,11 @@ def _schemas(served: Iterable[Operation], version: Version) -> tuple[References,
     wanted: list[tuple[type[BaseModel], Mode]] = [(model, "serialization") for model in _ERRORS]
     for operation in served:
         wanted += [(operation.body(version), "validation")] if operation.body else []
-        wanted += [(operation.answer.document(version), "serialization")] if operation.answer else []
+        wanted += [
+            (shape.document(version), "serialization")
+            for shapes in operation.successes(version).values()
+            for shape in shapes
+        ]
     found, definitions = models_json_schema(
         list(dict.fromkeys(wanted)), ref_template=_COMPONENTS + "{model}", by_alias=True
     )
@@ -187,11 +191,14 @@ def _plain(described: Document, schema: Document) -> Document:
 
 def _responses(operation: Operation, references: References, version: Version) -> Document:
     headers: Document = {"x-openstack-request-id": {"schema": {"type": "string"}, "required": True}}
-    success: Document = {"description": operation.summary, "headers": headers}
-    if operation.answer is not None:
-        schema = references(operation.answer.document(version), "serialization")
-        success["content"] = {"application/json": {"schema": schema}}
-    responses: Document = {str(operation.success): success}
+    responses: Document = {}
+    for status, shapes in operation.successes(version).items():
+        success: Document = {"description": operation.summary, "headers": headers}
+        schemas = [references(shape.document(version), "serialization") for shape in shapes]
+        if schemas:
+            schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+            success["content"] = {"application/json": {"schema": schema}}
+        responses[str(status)] = success
     if operation.public:
         statuses = {405, *operation.refusals}
     else:

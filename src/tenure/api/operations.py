@@ -18,7 +18,7 @@ from tenure.api.bodies import JsonObject, read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
 from tenure.api.schemas.answers import ModelAt
-from tenure.api.schemas.queries import NO_QUERY, Query, QueryAt, query_of, read_query
+from tenure.api.schemas.queries import NO_QUERY, DryRunQuery, Query, QueryAt, query_of, read_query
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import OLDEST, Version
@@ -30,6 +30,14 @@ from tenure.services.manager import Manager
 _ANYONE = Actor("", "", frozenset())
 #: The parts of URLs with ids of this service; all others have ids of the cloud.
 _OUR_PARTS = frozenset({"lease_id", "reservation_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What an operation does with ``dry_run`` in its query: it changes nothing, and answers 200 with a document."""
+
+    run: Callable[[Request], object]
+    answer: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,8 @@ class Operation:
     query: QueryAt = NO_QUERY
     body: ModelAt | None = None
     since: Version = OLDEST
+    #: None if the operation has no dry run. Otherwise its query is a ``DryRunQuery`` from some version on.
+    dry_run: DryRun | None = None
     #: The statuses of refusals, beside those of every operation; if None, ``refusals`` derives them.
     refused_with: tuple[int, ...] | None = None
     #: Whether the operation needs no authentication. Its query is ignored then.
@@ -71,6 +81,13 @@ class Operation:
     @property
     def success(self) -> int:
         return 204 if self.answer is None else self.status
+
+    def successes(self, version: Version) -> Mapping[int, tuple[Shape, ...]]:
+        """Return the statuses of success, each with the shapes of its documents."""
+        shapes = {self.success: () if self.answer is None else (self.answer,)}
+        if self.dry_run is not None and issubclass(self.query(version), DryRunQuery):
+            shapes[200] = (*shapes.get(200, ()), self.dry_run.answer)
+        return shapes
 
 
 @dataclass(slots=True)
@@ -134,19 +151,22 @@ class Endpoint:
             actor = _ANYONE if operation.public else actor_of(req)
             query = Query() if operation.public else read_query(req, operation.query(version), version)
             request = Request(operation, self._manager, self._links, req, actor, version, parts, query)
-            _write(resp, request, operation.run(request))
+            if operation.dry_run is not None and isinstance(query, DryRunQuery) and query.dry_run:
+                request.status = 200
+                _write(resp, request, operation.dry_run.answer, operation.dry_run.run(request))
+            else:
+                _write(resp, request, operation.answer, operation.run(request))
 
         return respond
 
 
-def _write(resp: falcon.Response, request: Request, value: object) -> None:
-    operation = request.operation
-    if operation.answer is not None:
-        content = operation.answer.render(value, request.version, request.next_page)
+def _write(resp: falcon.Response, request: Request, answer: Shape | None, value: object) -> None:
+    if answer is not None:
+        content = answer.render(value, request.version, request.next_page)
         resp.content_type = "application/json"
         if isinstance(content, dict):
             resp.data = json.dumps(content).encode()
         else:
             resp.stream = content
     resp.set_headers(request.headers)
-    resp.status = request.status or operation.success
+    resp.status = request.status or request.operation.success

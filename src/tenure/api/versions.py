@@ -25,6 +25,7 @@ class Version(Enum):
     V1_0 = "1.0"
     V1_1 = "1.1"
     V1_2 = "1.2"
+    V1_3 = "1.3"
 
     def __lt__(self, other: Version) -> bool:
         """Whether this version is older."""
@@ -33,7 +34,7 @@ class Version(Enum):
 
 
 OLDEST = Version.V1_0
-LATEST = Version.V1_2
+LATEST = Version.V1_3
 
 
 def by_version(*values: T) -> Callable[[Version], T]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import oslo_messaging
 from oslo_config.cfg import ConfigOpts
@@ -20,10 +20,7 @@ from tenure.rpc.operations import TABLE, Operation
 from tenure.rpc.server import VERSION
 from tenure.rpc.serving import in_one_line
 from tenure.rpc.wire import decode_error
-from tenure.services.leases.service import LeaseService
-from tenure.services.limits.service import LimitService
 from tenure.services.manager import Manager
-from tenure.services.resources.service import ResourceService
 
 LOG = logging.getLogger(__name__)
 
@@ -170,9 +167,4 @@ class _Remote:
 
 def remote_manager(client: RpcClient) -> Manager:
     """Return the manager as the API sees it, called by RPC."""
-    return Manager(
-        leases=cast(LeaseService, _Remote(client, "leases")),
-        resources=cast(ResourceService, _Remote(client, "resources")),
-        limits=cast(LimitService, _Remote(client, "limits")),
-        health=partial(client.call, TABLE["health"]),
-    )
+    return Manager.of(partial(_Remote, client), partial(client.call, TABLE["health"]))

@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
 from tenure.metrics import REFUSALS, timed
+from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
 from tenure.services.limits.service import LimitService
 from tenure.services.resources.service import ResourceService
@@ -22,7 +23,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: The services whose public methods are operations, by the first part of the operations' names.
-SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
+SERVICES: Mapping[str, type] = {
+    "leases": LeaseService,
+    "rehearsals": RehearsalService,
+    "resources": ResourceService,
+    "limits": LimitService,
+}
 #: The operations that the API may call.
 OPERATIONS = frozenset(
     {
@@ -45,19 +51,20 @@ class Manager:
     """The use cases that the API may call."""
 
     leases: LeaseService
+    rehearsals: RehearsalService
     resources: ResourceService
     limits: LimitService
     health: Callable[[], tuple[PartHealth, ...]]
 
+    @classmethod
+    def of(cls, service_of: Callable[[str], Any], health: Callable[[], tuple[PartHealth, ...]]) -> Manager:
+        """Return a manager with what ``service_of`` returns for the name of each service."""
+        return cls(**{name: service_of(name) for name in SERVICES}, health=health)
+
 
 def metered(manager: Manager) -> Manager:
     """Return the same manager with metrics: the duration of each operation, and the refusals of leases."""
-    return Manager(
-        leases=cast(LeaseService, _Metered(manager.leases, "leases")),
-        resources=cast(ResourceService, _Metered(manager.resources, "resources")),
-        limits=cast(LimitService, _Metered(manager.limits, "limits")),
-        health=manager.health,
-    )
+    return Manager.of(lambda name: _Metered(getattr(manager, name), name), manager.health)
 
 
 class _Metered:

@@ -100,6 +100,13 @@ class OutcomeUnknown(Unavailable):
         super().__init__(_UNKNOWN)
 
 
+class _RolledBack(Exception):
+    """Ends and rolls back the transaction of a rehearsal."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
 class Transaction:
     """The stores, on one session. It never commits itself."""
 
@@ -256,6 +263,22 @@ class Database:
                 time.sleep(random.uniform(0, 0.002 * 2**attempt))  # spread the retries; not for security
             attempt += 1
         raise TooManyConflicts
+
+    def rehearse(self, work: Callable[[Transaction], T], *, survey: Callable[[Transaction], object] | None = None) -> T:
+        """Run ``work`` as ``write`` does, and roll back what it has written. Raises what ``write`` raises."""
+
+        def attempt(tx: Transaction) -> None:
+            result = work(tx)
+            tx.session.flush()
+            tx.gains.verify()
+            raise _RolledBack(result)
+
+        try:
+            self.write(attempt, survey=survey)
+        except _RolledBack as rolled_back:
+            result: T = rolled_back.result
+            return result
+        raise AssertionError("a rehearsal is always rolled back")
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -354,6 +354,33 @@ class LimitsDocument(Answer):
     hours_until: Rfc3339Text
 
 
+class CostDocument(Answer):
+    """What a lease takes of one kind of resource: units at any one time, and hours of all units together."""
+
+    name: str
+    amount: int
+    hours: int
+    hours_before: int
+
+
+class ExpectedAllowanceDocument(AllowanceDocument):
+    """A limit, its present use, and its use after the request."""
+
+    would_use: int
+
+
+class RehearsalDocument(Answer):
+    """What a request would do. A subclass adds the lease.
+
+    ``unasked_filters`` are the filters of the site that were not asked, since they keep accounts.
+    """
+
+    dry_run: Annotated[Literal[True], From(lambda _rehearsal: True)]
+    cost: list[CostDocument]
+    limits: Annotated[list[ExpectedAllowanceDocument], From("allowances")]
+    unasked_filters: Annotated[list[str], From(lambda rehearsal: list(rehearsal.unasked))]
+
+
 class LeasedAnswer(Answer):
     """A resource of a lease as the owner of the lease sees it. Subclasses add fields of the resource."""
 

@@ -157,6 +157,9 @@ class LeaseSchemas:
         self.confirm_model = _with_reservations("LeaseConfirm", LeaseConfirm, changed)
         self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
         self.answer = _answer_model(self._kinds, version)
+        self.rehearsal: type[Answer] = create_model(
+            "Rehearsal", __base__=answers.RehearsalDocument, lease=(self.answer, ...)
+        )
 
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest:
         """Return the lease that ``body`` requests."""

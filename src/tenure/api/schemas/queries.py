@@ -66,6 +66,12 @@ QueryAt = Callable[[Version], type[Query]]
 NO_QUERY: QueryAt = by_version(Query)
 
 
+class DryRunQuery(Query):
+    """With ``dry_run`` nothing is changed; the answer is what the request would do."""
+
+    dry_run: Truth = False
+
+
 class LimitsQuery(Query):
     project_id: ExternalId | None = None
 

@@ -121,18 +121,12 @@ class Enforcement:
         ``survey`` searches for room before each attempt, see ``Database.write``. Raises the errors of the filters,
         ``OverQuota``, ``TooManyConflicts``, and the errors of ``book``.
         """
-
         book = self._within_quotas(lease.project_id, book)
-
-        def work(tx: Transaction) -> tuple[Lease | None, _Question | None]:
-            booked = book(tx)
-            return booked, _Question(proposal(lease, served(tx, lease))) if booked is None else None
-
         if not self._filters:
             return self._db.write(book, survey=survey)
         asked: list[str] = []
         try:
-            return self._ask_and_book(work, asked, survey=survey)
+            return self._ask_and_book(_creation(lease, book), asked, survey=survey)
         except OutcomeUnknown:
             raise  # the promised withdrawal is sent, unless the lease exists
         except Exception:
@@ -146,29 +140,70 @@ class Enforcement:
         The filters are not asked if neither dates nor reservations change, nor about the confirmation of a provisional
         lease: it was judged before. Raises the errors of ``create``.
         """
+        change = self._changing_within_quotas(lease_id, change)
+        if not self._filters:
+            return self._db.write(change)
+        return self._ask_and_book(_revision_by(lease_id, change, dropped))
 
-        lease = None
-        if self._quotas.limits is not None:
-            with self._db.read() as seen:
-                lease = seen.leases.get(lease_id)
-        if lease is not None:
-            change = self._within_quotas(lease.project_id, change)
+    def rehearse_create(
+        self,
+        lease: Lease,
+        book: Callable[[Transaction], Lease | None],
+        look: Callable[[Transaction], R],
+        *,
+        survey: Survey | None = None,
+        ask: bool = True,
+    ) -> tuple[R, tuple[str, ...]]:
+        """Book a lease as ``create`` does, return what ``look`` then finds in the transaction, and undo everything.
 
-        def work(tx: Transaction) -> tuple[R, _Question | None]:
-            before = tx.leases.get(lease_id)
-            if before is None:
-                return change(tx), None  # it raises NotFound
-            by = served(tx, before)
-            current, old = statement(before, by), revision(before, by)
-            result = change(tx)
-            after = tx.leases.get(lease_id)
-            if after is None:
-                return result, None
-            new = revision(after, served(tx, after), without={dropped})
-            same = _amount(new) == _amount(old) if before.hold_until else {**new, "name": old["name"]} == old
-            return result, None if same else _Question(new, current)
+        Also returns the filters that were not asked: those that keep accounts of what they agree to. Without ``ask``
+        no filter is asked. Raises the errors of ``create``.
+        """
+        book = self._within_quotas(lease.project_id, book)
+        return self._rehearse(_creation(lease, book) if self._filters and ask else _unasked(book), look, survey)
 
-        return self._ask_and_book(work) if self._filters else self._db.write(change)
+    def rehearse_update(
+        self,
+        lease_id: str,
+        change: Callable[[Transaction], object],
+        look: Callable[[Transaction], R],
+        *,
+        dropped: str = "",
+    ) -> tuple[R, tuple[str, ...]]:
+        """Change a lease as ``update`` does, and undo it; returns and raises what ``rehearse_create`` does."""
+        change = self._changing_within_quotas(lease_id, change)
+        return self._rehearse(_revision_by(lease_id, change, dropped) if self._filters else _unasked(change), look)
+
+    def _rehearse(
+        self,
+        work: Callable[[Transaction], tuple[object, _Question | None]],
+        look: Callable[[Transaction], R],
+        survey: Survey | None = None,
+    ) -> tuple[R, tuple[str, ...]]:
+        def rehearsed(tx: Transaction) -> tuple[R, _Question | None]:
+            _, question = work(tx)
+            return look(tx), question
+
+        result, question = self._db.rehearse(rehearsed, survey=survey)
+        if question is None:
+            return result, ()
+        context, unasked = self._origin.context(question.new), []
+        with self._take_place():
+            for name, enforcement_filter in self._filters.items():
+                if question.current is not None:
+                    enforcement_filter.check_update(context, question.current, question.new)
+                elif ON_END in enforcement_filter.listens_to:
+                    unasked.append(name)
+                else:
+                    enforcement_filter.check_create(context, question.new)
+        return result, tuple(unasked)
+
+    def _changing_within_quotas(self, lease_id: str, change: Callable[[Transaction], R]) -> Callable[[Transaction], R]:
+        if self._quotas.limits is None:
+            return change
+        with self._db.read() as tx:
+            lease = tx.leases.get(lease_id)
+        return change if lease is None else self._within_quotas(lease.project_id, change)
 
     def _within_quotas(self, project_id: str, work: Callable[[Transaction], R]) -> Callable[[Transaction], R]:
         return self._quotas.within(project_id, self._types, self._clock.now(), work)
@@ -218,23 +253,21 @@ class Enforcement:
     ) -> _Trial:
         """Return the result of a request beside the choices of concurrent requests, and register its own choices."""
 
-        def attempt(tx: Transaction) -> None:
+        def attempt(tx: Transaction) -> _Trial:
             tx.spoken_for = self._spoken_for_by_others(mine)
             _, question = work(tx)
-            raise _RolledBack(_Trial(question, dict(tx.chosen)))
+            return _Trial(question, dict(tx.chosen))
 
         # One after the other, so that each sees the choices of those before; but no request waits for long.
         is_in_turn = self._turn.acquire(timeout=TURN_SECONDS)
         try:
-            self._db.write(attempt, survey=survey)
-        except _RolledBack as rolled_back:
-            if rolled_back.trial.question is not None:
-                self._speak_for(mine, rolled_back.trial.chosen.values())
-            return rolled_back.trial
+            trial = self._db.rehearse(attempt, survey=survey)
+            if trial.question is not None:
+                self._speak_for(mine, trial.chosen.values())
+            return trial
         finally:
             if is_in_turn:
                 self._turn.release()
-        raise AssertionError("a trial is always rolled back")
 
     def _speak_for(self, mine: object, chosen: Collection[Choice]) -> None:
         with self._guard:
@@ -295,6 +328,43 @@ class Enforcement:
         self._db.write(work)
 
 
+def _creation(lease: Lease, book: Callable[[Transaction], R]) -> Callable[[Transaction], tuple[R, _Question | None]]:
+    """Return the booking of a lease with the question to the filters; none if the lease was booked before."""
+
+    def work(tx: Transaction) -> tuple[R, _Question | None]:
+        booked = book(tx)
+        return booked, _Question(proposal(lease, served(tx, lease))) if booked is None else None
+
+    return work
+
+
+def _unasked(work: Callable[[Transaction], R]) -> Callable[[Transaction], tuple[R, None]]:
+    """Return the same work, without a question to the filters."""
+    return lambda tx: (work(tx), None)
+
+
+def _revision_by(
+    lease_id: str, change: Callable[[Transaction], R], dropped: str
+) -> Callable[[Transaction], tuple[R, _Question | None]]:
+    """Return the change of a lease with the question to the filters; none if it does not concern them."""
+
+    def work(tx: Transaction) -> tuple[R, _Question | None]:
+        before = tx.leases.get(lease_id)
+        if before is None:
+            return change(tx), None  # it raises NotFound
+        by = served(tx, before)
+        current, old = statement(before, by), revision(before, by)
+        result = change(tx)
+        after = tx.leases.get(lease_id)
+        if after is None:
+            return result, None
+        new = revision(after, served(tx, after), without={dropped})
+        same = _amount(new) == _amount(old) if before.hold_until else {**new, "name": old["name"]} == old
+        return result, None if same else _Question(new, current)
+
+    return work
+
+
 def _amount(lease: Values) -> object:
     """Return what a lease takes, and for how long."""
     return [
@@ -302,13 +372,6 @@ def _amount(lease: Values) -> object:
         lease["end_date"],
         [reservation["allocations"] for reservation in lease["reservations"]],
     ]
-
-
-class _RolledBack(Exception):
-    """Ends and rolls back a trial transaction."""
-
-    def __init__(self, trial: _Trial) -> None:
-        self.trial = trial
 
 
 class _ResultChanged(Exception):

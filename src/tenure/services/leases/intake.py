@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
-from tenure.domain.errors import InvalidParameter, Unavailable
-from tenure.domain.lease import Reservation
+from tenure.domain.errors import InvalidParameter, TenureError, Unavailable
+from tenure.domain.lease import Lease, Reservation
 from tenure.domain.regions import qualified, region_of
-from tenure.domain.request import ReservationRequest
+from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
-from tenure.resources.contract import ResourceTypes
+from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.context import CloudActions, Rules
 from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.changes import (
     Facts,
+    changed_parameters,
     check_private,
     check_values,
     complete,
@@ -38,11 +39,6 @@ class Intake:
         self._rules = rules
         self._cloud = cloud
 
-    def in_region(self, request: ReservationRequest, position: int) -> ReservationRequest:
-        """Return the request in the region that it names, or in the home region."""
-        region = region_of(request.region, self._rules.regions, field=f"reservations[{position}].region")
-        return replace(request, region=region)
-
     def completed(
         self, actor: Actor, requests: Sequence[ReservationRequest]
     ) -> tuple[list[ReservationRequest], list[Demand]]:
@@ -50,17 +46,40 @@ class Intake:
 
         Raises the errors of ``facts``, and ``InvalidParameter`` for parameters that contradict each other.
         """
-        completed, demands = [], []
-        for position, request in enumerate(requests):
-            placed = self.in_region(request, position)
-            facts = self.facts(actor, placed, position)
-            with errors_at_position(position):
-                parameters = complete(self._types[placed.resource_type], placed.parameters, facts)
-            completed.append(replace(placed, parameters=parameters))
+        completed = [self.completed_one(actor, request, position) for position, request in enumerate(requests)]
         check_sizes([request.parameters for request in completed])
-        for position, request in enumerate(completed):
-            demands.append(placed_demand(self._types, request, position))
+        demands = [placed_demand(self._types, request, position) for position, request in enumerate(completed)]
         return completed, demands
+
+    def completed_one(self, actor: Actor, request: ReservationRequest, position: int) -> ReservationRequest:
+        """Return the reservation in the region that it names, or in the home region, with the facts of the cloud.
+
+        ``position`` is its position in the lease. Raises the errors of ``completed``.
+        """
+        region = region_of(request.region, self._rules.regions, field=f"reservations[{position}].region")
+        request = replace(request, region=region)
+        facts = self.facts(actor, request, position)
+        with errors_at_position(position):
+            parameters = complete(self._types[request.resource_type], request.parameters, facts)
+        return replace(request, parameters=parameters)
+
+    def facts_of_change(self, actor: Actor, lease: Lease, change: LeaseChange) -> Facts:
+        """Return the facts of the cloud that a change of a lease needs. Raises the errors of ``facts``."""
+        facts: dict[Wanted, Mapping[str, object]] = {}
+        known = {reservation.id: reservation for reservation in lease.reservations}
+        for position, asked in enumerate(change.reservations):
+            reservation = known.get(asked.reservation_id)
+            if reservation is None:
+                continue
+            try:
+                after = self._types[reservation.resource_type].merge(
+                    reservation.parameters, changed_parameters(reservation, asked), running=False
+                )
+            except TenureError:
+                continue  # the changer reports this error
+            owner = replace(actor, project_id=lease.project_id)
+            facts.update(self.facts(owner, replace(reservation, parameters=after), position))
+        return facts
 
     def facts(self, actor: Actor, asked: Reservation | ReservationRequest, position: int) -> Facts:
         """Return the facts of the cloud that the type needs to check these parameters.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
-from tenure.domain.errors import Conflict, NotFound, TenureError
+from tenure.domain.errors import Conflict, NotFound
 from tenure.domain.lease import (
     Action,
     AllocationState,
@@ -32,7 +32,7 @@ from tenure.domain.request import (
     ReservationChange,
     ReservationRequest,
 )
-from tenure.resources.contract import ResourceTypes, Wanted
+from tenure.resources.contract import ResourceTypes
 from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, notify, require
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
@@ -45,9 +45,6 @@ from tenure.services.leases.changes import (
     Claim,
     Facts,
     LeaseChanger,
-    changed_parameters,
-    complete,
-    errors_at_position,
 )
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
@@ -70,6 +67,9 @@ class LeaseService:
         authorize: Authorize,
         rules: Rules,
         cloud: CloudActions,
+        access: LeaseAccess,
+        intake: Intake,
+        booker: Booker,
         enforcement: Enforcement,
     ) -> None:
         self._db = db
@@ -79,9 +79,9 @@ class LeaseService:
         self._rules = rules
         self._cloud = cloud
         self._enforcement = enforcement
-        self._access = LeaseAccess(authorize)
-        self._intake = Intake(db, types, rules, cloud)
-        self._booker = Booker(clock, types, rules, self._access, self._intake)
+        self._access = access
+        self._intake = intake
+        self._booker = booker
         self._trusts = Trusts(db, types, cloud, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
@@ -190,12 +190,7 @@ class LeaseService:
         """
         with self._db.read() as tx:
             seen = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
-        position = len(seen.reservations)
-        request = self._intake.in_region(request, position)
-        facts = self._intake.facts(actor, request, position)
-        with errors_at_position(position):
-            parameters = complete(self._types[request.resource_type], request.parameters, facts)
-        request = replace(request, parameters=parameters)
+        request = self._intake.completed_one(actor, request, len(seen.reservations))
         reservation = new_reservation(self._types, lease_id, request, self._clock.now(), reservation_id)
 
         def add(changer: LeaseChanger, lease: Lease) -> Changed:
@@ -309,20 +304,7 @@ class LeaseService:
             return None, {}
         with self._db.read() as tx:
             lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
-        facts: dict[Wanted, Mapping[str, object]] = {}
-        known = {reservation.id: reservation for reservation in lease.reservations}
-        for position, asked in enumerate(change.reservations):
-            reservation = known.get(asked.reservation_id)
-            if reservation is None:
-                continue
-            try:
-                after = self._types[reservation.resource_type].merge(
-                    reservation.parameters, changed_parameters(reservation, asked), running=False
-                )
-            except TenureError:
-                continue  # the changer reports this error
-            owner = replace(actor, project_id=lease.project_id)
-            facts.update(self._intake.facts(owner, replace(reservation, parameters=after), position))
+        facts = self._intake.facts_of_change(actor, lease, change)
         return self._trusts.needed_by(lease, change, actor), facts
 
     def _prepare(self, lease: Lease, claim: Claim) -> Lease:
