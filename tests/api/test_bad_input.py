@@ -675,6 +675,22 @@ def _of_leases(version: Version) -> Iterator[Endpoint]:
             yield Endpoint(version.value, operation.method, path, also=(*bad_ids, *no_query))
 
 
+#: What parameters of a question for availability must not be.
+WRONG_AVAILABILITY: Mapping[str, Sequence[str]] = {
+    "start_date": ("", "yesterday", "2030-01-01", "9999-12-31T23:59:59Z", "%00"),
+    "end_date": ("", "now", "2029-12-31T00:00:00Z", "2090-01-01T00:00:00Z"),
+    "resource_class": ("", "COAL", "x" * 256, "%00"),
+    "region": ("", "nowhere", "x" * 25, "a/b"),
+    "availability_zone": ("", "x" * 256, "%00"),
+    "resource_properties": ("nonsense", "[1", '["=="]', "[[]]", "x" * 4097),
+    "required": ("x" * 256, "%00"),
+    "forbidden": ("x" * 256, "%00"),
+    "step": ("", "0", "-1", "1", "1.5", "9" * 10, "hour"),
+    "group_by": ("", "colour", "KIND"),
+    "limit": ("", "0", "1001", "x"),
+    "marker": ("", "x" * 256, "%00"),
+    "colour": ("red",),
+}
 #: What came with 1.2, and is served at later versions as well.
 _SINCE_1_2 = (
     # --- events of owners at 1.2
@@ -759,6 +775,19 @@ ENDPOINTS = (
         for version in Version
         if version > Version.V1_1
         for endpoint in _SINCE_1_2
+    ),
+    Endpoint(
+        "1.3",
+        "GET",
+        "/v1/availability",
+        also=(
+            Bad("resource_type", path=""),
+            *(
+                Bad(name, path=f"?resource_type=physical:host&{name}={value}")
+                for name, values in WRONG_AVAILABILITY.items()
+                for value in values
+            ),
+        ),
     ),
 )
 

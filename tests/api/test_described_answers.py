@@ -14,7 +14,7 @@ import pytest
 from tenure.api.versions import Version
 from tests.api.rig import HOSTS, Api, api_over
 from tests.support.regions import SOUTH, Regions, open_regions
-from tests.support.samples import reservations_at, sampled_inventories
+from tests.support.samples import NEEDED_QUERIES, reservations_at, sampled_inventories
 
 VERSIONS = [version.value for version in Version]
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
@@ -61,11 +61,17 @@ class Caller:
         if method == "DELETE" and inventory in self._registered:
             [part] = [part for part in parts if f"{{{part}}}" in path]
             parts[part] = self._registered[inventory]
+        if not query and path in NEEDED_QUERIES:
+            query = f"?{NEEDED_QUERIES[path]}"
         answer = self.api.call(method, path.format(**parts) + query, self._body(method, path))
         if method == "POST" and answer.status_code == 201 and not path.startswith("/v1/leases"):
             [document] = answer.json.values()
             self._registered[path] = document["id"]
         return answer
+
+    def parameters(self, method: str, path: str) -> set[str]:
+        """Return the names of the parameters of an operation."""
+        return {parameter["name"] for parameter in self.document["paths"][path][method.lower()]["parameters"]}
 
     def _body(self, method: str, path: str) -> dict[str, Any] | None:
         version = Version(self._version)
@@ -138,10 +144,31 @@ def test_every_operation_answers_as_it_is_described(regions: tuple[Api, Regions]
         answer = caller.call(method, path)
         assert answer.status_code in {200, 201, 204, 300}, f"{method} {path}: {answer.text}"
         caller.assert_described(method, path, answer)
-        if method == "GET":
+        if method == "GET" and path not in NEEDED_QUERIES:
             assert all(answer.json.values()), f"{path} shows nothing: {answer.text}"
         if method == "GET" and path in QUERIES:
             caller.assert_described(method, path, caller.call(method, path, f"?{QUERIES[path]}"))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_dry_runs_answer_as_they_are_described(regions: tuple[Api, Regions], version: str) -> None:
+    caller = Caller(*regions, version)
+    dry = [operation for operation in caller.operations if "dry_run" in caller.parameters(*operation)]
+    assert bool(dry) == (version >= "1.3")
+    for method, path in dry:
+        answer = caller.call(method, path, "?dry_run=true")
+        assert answer.status_code == 200, f"{method} {path}: {answer.text}"
+        assert answer.json["dry_run"] is True
+        caller.assert_described(method, path, answer)
+
+
+@pytest.mark.parametrize("group_by", ["none", "kind", "zone", "resource", "project"])
+@pytest.mark.parametrize("kind", ["physical:host", "virtual:instance", "virtual:floatingip", "virtual:volume"])
+def test_availability_is_answered_as_it_is_described(regions: tuple[Api, Regions], kind: str, group_by: str) -> None:
+    caller = Caller(*regions, "1.3")
+    answer = caller.call("GET", "/v1/availability", f"?resource_type={kind}&group_by={group_by}")
+    assert answer.json["groups"]
+    caller.assert_described("GET", "/v1/availability", answer)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

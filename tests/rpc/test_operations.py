@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tenure.domain import errors
+from tenure.domain.availability import AvailabilityQuery
 from tenure.domain.errors import (
     Forbidden,
     InvalidParameter,
@@ -66,6 +67,7 @@ QUERIES = {
     "LeaseQuery": LeaseQuery(limit=1),
     "ResourceQuery": ResourceQuery(HOST, 3),
     "BookingQuery": BookingQuery(HOST, 9),
+    "AvailabilityQuery": AvailabilityQuery(HOST),
     "LeaseRequest": LeaseRequest(
         "far", NOW + timedelta(hours=9), NOW + timedelta(hours=12), None, (reservation(1, 2),)
     ),

@@ -158,3 +158,7 @@ def sampled_inventories() -> tuple[tuple[WireInventory, InventorySamples], ...]:
 def reservations_at(version: Version = LATEST) -> list[Mapping[str, Any]]:
     """Return a reservation of every type that can be booked at a version."""
     return [samples.reservation for samples in installed_samples().values() if not version < samples.since]
+
+
+#: The queries without which a request is refused, by path.
+NEEDED_QUERIES = {"/v1/availability": "resource_type=physical:host"}

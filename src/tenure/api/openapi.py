@@ -163,7 +163,8 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
     ]
     schema = operation.query(version).model_json_schema(mode="validation")
     for name, described in schema.get("properties", {}).items():
-        found.append({"name": name, "in": "query", "required": False, "schema": _plain(described, schema)})
+        required = name in schema.get("required", ())
+        found.append({"name": name, "in": "query", "required": required, "schema": _plain(described, schema)})
     if not operation.public:
         found.append(
             {

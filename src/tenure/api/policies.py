@@ -110,6 +110,14 @@ _LIMITS = _rule(
 )
 
 
+_AVAILABILITY = _rule(
+    "tenure:availability:get",
+    _READER_OR_ADMIN,
+    "See how much is free, over time; by resource and by project only with the role of an administrator.",
+    ("GET", "/v1/availability"),
+)
+
+
 def _inventory_rules(wire: WireInventory, prefix: str) -> Iterator[policy.RuleDefault]:
     """Return the rules of an inventory; their names begin with ``prefix``."""
     noun, nouns, collection, resource = wire.noun, wire.nouns, wire.path, wire.resource_path
@@ -158,6 +166,7 @@ def list_rules() -> tuple[policy.RuleDefault, ...]:
         *_ROLES,
         *_lease_rules(wire for wire, _ in inventories),
         _LIMITS,
+        _AVAILABILITY,
         *(rule for wire, stock in inventories for rule in _inventory_rules(wire, stock.rules)),
     )
 

@@ -72,6 +72,8 @@ class ResourceType(Protocol):
     inventory: str
     #: The parameters that may grow in a running lease.
     growing: frozenset[str]
+    #: The resource class in which its availability is shown; empty for the first that its resources have.
+    counted: str
 
     @property
     def stock(self) -> Inventory | None:

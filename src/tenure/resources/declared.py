@@ -31,6 +31,7 @@ class DeclaredType(Generic[Kept]):
     kept: type[Kept]
     stock: Inventory | None = None
     growing: frozenset[str] = frozenset()
+    counted: str = ""
     additions: type[BaseModel] | None = None
     #: What is shown beside the parameters: ids of what the cloud has made.
     effects_model: type[BaseModel] | None = None

@@ -103,6 +103,7 @@ class FloatingIPType(DeclaredType[FloatingIPReservation]):
         refusal=InvalidParameter,
         is_listed=False,
     )
+    counted = WHOLE
     growing = frozenset({"amount"})
     declaration = FloatingIPReservation
     kept = FloatingIPReservation

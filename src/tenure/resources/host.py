@@ -70,6 +70,7 @@ class HostType(DeclaredType[_Kept]):
         unknown="Host '{reference}' not found!",
         occupied="Servers found for host {reference}: {error}",
     )
+    counted = WHOLE
     growing = frozenset({"min", "max"})
     declaration = HostReservation
     kept = _Kept

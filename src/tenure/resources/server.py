@@ -92,6 +92,7 @@ class ServerType(DeclaredType[_Kept]):
     name = "virtual:server"
     noun = "servers"
     inventory = "physical:host"
+    counted = "VCPU"
     declaration = ServerReservation
     kept = _Kept
     additions = ZoneAdditions

@@ -48,6 +48,7 @@ class InstancesType(DeclaredType[Kept]):
 
     noun = "instances"
     inventory = "physical:host"
+    counted = "VCPU"
     growing = frozenset({"amount"})
     effects_model = FlavorEffects
     nullable = frozenset({"affinity"})

@@ -87,6 +87,7 @@ class VolumeType(DeclaredType[VolumeReservation]):
         is_named=False,
         is_listed=False,
     )
+    counted = "DISK_GB"
     growing = frozenset({"amount"})
     declaration = VolumeReservation
     kept = VolumeReservation

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
 from tenure.metrics import REFUSALS, timed
+from tenure.services.availability.service import AvailabilityService
 from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
 from tenure.services.limits.service import LimitService
@@ -28,6 +29,7 @@ SERVICES: Mapping[str, type] = {
     "rehearsals": RehearsalService,
     "resources": ResourceService,
     "limits": LimitService,
+    "availability": AvailabilityService,
 }
 #: The operations that the API may call.
 OPERATIONS = frozenset(
@@ -54,6 +56,7 @@ class Manager:
     rehearsals: RehearsalService
     resources: ResourceService
     limits: LimitService
+    availability: AvailabilityService
     health: Callable[[], tuple[PartHealth, ...]]
 
     @classmethod

@@ -475,6 +475,11 @@ class ResourceStore:
             for (name, private), property_values in sorted(values.items())
         ]
 
+    def property_names(self, resource_type: str) -> frozenset[str]:
+        """Return the names of the properties that operators have given to resources of the type."""
+        names = select(PropertyRow.name).where(PropertyRow.resource_type == resource_type)
+        return frozenset(self._session.execute(names).scalars())
+
     def private_properties(self, resource_type: str) -> frozenset[str]:
         return frozenset(
             self._session.execute(

@@ -11,22 +11,30 @@ from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import WHOLE
 from tenure.services.availability.index import View
 from tenure.services.availability.steps import Ints, Loads, Mask, Steps, no_loads
-from tenure.services.availability.timeline import Rows, Stretches, Timeline, Uses
+from tenure.services.availability.timeline import Rows, Stretches, Timeline, Uses, busy_in
 
 
-def used(view: View, chosen: Mask, resource_class: str, *, planned: bool) -> Loads:
+def used(
+    view: View, chosen: Mask, resource_class: str, *, planned: bool = True, project_id: str | None = None
+) -> Loads:
     """Return how much of a class the allocations of the chosen resources take, over time.
 
     An allocation of a whole resource takes all that the resource has. ``WHOLE`` counts the resources that are in use at
-    all. Without ``planned``, plans do not count.
+    all. Without ``planned``, plans do not count; with a project, only its allocations count.
     """
     found = no_loads()
     for timeline, mask in view.parts(chosen):
-        if resource_class == WHOLE:
+        if resource_class == WHOLE and project_id is None:
             found = found.beside((timeline.busy if planned else timeline.held).loads(mask))
             continue
         uses = timeline.uses if planned else timeline.fixed
-        uses = uses.select(mask[uses.rows])
+        counted = mask[uses.rows]
+        if project_id is not None:
+            counted &= uses.projects == view.distinct.projects.find(project_id)
+        uses = uses.select(counted)
+        if resource_class == WHOLE:
+            found = found.beside(busy_in(uses).loads(mask))
+            continue
         per_use = _table(view, [resource_class])[uses.amounts, 0]
         amounts = np.where(uses.exclusive, view.catalogue.capacity(resource_class)[uses.rows], per_use)
         found = found.beside(Loads.of(uses.starts, uses.ends, amounts))

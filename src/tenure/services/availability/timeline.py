@@ -82,12 +82,12 @@ class Timeline:
     @cached_property
     def busy(self) -> Stretches:
         """The stretches in which resources are in use, or planned to be."""
-        return _busy(self.uses)
+        return busy_in(self.uses)
 
     @cached_property
     def held(self) -> Stretches:
         """The stretches in which resources are in use by allocations that are not plans."""
-        return _busy(self.fixed)
+        return busy_in(self.fixed)
 
     @cached_property
     def gaps(self) -> Stretches:
@@ -117,7 +117,7 @@ def _joined(uses: Uses) -> tuple[Mask, Ints]:
     return begins, latest
 
 
-def _busy(uses: Uses) -> Stretches:
+def busy_in(uses: Uses) -> Stretches:
     """Return the stretches in which resources are in use; the uses are ordered by resource and start."""
     if not len(uses.rows):
         return Stretches(uses.rows, uses.starts, uses.ends)

@@ -1,0 +1,162 @@
+"""What is free when: questions about capacity over time, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, time, timedelta
+from enum import StrEnum
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.request import ReservationRequest, When
+
+
+class Grouping(StrEnum):
+    """Into which groups resources are divided."""
+
+    NONE = "none"
+    KIND = "kind"  # alike in their public properties, their capacity and their region
+    ZONE = "zone"
+    RESOURCE = "resource"  # each alone; for administrators
+    PROJECT = "project"  # by who has reserved them; for administrators
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityQuery:
+    """A question about the resources that serve a type, from ``starts_at`` to ``ends_at``.
+
+    ``resource_class`` is what is counted: ``WHOLE`` for the resources themselves, or a class of their capacity; None
+    for what is usual for the type. The other fields select resources: None and empty ones select all. With ``step`` the
+    answer has steps of this length, each with the values at its tightest instant.
+    """
+
+    resource_type: str
+    starts_at: When | None = None
+    ends_at: datetime | None = None
+    resource_class: str | None = None
+    region: str | None = None
+    zone: str | None = None
+    resource_properties: str = ""
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    step: timedelta | None = None
+    group_by: Grouping = Grouping.NONE
+    limit: int = 100
+    marker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityStep:
+    """Amounts that hold from ``starts_at`` until the next step.
+
+    ``allocated`` is held by leases that have started, ``reserved`` promised to leases that have not. ``out_of_order``
+    takes no reservations and is not in use. The rest is ``available``. In a group of a project the last two are None.
+    """
+
+    starts_at: datetime
+    reserved: int
+    allocated: int
+    out_of_order: int | None = None
+    available: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityGroup:
+    """The amounts of some resources over time, and what these resources have in common.
+
+    ``resources`` is their number, ``total`` the amount that they have, and ``least`` the smallest available amount.
+    """
+
+    steps: tuple[AvailabilityStep, ...]
+    resources: int | None = None
+    total: int | None = None
+    least: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    capacity: Capacity | None = None
+    region: str | None = None
+    zone: str | None = None
+    resource_id: str | None = None
+    resource_name: str | None = None
+    project_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """The answer to an ``AvailabilityQuery``. ``step`` is None if the steps are exact.
+
+    ``more`` if there are more groups. Those of resources can be asked for: the marker is the last resource's id.
+    """
+
+    resource_type: str
+    resource_class: str
+    starts_at: datetime
+    ends_at: datetime
+    step: timedelta | None
+    groups: tuple[AvailabilityGroup, ...]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """The times at which a lease may start: on these days of the week (Monday is 0), between these times of the day.
+
+    The days and times are those of the zone, a name of the time zone database. No days mean all days, no ``since`` the
+    beginning of the day, and no ``until`` its end.
+    """
+
+    weekdays: tuple[int, ...] = ()
+    since: time | None = None
+    until: time | None = None
+    zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferQuery:
+    """A search for the first periods of this length in which all reservations of a lease fit.
+
+    The lease starts at ``earliest`` or later, by default from the next full minute on, and at ``latest`` or earlier.
+    """
+
+    reservations: tuple[ReservationRequest, ...]
+    length: timedelta
+    earliest: When | None = None
+    latest: datetime | None = None
+    times: StartTimes = StartTimes()
+    limit: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A period in which a lease fits now. ``left`` is, for each reservation, how many more units would fit besides."""
+
+    starts_at: datetime
+    ends_at: datetime
+    left: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The periods that were found, in order. ``is_complete`` if no earlier ones exist; False if the time ran out."""
+
+    offers: tuple[Offer, ...]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LongestOffer:
+    """The longest lease from a start: until ``ends_at``, or without limit if that is None."""
+
+    starts_at: datetime
+    ends_at: datetime | None
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LargestOffer:
+    """How many units of a reservation fit in a period, and how many of them in each zone alone."""
+
+    starts_at: datetime
+    ends_at: datetime
+    amount: int
+    zones: Mapping[str, int]
+    is_complete: bool

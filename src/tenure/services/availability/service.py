@@ -1,0 +1,252 @@
+"""The use case of capacity over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from math import ceil
+
+import numpy as np
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.allocation import Demand
+from tenure.domain.availability import Availability, AvailabilityGroup, AvailabilityQuery, AvailabilityStep, Grouping
+from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.errors import Forbidden, InvalidParameter
+from tenure.domain.regions import region_of
+from tenure.domain.requirement import parse_expression
+from tenure.resources.contract import ResourceType, ResourceTypes
+from tenure.services.availability.index import AvailabilityIndex, View
+from tenure.services.availability.room import used
+from tenure.services.availability.steps import Loads, Mask, moment, no_loads, ticks, ticks_of
+from tenure.services.context import Authorize, Rules, require
+from tenure.services.leases.changes import check_private, check_values, resolve
+from tenure.store.database import Database
+
+#: The period of an answer, if the question names no end.
+USUAL_SPAN = timedelta(days=7)
+#: The longest period of an answer.
+LONGEST_SPAN = timedelta(days=3 * 366)
+#: The largest number of steps of a group, and of all groups together.
+MOST_STEPS = 1000
+MOST_STEPS_IN_ALL = 20_000
+#: The lengths of steps that are chosen if there are too many changes.
+_ROUND = tuple(
+    timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60, 2 * 60, 6 * 60, 12 * 60, 24 * 60, 7 * 24 * 60)
+)
+#: The attribute of resources with their availability zone.
+ZONE = "availability_zone"
+
+
+class AvailabilityService:
+    """The use cases of availability. They read the index, and promise nothing."""
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        types: ResourceTypes,
+        authorize: Authorize,
+        rules: Rules,
+        index: AvailabilityIndex,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._types = types
+        self._authorize = authorize
+        self._rules = rules
+        self._index = index
+
+    def show(self, actor: Actor, query: AvailabilityQuery) -> Availability:
+        """Return the amounts of the resources over time.
+
+        Raises ``Forbidden``, also for groups that only administrators may see; ``InvalidParameter``; and
+        ``Unavailable`` if the database does not work.
+        """
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        require(self._authorize, "tenure:availability:get", actor, target)
+        sees = self._authorize("admin", actor, target)
+        if query.group_by in {Grouping.RESOURCE, Grouping.PROJECT} and not sees:
+            raise Forbidden("tenure:availability:get")
+        kind = self._types[query.resource_type]
+        start, end = self._period(query)
+        names = self._check(query, kind, sees=sees)
+        view = self._index.view()
+        catalogue = view.catalogue
+        region = region_of(query.region, self._rules.regions, field="region") if query.region else None
+        chosen = catalogue.of_type(kind.inventory, region)
+        chosen &= catalogue.meets(parse_expression(query.resource_properties, field="resource_properties"))
+        chosen &= catalogue.has_traits(query.required, query.forbidden)
+        if query.zone is not None:
+            chosen &= catalogue.has(ZONE, query.zone)
+        classes = catalogue.classes(catalogue.of_type(kind.inventory))
+        resource_class = query.resource_class or kind.counted or next(iter(classes), WHOLE)
+        if resource_class not in {WHOLE, *classes} and query.resource_class is not None:
+            raise InvalidParameter(f"No resource of {kind.name} has {resource_class[:80]}.", field="resource_class")
+        groups = list(islice(self._groups(view, chosen, query, names), query.limit + 1))
+        shown = groups[: query.limit]
+        amounts = [_Amounts.of(view, mask, resource_class, group.project_id) for group, mask in shown]
+        bounds = ticks(start), ticks(end)
+        step = query.step or _needed_step([each.changes(*bounds) for each in amounts], end - start)
+        return Availability(
+            resource_type=kind.name,
+            resource_class=resource_class,
+            starts_at=start,
+            ends_at=end,
+            step=step,
+            groups=tuple(
+                each.shown_in(group, *bounds, None if step is None else ticks_of(step))
+                for (group, _), each in zip(shown, amounts, strict=True)
+            ),
+            more=len(groups) > len(shown),
+        )
+
+    def _period(self, query: AvailabilityQuery) -> tuple[datetime, datetime]:
+        """Return the period of the answer, which does not begin before now."""
+        now = self._clock.now()
+        start = max(now, resolve(query.starts_at, now)) if query.starts_at is not None else now
+        end = start + USUAL_SPAN if query.ends_at is None else query.ends_at
+        if end <= start:
+            raise InvalidParameter("The period must end after it starts, and after now.", field="end_date")
+        if end - start > LONGEST_SPAN:
+            raise InvalidParameter(f"The period lasts for {LONGEST_SPAN.days} days at most.", field="end_date")
+        if query.step is not None and (end - start) / query.step > MOST_STEPS:
+            raise InvalidParameter(f"There would be more than {MOST_STEPS} steps.", field="step")
+        return start, end
+
+    def _check(self, query: AvailabilityQuery, kind: ResourceType, *, sees: bool) -> list[str]:
+        """Check the expression of the query; return the names of the properties by which kinds are told apart."""
+        expression = parse_expression(query.resource_properties, field="resource_properties")
+        with self._db.read() as tx:
+            try:
+                check_private(tx, self._rules, kind.inventory, expression.names, 0, seen=sees)
+                anything = Demand(kind.inventory, kind.noun, 1, 1, expression, Capacity(), exclusive=False)
+                check_values(tx, anything, expression.comparisons, 0)
+            except InvalidParameter as error:
+                error.field = "resource_properties"
+                raise
+            private = frozenset() if sees else tx.resources.private_properties(kind.inventory)
+            return sorted(tx.resources.property_names(kind.inventory) - private)
+
+    def _groups(
+        self, view: View, chosen: Mask, query: AvailabilityQuery, names: Sequence[str]
+    ) -> Iterator[tuple[AvailabilityGroup, Mask]]:
+        """Yield the groups without their steps, each with the resources that it is about."""
+        catalogue = view.catalogue
+        match query.group_by:
+            case Grouping.NONE:
+                yield AvailabilityGroup(()), chosen
+            case Grouping.KIND:
+                for kind in catalogue.kinds(chosen, names):
+                    group = AvailabilityGroup(
+                        (), properties=kind.attributes, capacity=kind.capacity, region=kind.region or None
+                    )
+                    yield group, kind.chosen
+            case Grouping.ZONE:
+                rest = chosen
+                for zone in catalogue.values(ZONE, chosen):
+                    yield AvailabilityGroup((), zone=zone), chosen & catalogue.has(ZONE, zone)
+                    rest = rest & ~catalogue.has(ZONE, zone)
+                if rest.any():
+                    yield AvailabilityGroup(()), rest
+            case Grouping.RESOURCE:
+                for row in _rows_after(view, chosen, query.marker):
+                    alone = np.zeros(len(chosen), dtype=np.bool_)
+                    alone[row] = True
+                    group = AvailabilityGroup(
+                        (), resource_id=catalogue.external_ids[row], resource_name=catalogue.names[row]
+                    )
+                    yield group, alone
+            case Grouping.PROJECT:
+                for project_id in sorted(view.distinct.projects.values):
+                    yield AvailabilityGroup((), project_id=project_id), chosen
+
+
+def _rows_after(view: View, chosen: Mask, marker: str | None) -> Iterator[int]:
+    """Yield the rows of the chosen resources in the order of their registration, after the one with this id."""
+    after = 0
+    if marker is not None:
+        if marker not in view.catalogue.external_ids:
+            raise InvalidParameter(f"There is no resource {marker} that a list could go on after.", field="marker")
+        after = view.catalogue.ids[view.catalogue.external_ids.index(marker)]
+    rows = [int(row) for row in np.flatnonzero(chosen) if view.catalogue.ids[row] > after]
+    yield from sorted(rows, key=lambda row: view.catalogue.ids[row])
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """What the resources of a group have of a class, and what allocations take of it over time."""
+
+    resources: int
+    #: The amounts of reservable resources, and of the others.
+    in_order: int
+    out_of_order: int
+    #: What allocations take of the first, what of the second, and what those of running leases take of both.
+    used: Loads
+    used_out_of_order: Loads
+    held: Loads
+    is_of_project: bool
+
+    @classmethod
+    def of(cls, view: View, chosen: Mask, resource_class: str, project_id: str | None) -> _Amounts:
+        """Return the amounts of the chosen resources; or of a project, which has no resources of its own."""
+        catalogue = view.catalogue
+        capacity = (
+            np.ones(len(chosen), dtype=np.int64) if resource_class == WHOLE else catalogue.capacity(resource_class)
+        )
+        working, broken = chosen & catalogue.reservable, chosen & ~catalogue.reservable
+        return cls(
+            resources=int(chosen.sum()),
+            in_order=int(capacity[working].sum()),
+            out_of_order=int(capacity[broken].sum()),
+            used=used(view, working, resource_class, project_id=project_id),
+            used_out_of_order=used(view, broken, resource_class, project_id=project_id) if broken.any() else no_loads(),
+            held=used(view, chosen, resource_class, planned=False, project_id=project_id),
+            is_of_project=project_id is not None,
+        )
+
+    def changes(self, start: int, end: int) -> int:
+        """Return how many steps there are at most."""
+        return sum(loads.changes(start, end) for loads in (self.used, self.used_out_of_order, self.held))
+
+    def shown_in(self, group: AvailabilityGroup, start: int, end: int, step: int | None) -> AvailabilityGroup:
+        """Return the group with its steps: exact ones, or of this length with the values at the tightest instant."""
+        if step is None:
+            every = (self.used, self.used_out_of_order, self.held)
+            inside = [times[(times > start) & (times < end)] for each in every for times in (each.starts, each.ends)]
+            begins = instants = np.unique(np.concatenate((np.array([start], dtype=np.int64), *inside)))
+        else:
+            begins, instants = self.used.peaks(start, end, step)
+        used, broken, held = self.used.at(instants), self.used_out_of_order.at(instants), self.held.at(instants)
+        if self.is_of_project:
+            values = np.stack((used + broken - held, held), axis=1)
+        else:
+            values = np.stack((used + broken - held, held, self.out_of_order - broken, self.in_order - used), axis=1)
+        changed = np.ones(len(begins), dtype=np.bool_)
+        if step is None:
+            changed[1:] = (values[1:] != values[:-1]).any(axis=1)
+        steps = tuple(
+            AvailabilityStep(moment(begin), *(int(amount) for amount in amounts))
+            for begin, amounts in zip(begins[changed], values[changed], strict=True)
+        )
+        if self.is_of_project:
+            return replace(group, steps=steps)
+        return replace(
+            group,
+            steps=steps,
+            resources=self.resources,
+            total=self.in_order + self.out_of_order,
+            least=int(values[:, 3].min()),
+        )
+
+
+def _needed_step(changes: Sequence[int], span: timedelta) -> timedelta | None:
+    """Return the length of steps with which groups have as many as allowed; None if each change may have a step."""
+    allowed = min(MOST_STEPS, MOST_STEPS_IN_ALL // max(1, len(changes)))
+    if max(changes, default=0) < allowed:
+        return None
+    longest = _ROUND[-1]
+    return next((step for step in _ROUND if span / step <= allowed), longest * ceil(span / longest / allowed))
