@@ -36,7 +36,9 @@ from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.feed import FeedService
 from tenure.services.availability.index import AvailabilityIndex
+from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
+from tenure.services.availability.trials import Trials
 from tenure.services.context import Authorize, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
@@ -278,6 +280,14 @@ def build(parts: Parts) -> Service:
         ),
         limits=LimitService(parts.db, parts.clock, parts.types, parts.authorize, parts.quotas),
         availability=AvailabilityService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, index),
+        offers=OfferService(
+            parts.clock,
+            parts.authorize,
+            parts.rules,
+            index,
+            intake,
+            Trials(booker, enforcement, parts.rules.search_time),
+        ),
         health=lambda: _health(parts, engine, events, outbox),
     )
     if parts.default_terms is not None:

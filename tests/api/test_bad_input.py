@@ -691,6 +691,96 @@ WRONG_AVAILABILITY: Mapping[str, Sequence[str]] = {
     "marker": ("", "x" * 256, "%00"),
     "colour": ("red",),
 }
+#: What lengths of time, and numbers of offers, must not be.
+_NUMBERS = (None, True, 0, -1, 1.5, "1", 10**12, HUGE, *LISTS)
+_TIMES_OF_DAY = (None, True, 5, "", "24:00", "9", "09:60", "now", HUGE, *LISTS)
+_SEARCHED = [{**HOSTS, "before_end": "default"}]
+_NO_RESERVATIONS: Sequence[object] = ("physical:ship", True, 5, "", HUGE)
+#: Searches for offers.
+_SEARCHES = (
+    Endpoint(
+        "1.3",
+        "GET",
+        "/v1/offers",
+        also=(
+            Bad("reservations", path="?duration=60"),
+            Bad("duration", path="?reservations=[]"),
+            *(Bad("reservations", path=f"?duration=60&reservations={bad}") for bad in ("", "[", "{}", "[]", "5")),
+            *(Bad("duration", path=f"?reservations=[]&duration={bad}") for bad in ("", "0", "-1", "x", "9" * 10)),
+            Bad("colour", path="?reservations=[]&duration=60&colour=red"),
+        ),
+    ),
+    Endpoint(
+        "1.3",
+        "POST",
+        "/v1/offers",
+        good={
+            "reservations": _SEARCHED,
+            "duration": 3600,
+            "earliest": "2030-01-02T10:00:00Z",
+            "latest": "2030-01-03T10:00:00Z",
+            "weekdays": ["mon"],
+            "starts_after": "09:00",
+            "starts_before": "17:30",
+            "time_zone": "Europe/Paris",
+            "limit": 2,
+        },
+        fields={
+            ("reservations",): "list",
+            ("duration",): _NUMBERS,
+            ("earliest",): "date",
+            ("latest",): "date",
+            ("weekdays",): (None, True, 5, "mon", ["Monday"], [0], {}, HUGE),
+            ("starts_after",): _TIMES_OF_DAY,
+            ("starts_before",): _TIMES_OF_DAY,
+            ("time_zone",): (None, True, 5, "", "Europe/Atlantis", "../etc", "x" * 65, "a\0b", HUGE, *LISTS),
+            ("limit",): _NUMBERS,
+            **_parameters(HOSTS_ASKED),
+        },
+        required=(("reservations", 0, "resource_type"), ("duration",)),
+        closed=((), ("reservations", 0)),
+        also=(
+            Bad("reservations", {"duration": 60}),
+            Bad("earliest", {"reservations": _SEARCHED, "duration": 60, "earliest": "2029-12-31T10:00:00Z"}),
+            Bad("latest", {"reservations": _SEARCHED, "duration": 60, "latest": "2029-12-31T10:00:00Z"}),
+            Bad("latest", {"reservations": _SEARCHED, "duration": 60, "latest": "2090-12-31T10:00:00Z"}),
+            NO_QUERY,
+        ),
+    ),
+    Endpoint(
+        "1.3",
+        "POST",
+        "/v1/offers/longest",
+        good={"reservations": _SEARCHED, "start_date": "2030-01-02T10:00:00Z"},
+        fields={("reservations",): "list", ("start_date",): "date", **_parameters(HOSTS_ASKED)},
+        required=(("reservations", 0, "resource_type"),),
+        closed=((), ("reservations", 0)),
+        also=(
+            Bad("reservations", {"start_date": "2030-01-02T10:00:00Z"}),
+            Bad("start_date", {"reservations": _SEARCHED, "start_date": "2029-12-31T10:00:00Z"}),
+            Bad("reservations[0].min", {"reservations": [{**_SEARCHED[0], "min": 9, "max": 9}]}, status=409),
+            NO_QUERY,
+        ),
+    ),
+    Endpoint(
+        "1.3",
+        "POST",
+        "/v1/offers/largest",
+        good={
+            "reservation": _SEARCHED[0],
+            "start_date": "2030-01-02T10:00:00Z",
+            "end_date": "2030-01-03T10:00:00Z",
+        },
+        fields={("start_date",): "date", ("end_date",): "date"},
+        required=(("reservation",), ("end_date",)),
+        closed=((), ("reservation",)),
+        also=(
+            *(Bad("reservation", {"reservation": bad, "end_date": "2030-01-03T10:00:00Z"}) for bad in _NO_RESERVATIONS),
+            Bad("end_date", {"reservation": _SEARCHED[0], "end_date": "2029-12-31T10:00:00Z"}),
+            NO_QUERY,
+        ),
+    ),
+)
 #: What came with 1.2, and is served at later versions as well.
 _SINCE_1_2 = (
     # --- events of owners at 1.2
@@ -752,6 +842,7 @@ _SINCE_1_2 = (
 )
 
 ENDPOINTS = (
+    *_SEARCHES,
     *_UNTIL_1_1,
     *(endpoint for version in Version for endpoint in _of_leases(version)),
     *(_create(version, name) for version in Version for name in _asked_at(version)),
@@ -959,12 +1050,12 @@ def test_a_wrong_field_is_named_and_changes_nothing(shared_cloud: Cloud, endpoin
 @pytest.mark.slow
 @pytest.mark.parametrize("endpoint", [endpoint for endpoint in ENDPOINTS if endpoint.good], ids=str)
 def test_a_valid_request_is_accepted(api: Api, endpoint: Endpoint) -> None:
-    """Each table above changes one field of a valid request. Only a dry run changes nothing."""
+    """Each table above changes one field of a valid request. Only dry runs and searches change nothing."""
     cloud = Cloud(api)
     before = api.dump()
     result = cloud.ask(endpoint, endpoint.good)
     assert result.status_code in (200, 201), result.text
-    is_dry = isinstance(endpoint.good, dict) and endpoint.good.get("dry_run", False)
+    is_dry = (isinstance(endpoint.good, dict) and endpoint.good.get("dry_run", False)) or endpoint in _SEARCHES
     assert (api.dump() == before) == is_dry
 
 

@@ -14,12 +14,13 @@ import pytest
 from tenure.api.versions import Version
 from tests.api.rig import HOSTS, Api, api_over
 from tests.support.regions import SOUTH, Regions, open_regions
-from tests.support.samples import NEEDED_QUERIES, reservations_at, sampled_inventories
+from tests.support.samples import NEEDED_QUERIES, SEARCHES, reservations_at, sampled_inventories
 
 VERSIONS = [version.value for version in Version]
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PUT", "/v1/leases/{lease_id}"): {"name": "renamed"},
     ("POST", "/v1/leases/{lease_id}/reservations"): HOSTS,
+    **{("POST", path): {**body} for path, body in SEARCHES.items()},
     **{("PATCH", f"{wire.path}/properties/{{property_name}}"): {"private": False} for wire, _ in sampled_inventories()},
 }
 #: Queries with which a list has other fields than without.
@@ -61,7 +62,7 @@ class Caller:
         if method == "DELETE" and inventory in self._registered:
             [part] = [part for part in parts if f"{{{part}}}" in path]
             parts[part] = self._registered[inventory]
-        if not query and path in NEEDED_QUERIES:
+        if method == "GET" and not query and path in NEEDED_QUERIES:
             query = f"?{NEEDED_QUERIES[path]}"
         answer = self.api.call(method, path.format(**parts) + query, self._body(method, path))
         if method == "POST" and answer.status_code == 201 and not path.startswith("/v1/leases"):

@@ -12,7 +12,7 @@ from tenure.api.table import operations_of
 from tenure.api.versions import LATEST
 from tenure.services.manager import OPERATIONS, SERVICES, Manager
 from tests.api.rig import HOSTS, Api, open_api
-from tests.support.samples import NEEDED_QUERIES, sampled_inventories
+from tests.support.samples import NEEDED_QUERIES, SEARCHES, sampled_inventories
 from tests.support.world import ADMIN
 
 LEASE = "/v1/leases/{lease_id}"
@@ -23,6 +23,7 @@ PARTS = {"property_name": "rack", **{wire.part: "1" for wire, _ in sampled_inven
 def bodies() -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     """Yield the bodies of requests that need one, with method and path."""
     yield ("PUT", LEASE), {"name": "renamed"}
+    yield from ((("POST", path), body) for path, body in SEARCHES.items())
     yield ("POST", f"{LEASE}/confirm"), {}
     yield ("POST", f"{LEASE}/reservations"), HOSTS
     for wire, samples in sampled_inventories():
@@ -80,8 +81,9 @@ def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Pat
         ]
         for method, path, query in endpoints:
             lease = api.world.book(1, start=1)
-            url = path.format(**PARTS, lease_id=lease.id, reservation_id=lease.reservations[0].id)
-            url += query or (f"?{NEEDED_QUERIES[path]}" if path in NEEDED_QUERIES else "")
+            url = path.format(**PARTS, lease_id=lease.id, reservation_id=lease.reservations[0].id) + query
+            if method == "GET" and path in NEEDED_QUERIES:
+                url += f"?{NEEDED_QUERIES[path]}"
             body = api.lease_body(start=5) if (method, path) == ("POST", "/v1/leases") else BODIES.get((method, path))
             answer = api.call(method, url, body)
             assert answer.status_code not in {400, 405, 500}, f"{method} {path}: {answer.text}"

@@ -112,8 +112,10 @@ def test_starts_equal_counting(spread: Spread | None, *, planned: bool) -> None:
             else demand(spread, minimum=dice.randint(1, 5), amounts=amounts)
         )
         length = dice.randint(1, 6)
+        view = ledger.view()
+        matching = view.catalogue.matching(wanted)
         found = starts(
-            ledger.view(), wanted, ticks_of(length * MINUTE), ticks(at(0)), ticks(at(HORIZON)), planned=planned
+            view, wanted, matching, ticks_of(length * MINUTE), ticks(at(0)), ticks(at(HORIZON)), planned=planned
         )
         for minute in range(HORIZON):
             counts = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tenure.domain import errors
-from tenure.domain.availability import AvailabilityQuery
+from tenure.domain.availability import AvailabilityQuery, OfferQuery
 from tenure.domain.errors import (
     Forbidden,
     InvalidParameter,
@@ -68,6 +68,7 @@ QUERIES = {
     "ResourceQuery": ResourceQuery(HOST, 3),
     "BookingQuery": BookingQuery(HOST, 9),
     "AvailabilityQuery": AvailabilityQuery(HOST),
+    "OfferQuery": OfferQuery((reservation(1, 1),), HOUR),
     "LeaseRequest": LeaseRequest(
         "far", NOW + timedelta(hours=9), NOW + timedelta(hours=12), None, (reservation(1, 2),)
     ),
@@ -84,6 +85,10 @@ def read(manager: Manager, operation: str, lease_id: str, host_id: str) -> objec
         "resource_type": HOST,
         "external_id": host_id,
         "include_private": True,
+        "reservation": reservation(1, 1),
+        "reservations": (reservation(1, 1), reservation(1, 2)),
+        "starts_at": Moment.NOW,
+        "ends_at": NOW + 9 * HOUR,
     }
     declared = TABLE[operation]
     wanted = declared.signature.parameters

@@ -5,6 +5,7 @@ Each type has a module ``tests/types/test_<entry point>.py``: the contract of ty
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlencode
 
 from tenure.api.schemas.resources import WireInventory, served_inventories
 from tenure.api.versions import LATEST, OLDEST, Version
@@ -160,5 +162,21 @@ def reservations_at(version: Version = LATEST) -> list[Mapping[str, Any]]:
     return [samples.reservation for samples in installed_samples().values() if not version < samples.since]
 
 
+_HOST = {
+    "resource_type": "physical:host",
+    "min": 1,
+    "max": 1,
+    "hypervisor_properties": "",
+    "resource_properties": "",
+}
 #: The queries without which a request is refused, by path.
-NEEDED_QUERIES = {"/v1/availability": "resource_type=physical:host"}
+NEEDED_QUERIES = {
+    "/v1/availability": "resource_type=physical:host",
+    "/v1/offers": urlencode({"duration": 3600, "reservations": json.dumps([_HOST])}),
+}
+#: The bodies of searches, by path.
+SEARCHES: Mapping[str, Mapping[str, object]] = {
+    "/v1/offers": {"reservations": [_HOST], "duration": 3600},
+    "/v1/offers/longest": {"reservations": [_HOST]},
+    "/v1/offers/largest": {"reservation": _HOST, "end_date": "2031-01-01T00:00:00Z"},
+}

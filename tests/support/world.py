@@ -197,7 +197,7 @@ def open_world(
 ) -> Iterator[World]:
     """Open a service with ``hosts`` reservable hosts, on the database at a URL or on an SQLite database in a folder.
 
-    ``planning_time`` is that of the rules.
+    ``planning_time`` and the time of searches are those of the rules.
     """
     clock = SimulatedClock(NOW)
     db = database(url_in(place), clock=clock)
@@ -209,7 +209,7 @@ def open_world(
         types=installed_types(),
         authorize=default_policies().authorize,
         clock=clock,
-        rules=replace(rules or Rules(), planning_time=planning_time),
+        rules=replace(rules or Rules(), planning_time=planning_time, search_time=planning_time),
         checkpoint=checkpoint,
         workers=workers,
         answer_seconds=answer_seconds,

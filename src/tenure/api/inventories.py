@@ -210,7 +210,12 @@ class _InventoryOperations:
 
     def properties(self, request: Request) -> Sequence[answers.Property]:
         query = request.query
-        found = request.manager.resources.properties(request.actor, self._type, include_private=bool(query.all))
+        found = request.manager.resources.properties(
+            request.actor,
+            self._type,
+            include_private=bool(query.all),
+            for_members=request.version >= Version.V1_3,
+        )
         if not query.detail:
             return [answers.Property(property=values.name) for values in found]
         return [

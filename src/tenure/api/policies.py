@@ -113,9 +113,22 @@ _LIMITS = _rule(
 _AVAILABILITY = _rule(
     "tenure:availability:get",
     _READER_OR_ADMIN,
-    "See how much is free, over time; by resource and by project only with the role of an administrator.",
+    "See how much is free, over time, and when a lease fits; resources and projects are for administrators only.",
     ("GET", "/v1/availability"),
+    ("GET", "/v1/offers"),
+    ("POST", "/v1/offers"),
+    ("POST", "/v1/offers/longest"),
+    ("POST", "/v1/offers/largest"),
 )
+
+
+def _property_rule(inventories: Iterable[WireInventory]) -> policy.RuleDefault:
+    return _rule(
+        "tenure:properties:get",
+        _READER_OR_ADMIN,
+        "From 1.3 on: see the public properties that resources have, and their values.",
+        *(("GET", f"{wire.path}/properties") for wire in inventories if wire.properties is not None),
+    )
 
 
 def _inventory_rules(wire: WireInventory, prefix: str) -> Iterator[policy.RuleDefault]:
@@ -167,6 +180,7 @@ def list_rules() -> tuple[policy.RuleDefault, ...]:
         *_lease_rules(wire for wire, _ in inventories),
         _LIMITS,
         _AVAILABILITY,
+        _property_rule(wire for wire, _ in inventories),
         *(rule for wire, stock in inventories for rule in _inventory_rules(wire, stock.rules)),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tenure.api.availability import AVAILABILITY
+from tenure.api.availability import availability_operations
 from tenure.api.discovery import PUBLIC
 from tenure.api.inventories import inventory_operations
 from tenure.api.leases import lease_operations
@@ -22,4 +22,10 @@ def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
     The result is cached: building the models takes longer than the rest of the API.
     """
     schemas = {version: LeaseSchemas(kinds, version) for version in Version}
-    return (*PUBLIC, *lease_operations(schemas), LIMITS, AVAILABILITY, *inventory_operations(kinds))
+    return (
+        *PUBLIC,
+        *lease_operations(schemas),
+        LIMITS,
+        *availability_operations(schemas),
+        *inventory_operations(kinds),
+    )

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
 from tenure.metrics import REFUSALS, timed
+from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
@@ -30,6 +31,7 @@ SERVICES: Mapping[str, type] = {
     "resources": ResourceService,
     "limits": LimitService,
     "availability": AvailabilityService,
+    "offers": OfferService,
 }
 #: The operations that the API may call.
 OPERATIONS = frozenset(
@@ -57,6 +59,7 @@ class Manager:
     resources: ResourceService
     limits: LimitService
     availability: AvailabilityService
+    offers: OfferService
     health: Callable[[], tuple[PartHealth, ...]]
 
     @classmethod

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Annotated, Any
+import json
+from datetime import datetime, time, timedelta
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from pydantic import BeforeValidator, Field, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from tenure.api.schemas.answers import Answer, From, Region, Rfc3339Text, Written
 from tenure.api.schemas.moments import Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.queries import DEFAULT_LIMIT, Limit, Query
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, PRINTABLE, ExternalId, RegionName
-from tenure.domain.availability import AvailabilityQuery, Grouping
+from tenure.domain.availability import AvailabilityQuery, Grouping, StartTimes
+from tenure.domain.errors import InvalidParameter
 
+#: The longest duration of a lease in a search, in seconds.
+LONGEST_DURATION = 3 * 366 * 86_400
 #: The longest step, in seconds.
 LONGEST_STEP = 366 * 86_400
 #: The longest expression of the property language in a query.
@@ -50,6 +65,114 @@ SecondsShown = Annotated[
 ]
 
 
+#: The longest search text of reservations in a query.
+MAX_RESERVATIONS_TEXT = 8192
+#: The most offers of an answer.
+MOST_OFFERS = 100
+USUAL_OFFERS = 3
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+#: A field that may be absent, and is None then, but must not be null.
+_OPTIONAL: Any = Field(default_factory=lambda: None)
+
+
+def _time_of_day(value: Any) -> time:
+    try:
+        return datetime.strptime(value, "%H:%M").time()  # noqa: DTZ007  # a time of the day, in any zone
+    except (TypeError, ValueError):
+        raise PydanticCustomError("time_of_day", "a time of the day is needed, such as 09:30") from None
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise PydanticCustomError(
+            "time_zone", "a name of the time zone database is needed, such as Europe/Paris"
+        ) from None
+    return value
+
+
+TimeOfDay = Annotated[
+    time,
+    PlainValidator(_time_of_day),
+    WithJsonSchema({"type": "string", "pattern": r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "examples": ["09:30"]}),
+]
+TimeZone = Annotated[
+    StrictStr,
+    Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$"),
+    AfterValidator(_zone),
+    WithJsonSchema({"type": "string", "enum": sorted(available_timezones())}),
+]
+
+
+class OfferSearch(BaseModel):
+    """A search for the first periods in which a lease fits. A subclass adds its reservations.
+
+    ``duration`` is in seconds. The lease starts between ``earliest`` and ``latest``; on one of the ``weekdays``, and
+    between ``starts_after`` and ``starts_before``, times of the day in ``time_zone``.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    duration: Annotated[StrictInt, Field(ge=1, le=LONGEST_DURATION)]
+    earliest: Rfc3339OrNow = _OPTIONAL
+    latest: Rfc3339 = _OPTIONAL
+    weekdays: Annotated[list[Weekday], Field(max_length=7)] = Field(default_factory=list)
+    starts_after: TimeOfDay = _OPTIONAL
+    starts_before: TimeOfDay = _OPTIONAL
+    time_zone: TimeZone = "UTC"
+    limit: Annotated[StrictInt, Field(ge=1, le=MOST_OFFERS)] = USUAL_OFFERS
+
+    def times(self) -> StartTimes:
+        """Return the times at which the lease may start."""
+        days = tuple(sorted({_DAYS.index(day) for day in self.weekdays}))
+        return StartTimes(days, self.starts_after, self.starts_before, self.time_zone)
+
+
+class LongestSearch(BaseModel):
+    """A search for the longest lease from a start. A subclass adds its reservations."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    start_date: Rfc3339OrNow = _OPTIONAL
+
+
+class LargestSearch(BaseModel):
+    """A search for the largest amount of a reservation in a period. A subclass adds the reservation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    start_date: Rfc3339OrNow = _OPTIONAL
+    end_date: Rfc3339
+
+
+Text = Annotated[StrictStr, Field(max_length=MAX_RESERVATIONS_TEXT, pattern=PRINTABLE)]
+
+
+class OfferSearchQuery(Query):
+    """The same search in a query: ``reservations`` is JSON text, and the weekdays are separated by commas."""
+
+    reservations: Text
+    duration: Seconds
+    earliest: Text | None = None
+    latest: Text | None = None
+    weekdays: Names = Field(default_factory=list)
+    starts_after: Text | None = None
+    starts_before: Text | None = None
+    time_zone: Text | None = None
+    limit: Limit | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the body that asks the same. Raises ``InvalidParameter`` if the reservations are no JSON text."""
+        document = self.model_dump(exclude_unset=True, exclude_none=True)
+        try:
+            document["reservations"] = json.loads(self.reservations)
+        except (ValueError, RecursionError):
+            raise InvalidParameter("It must be JSON text.", field="reservations") from None
+        return document
+
+
 class AvailabilityListQuery(Query):
     """Which resources of a type are counted, and from when to when."""
 
@@ -83,6 +206,39 @@ class AvailabilityListQuery(Query):
             limit=self.limit,
             marker=self.marker,
         )
+
+
+class OfferDocument(Answer):
+    """A period in which the lease fits now; ``left_over`` is how many more units of each reservation would fit."""
+
+    start_date: Annotated[Rfc3339Text, From("starts_at")]
+    end_date: Annotated[Rfc3339Text, From("ends_at")]
+    left_over: Annotated[list[int], From(lambda offer: list(offer.left))]
+
+
+class OffersDocument(Answer):
+    """The first periods, in order. Unless ``is_complete``, there may be earlier ones that were not tried in time."""
+
+    offers: list[OfferDocument]
+    is_complete: bool
+
+
+class LongestDocument(Answer):
+    """The longest lease from a start; ``end_date`` is null if nothing limits it."""
+
+    start_date: Annotated[Rfc3339Text, From("starts_at")]
+    end_date: Annotated[Rfc3339Text | None, From("ends_at")]
+    is_complete: bool
+
+
+class LargestDocument(Answer):
+    """How many units fit in a period, and in each zone alone as plans are."""
+
+    start_date: Annotated[Rfc3339Text, From("starts_at")]
+    end_date: Annotated[Rfc3339Text, From("ends_at")]
+    amount: int
+    availability_zones: Annotated[dict[str, int], From("zones")]
+    is_complete: bool
 
 
 class StepDocument(Answer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, LiteralString, Union, get_args
 
 from pydantic import (
@@ -24,13 +24,22 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tenure.api.schemas import answers
 from tenure.api.schemas.answers import Answer, AnswerAt, Document, ModelAt, Written
+from tenure.api.schemas.availability import LargestSearch, LongestSearch, OfferSearch
 from tenure.api.schemas.moments import MinuteOrNow, Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_ID, PRINTABLE, GivenName, Identifier, LenientName, Message, RegionName
 from tenure.api.versions import OLDEST, Version, by_version
+from tenure.domain.availability import OfferQuery
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import DETAILS, MAX_USER_EVENTS, Lease, Reservation
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, UserEvent
+from tenure.domain.request import (
+    LeaseChange,
+    LeaseRequest,
+    ReservationChange,
+    ReservationRequest,
+    UserEvent,
+    When,
+)
 from tenure.resources.contract import ResourceType
 from tenure.services.leases.bounds import MAX_RESERVATIONS
 
@@ -156,6 +165,9 @@ class LeaseSchemas:
         self.update_model = _with_reservations("LeaseUpdate", _UPDATE_BASE(version), changed)
         self.confirm_model = _with_reservations("LeaseConfirm", LeaseConfirm, changed)
         self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
+        self.search_model = _with_reservations("OfferSearch", OfferSearch, _list_of(member))
+        self.longest_model = _with_reservations("LongestSearch", LongestSearch, _list_of(member))
+        self.largest_model = create_model("LargestSearch", __base__=LargestSearch, reservation=(member, ...))
         self.answer = _answer_model(self._kinds, version)
         self.rehearsal: type[Answer] = create_model(
             "Rehearsal", __base__=answers.RehearsalDocument, lease=(self.answer, ...)
@@ -178,6 +190,28 @@ class LeaseSchemas:
         """Return the reservation that ``body`` consists of."""
         given: Any = check(self.add_model, body, self._version, tags=self._names)
         return self._asked(given.root)
+
+    def read_search(self, body: Mapping[str, object]) -> OfferQuery:
+        """Return the search for periods that ``body`` asks for."""
+        given: Any = check(self.search_model, body, self._version, tags=self._names)
+        return OfferQuery(
+            reservations=tuple(map(self._asked, given.reservations)),
+            length=timedelta(seconds=given.duration),
+            earliest=given.earliest,
+            latest=given.latest,
+            times=given.times(),
+            limit=given.limit,
+        )
+
+    def read_longest(self, body: Mapping[str, object]) -> tuple[tuple[ReservationRequest, ...], When | None]:
+        """Return the reservations and the start of a search for the longest lease."""
+        given: Any = check(self.longest_model, body, self._version, tags=self._names)
+        return tuple(map(self._asked, given.reservations)), given.start_date
+
+    def read_largest(self, body: Mapping[str, object]) -> tuple[ReservationRequest, When | None, datetime]:
+        """Return the reservation, the start and the end of a search for the largest amount."""
+        given: Any = check(self.largest_model, body, self._version, tags=self._names)
+        return self._asked(given.reservation), given.start_date, given.end_date
 
     def _asked(self, given: Any) -> ReservationRequest:
         parameters = given.model_dump(exclude={"resource_type", *(["region"] if has_regions(self._version) else [])})

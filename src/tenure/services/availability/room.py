@@ -41,17 +41,28 @@ def used(
     return found
 
 
-def starts(view: View, demand: Demand, duration: int, start: int, end: int, *, planned: bool = True) -> Steps:
+def taken_as_whole(view: View, chosen: Mask) -> Loads:
+    """Return how many allocations take one of the chosen resources as a whole, over time."""
+    found = no_loads()
+    for timeline, mask in view.parts(chosen):
+        uses = timeline.uses.select(mask[timeline.uses.rows] & timeline.uses.exclusive)
+        found = found.beside(Loads.of(uses.starts, uses.ends))
+    return found
+
+
+def starts(
+    view: View, demand: Demand, chosen: Mask, duration: int, start: int, end: int, *, planned: bool = True
+) -> Steps:
     """Return for each time in ``[start, end)`` how many units of the demand could begin then and stay for ``duration``.
 
-    No more than the demand's ``minimum`` are counted on a single resource. Without ``planned``, as if there were no
-    plans. Units that stay together count only where there is room for all of them; then the value is the number of such
-    resources.
+    Only the chosen resources count, and no more than the demand's ``minimum`` on a single one. Without ``planned``, as
+    if there were no plans. Units that stay together count only where there is room for all of them; then the value is
+    the number of such resources.
     """
     found = no_loads()
-    for timeline, mask in view.parts(view.catalogue.matching(demand)):
-        for stretches, chosen, weight in _levels(view, timeline, mask, demand, start, end + duration, planned=planned):
-            found = found.beside(_beginnings(stretches, chosen, duration, start, end, weight))
+    for timeline, mask in view.parts(chosen):
+        for stretches, usable, weight in _levels(view, timeline, mask, demand, start, end + duration, planned=planned):
+            found = found.beside(_beginnings(stretches, usable, duration, start, end, weight))
     return found.steps(start, end)
 
 
@@ -60,17 +71,21 @@ def enough(demand: Demand) -> int:
     return 1 if demand.spread is Spread.TOGETHER else demand.minimum
 
 
-def units(view: View, demand: Demand, chosen: Mask, start: int, end: int) -> tuple[Rows, Ints]:
-    """Return which of the chosen resources have room in ``[start, end)``, and for how many units each."""
+def units(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, planned: bool = True) -> tuple[Rows, Ints]:
+    """Return which of the chosen resources have room in ``[start, end)``, and for how many units each.
+
+    Without ``planned``, as if there were no plans.
+    """
     rows, counts = [], []
     for timeline, mask in view.parts(chosen):
         if demand.exclusive:
-            gaps = timeline.gaps
+            gaps = timeline.gaps if planned else timeline.fixed_gaps
             covering = gaps.rows[mask[gaps.rows] & (gaps.starts <= start) & (gaps.ends >= end)]
             rows.append(covering)
             counts.append(np.ones(len(covering), dtype=np.int64))
             continue
-        segments = _segments(view, timeline.uses, mask, demand, start, end)
+        uses = timeline.uses if planned else timeline.fixed
+        segments = _segments(view, uses, mask, demand, start, end)
         first = np.flatnonzero(np.append(True, segments.rows[1:] != segments.rows[:-1])[: len(segments.rows)])
         least = np.minimum.reduceat(segments.units, first) if len(first) else segments.units
         rows.append(segments.rows[first][least > 0])

@@ -77,6 +77,18 @@ class Booker:
         self._intake.check_conditions(request.reservations, demands, seen=self._access.sees(actor, lease))
         return Draft(lease, demands)
 
+    def redraft(
+        self,
+        actor: Actor,
+        reservations: Sequence[ReservationRequest],
+        demands: Sequence[Demand],
+        starts_at: datetime,
+        ends_at: datetime,
+    ) -> Draft:
+        """Return a lease of these reservations, which are complete, for a period that is valid."""
+        request = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
+        return Draft(self._new_lease(new_id(), actor, request, starts_at, ends_at, None, self._clock.now()), demands)
+
     def booking(self, actor: Actor, draft: Draft) -> Booking:
         """Return the work that writes a new lease and books everything that it asks for."""
         lease, demands = draft.lease, draft.demands

@@ -120,23 +120,23 @@ def check_values(
             )
 
 
-def check_length(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
+def check_length(rules: Rules, starts_at: datetime, ends_at: datetime, *, field: str = "end_date") -> None:
     """Raise ``InvalidParameter`` for a lease that is too short to be started, or longer than allowed."""
-    check_shortest(starts_at, ends_at)
-    check_longest(rules, starts_at, ends_at)
+    check_shortest(starts_at, ends_at, field=field)
+    check_longest(rules, starts_at, ends_at, field=field)
 
 
-def check_shortest(starts_at: datetime, ends_at: datetime) -> None:
+def check_shortest(starts_at: datetime, ends_at: datetime, *, field: str = "end_date") -> None:
     """Raise ``InvalidParameter`` for a lease that is too short to be started."""
     if ends_at - starts_at < SHORTEST:
-        raise InvalidParameter("A lease lasts for a second at least.", field="end_date")
+        raise InvalidParameter("A lease lasts for a second at least.", field=field)
 
 
-def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
+def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime, *, field: str = "end_date") -> None:
     """Raise ``InvalidParameter`` for a lease that is longer than allowed."""
     if rules.longest_lease is not None and ends_at - starts_at > rules.longest_lease:
         days = rules.longest_lease / timedelta(days=1)
-        raise InvalidParameter(f"A lease lasts for {days:g} days at most.", field="end_date")
+        raise InvalidParameter(f"A lease lasts for {days:g} days at most.", field=field)
 
 
 def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRequest, position: int) -> Demand:

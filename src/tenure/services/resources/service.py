@@ -328,10 +328,16 @@ class ResourceService:
             found = tx.allocations.bookings([resource.id], now=now, lease_id=lease_id, reservation_id=reservation_id)
         return ResourceBookings(external_id, tuple(found))
 
-    def properties(self, actor: Actor, resource_type: str, *, include_private: bool) -> tuple[PropertyValues, ...]:
-        """Return the properties of the type's resources; private ones only to administrators who ask for them."""
-        self._require(actor, resource_type, "get_resource_properties")
+    def properties(
+        self, actor: Actor, resource_type: str, *, include_private: bool, for_members: bool = False
+    ) -> tuple[PropertyValues, ...]:
+        """Return the properties of the type's resources; private ones only to administrators who ask for them.
+
+        With ``for_members``, those whom the policy lets see public properties need no other permission.
+        """
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        if not (for_members and self._authorize("tenure:properties:get", actor, target)):
+            self._require(actor, resource_type, "get_resource_properties")
         include_private = include_private and self._authorize("admin", actor, target)
         with self._db.read() as tx:
             return tuple(tx.resources.property_values(resource_type, include_private=include_private))

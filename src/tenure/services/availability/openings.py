@@ -1,0 +1,160 @@
+"""The times at which a lease could start, from the index."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+
+from tenure.domain.allocation import Demand
+from tenure.services.availability.index import View
+from tenure.services.availability.room import enough, starts, taken_as_whole
+from tenure.services.availability.steps import FOREVER, Mask, Stretch, intersect
+
+#: How far ahead openings are computed at first; each further part is so many times longer.
+FIRST_REACH = 86_400 * 1_000_000
+GROWTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A time at which a lease may have room: ``direct`` if each demand, taken alone, has room as the plans are."""
+
+    start: int
+    direct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """So many units of a demand, or so many resources if its units stay together, need room on the chosen resources."""
+
+    demand: Demand
+    chosen: Mask
+    needed: int
+
+
+def conditions_of(view: View, demands: Sequence[Demand]) -> Iterator[Condition]:
+    """Yield conditions that hold whenever all demands fit side by side."""
+    for demand in demands:
+        matching = view.catalogue.matching(demand)
+        yield Condition(demand, matching, enough(demand))
+        if demand.named:
+            named = matching & view.catalogue.named(demand.region, demand.named)
+            yield Condition(demand.part(1), named, len(demand.named))
+    whole = sorted((demand for demand in demands if demand.exclusive), key=place_of)
+    for _, several in groupby(whole, key=place_of):
+        alike = list(several)
+        if len(alike) > 1:
+            chosen = np.any([view.catalogue.matching(demand) for demand in alike], axis=0)
+            together = sum(demand.minimum for demand in alike)
+            yield Condition(replace(alike[0], minimum=together, named=()), chosen, together)
+
+
+class Openings:
+    """The times at which it is worth trying to book a lease.
+
+    At other times there is no room, however the plans are arranged.
+    """
+
+    def __init__(self, view: View, demands: Sequence[Demand], duration: int, allowed: Sequence[Stretch]) -> None:
+        """``duration`` is how long the resources are taken, ``allowed`` the times at which the lease may start."""
+        self._view = view
+        self._demands = demands
+        self._conditions = list(conditions_of(view, demands))
+        self._duration = duration
+        self._allowed = allowed
+        self._reach = FIRST_REACH
+        self._known_until = allowed[0][0] if allowed else FOREVER
+        self._end = allowed[-1][1] if allowed else FOREVER
+        #: The known openings, in order: those with room as the plans are, and those with room if plans moved.
+        self._direct: list[Stretch] = []
+        self._loose: list[Stretch] = []
+        #: The known times at which room may appear.
+        self._changes: list[int] = []
+
+    def at_or_after(self, time: int) -> Opening | None:
+        """Return the first opening from this time on; None if there is none."""
+        while True:
+            found = [
+                Opening(max(start, time), direct)
+                for stretches, direct in ((self._direct, True), (self._loose, False))
+                for start, end in stretches
+                if end > time
+            ]
+            first = min(found, key=lambda opening: (opening.start, not opening.direct), default=None)
+            if first is not None or not self._extend():
+                return first
+
+    def next_change(self, time: int) -> int | None:
+        """Return the first time after this one at which room may appear; None if there is none."""
+        while True:
+            place = bisect_right(self._changes, time)
+            if place < len(self._changes):
+                return self._changes[place]
+            if not self._extend():
+                return None
+
+    def _extend(self) -> bool:
+        """Compute the openings of the next part of the time; return False if there is no more of it."""
+        if self._known_until >= self._end:
+            return False
+        start, end = self._known_until, min(self._end, self._known_until + self._reach)
+        self._known_until, self._reach = end, self._reach * GROWTH
+        allowed = intersect(self._allowed, [(start, end)])
+        direct, changes = allowed, [np.array([begin for begin, _ in allowed], dtype=np.int64)]
+        for condition in self._conditions if allowed else ():
+            steps = starts(self._view, condition.demand, condition.chosen, self._duration, start, end)
+            direct = intersect(direct, steps.where(partial(np.less_equal, condition.needed)))
+            changes.append(steps.times)
+        loose: list[Stretch] = []
+        if direct != allowed:
+            loose = self._loose_in(allowed, start, end)
+            changes.append(self._plan_ends(start, end))
+        self._direct += direct
+        self._loose += loose
+        self._changes += [int(time) for time in np.unique(np.concatenate(changes))]
+        return True
+
+    def _loose_in(self, allowed: list[Stretch], start: int, end: int) -> list[Stretch]:
+        """Return the times at which the demands may have room if plans move."""
+        for condition in self._conditions:
+            steps = starts(self._view, condition.demand, condition.chosen, self._duration, start, end, planned=False)
+            allowed = intersect(allowed, steps.where(partial(np.less_equal, condition.needed)))
+        whole = sorted((demand for demand in self._demands if demand.exclusive), key=place_of)
+        for (inventory, region), several in groupby(whole, key=place_of):
+            # However the plans are arranged, each allocation of a whole resource takes one.
+            needed = sum(demand.minimum for demand in several)
+            chosen = self._view.catalogue.of_type(inventory, region) & self._view.catalogue.reservable
+            taken = taken_as_whole(self._view, chosen).steps(start, end + self._duration)
+            free = int(chosen.sum())
+            crowded = taken.where(partial(np.less, free - needed))
+            allowed = intersect(allowed, _outside([(begin - self._duration + 1, stop) for begin, stop in crowded]))
+        return allowed
+
+    def _plan_ends(self, start: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return when plans and allocations end in ``[start, end)`` on resources that could serve a demand."""
+        chosen = np.any([condition.chosen for condition in self._conditions], axis=0)
+        found = [np.zeros(0, dtype=np.int64)]
+        for timeline, mask in self._view.parts(chosen):
+            ends = timeline.uses.ends[mask[timeline.uses.rows]]
+            found.append(ends[(ends > start) & (ends < end)])
+        return np.unique(np.concatenate(found))
+
+
+def place_of(demand: Demand) -> tuple[str, str]:
+    """Return what demands share that may get the same resources."""
+    return demand.inventory, demand.region
+
+
+def _outside(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Return the times outside of these stretches, which are in order of their starts."""
+    found, until = [], -FOREVER
+    for start, end in stretches:
+        if start > until:
+            found.append((until, start))
+        until = max(until, end)
+    return [*found, (until, FOREVER)]

@@ -1,0 +1,92 @@
+"""Trials: whether a lease can be booked now, in a period that a search has found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from tenure.domain.actor import Actor
+from tenure.domain.allocation import Demand
+from tenure.domain.errors import Conflict, NotEnoughResources, OverQuota
+from tenure.domain.request import ReservationRequest
+from tenure.services.enforcement.filters import Enforcement
+from tenure.services.leases.booking import Booker
+from tenure.store.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The reservations of a lease, completed, and their demands."""
+
+    reservations: Sequence[ReservationRequest]
+    demands: Sequence[Demand]
+
+
+class Trials:
+    """Makes trials; each has the same time for bookings that plans must make way for."""
+
+    def __init__(self, booker: Booker, enforcement: Enforcement, allowed: timedelta) -> None:
+        self._booker = booker
+        self._enforcement = enforcement
+        self._allowed = allowed
+
+    def begin(self, actor: Actor, wanted: Wanted) -> Trial:
+        return Trial(self._booker, self._enforcement, actor, wanted, _TimeLeft(self._allowed.total_seconds()))
+
+
+@dataclass(slots=True)
+class _TimeLeft:
+    """The seconds that are left for bookings that plans must make way for."""
+
+    seconds: float
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Tries to book a lease in several periods; each booking is undone."""
+
+    _booker: Booker
+    _enforcement: Enforcement
+    _actor: Actor
+    _wanted: Wanted
+    _left: _TimeLeft
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether a period was not tried since the time was over."""
+        return self._left.is_over
+
+    def of(self, *demands: Demand) -> Trial:
+        """Return a trial with other demands for the same reservations, which shares the time of this one."""
+        return replace(self, _wanted=replace(self._wanted, demands=demands))
+
+    def fits(self, starts_at: datetime, ends_at: datetime, *, direct: bool) -> bool:
+        """Whether the lease can be booked in this period; ``direct`` if it may be so without moving plans.
+
+        Bookings that are not direct are tried as long as there is time for them, and then count as impossible.
+        """
+        if not direct and self._left.seconds <= 0:
+            self._left.is_over = True
+            return False
+        began = time.monotonic()
+        try:
+            self.book(starts_at, ends_at)
+        except (NotEnoughResources, OverQuota, Conflict):
+            return False
+        finally:
+            if not direct:
+                self._left.seconds -= time.monotonic() - began
+        return True
+
+    def book(self, starts_at: datetime, ends_at: datetime) -> None:
+        """Book the lease, and undo it. Raises the errors of the booking."""
+        draft = self._booker.redraft(self._actor, self._wanted.reservations, self._wanted.demands, starts_at, ends_at)
+        booking = self._booker.booking(self._actor, draft)
+        self._enforcement.rehearse_create(draft.lease, booking.work, _nothing, survey=booking.survey, ask=False)
+
+
+def _nothing(_tx: Transaction) -> None:
+    """Look at nothing."""

@@ -1,0 +1,172 @@
+"""Searches for periods, lengths and amounts, on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tenure.services.limits.quotas import FixedLimits, Quotas
+from tests.api.rig import HOSTS, Api, api_over, open_api, rfc3339
+from tests.support.engines import rebuild
+
+HOUR = timedelta(hours=1)
+THREE = {**HOSTS, "min": 3, "max": 3}
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with open_api(tmp_path) as api:
+        yield api.using(version="1.3")
+
+
+def search(api: Api, *reservations: dict[str, Any], hours: float = 1, **more: Any) -> dict[str, Any]:
+    body = {"reservations": list(reservations), "duration": int(hours * 3600), **more}
+    answer = api.post("/v1/offers", body)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json
+    return document
+
+
+def periods(api: Api, found: dict[str, Any]) -> list[tuple[float, float]]:
+    """Return the periods of offers in hours from now."""
+    return [(hours(api, offer["start_date"]), hours(api, offer["end_date"])) for offer in found["offers"]]
+
+
+def hours(api: Api, date: str) -> float:
+    return (datetime.fromisoformat(date) - api.now) / HOUR
+
+
+def test_the_first_periods_are_found(api: Api):
+    api.book(start=0, hours=2, reservations=[{**HOSTS, "min": 2, "max": 2}])
+    api.book(start=3, hours=2, reservations=[{**HOSTS, "min": 2, "max": 2}])
+    found = search(api, THREE, earliest="now", limit=2)
+    assert found["is_complete"]
+    assert periods(api, found) == [(2, 3), (5, 6)]
+    assert [offer["left_over"] for offer in found["offers"]] == [[1], [1]]
+    assert periods(api, search(api, THREE, hours=2, earliest="now", limit=1)) == [(5, 7)]
+    assert periods(api, search(api, HOSTS, hours=2, earliest="now", limit=1)) == [(0, 2)]
+
+
+def test_an_offer_can_be_booked(api: Api):
+    api.book(start=0, hours=2, reservations=[THREE])
+    [offer, *_] = search(api, THREE)["offers"]
+    body = {"name": "taken", "reservations": [THREE], "start_date": offer["start_date"], "end_date": offer["end_date"]}
+    assert api.post("/v1/leases", body).status_code == 201
+
+
+def test_without_an_earliest_start_the_search_begins_with_the_next_minute(api: Api):
+    api.world.clock.set(api.now + timedelta(seconds=20))
+    [offer, *_] = search(api, HOSTS)["offers"]
+    assert offer["start_date"] == rfc3339((api.now + timedelta(minutes=1)).replace(second=0))
+
+
+def test_a_query_asks_the_same_as_a_body(api: Api):
+    api.book(start=0, hours=2, reservations=[THREE])
+    query = {"reservations": json.dumps([THREE]), "duration": 3600, "limit": 2, "weekdays": "mon,tue,wed,thu,fri"}
+    answer = api.get("/v1/offers?" + urlencode(query))
+    assert answer.json == search(api, THREE, limit=2, weekdays=["mon", "tue", "wed", "thu", "fri"])
+    refused = api.get("/v1/offers?" + urlencode({**query, "reservations": "[{"}))
+    assert (refused.status_code, refused.json["field"]) == (400, "reservations")
+
+
+def test_a_lease_starts_on_the_days_and_at_the_times_that_are_asked_for(api: Api):
+    # The clock shows ten o'clock on a Tuesday.
+    found = search(api, HOSTS, weekdays=["wed", "fri"], starts_after="09:00", starts_before="10:30", limit=4)
+    days = [datetime.fromisoformat(offer["start_date"]) for offer in found["offers"]]
+    assert [(day.strftime("%a"), day.hour, day.minute) for day in days] == [
+        ("Wed", 9, 0),
+        ("Wed", 10, 0),
+        ("Fri", 9, 0),
+        ("Fri", 10, 0),
+    ]
+    [offer] = search(api, HOSTS, starts_after="09:00", starts_before="09:00", time_zone="America/New_York", limit=1)[
+        "offers"
+    ]
+    assert datetime.fromisoformat(offer["start_date"]).hour == 14
+
+
+def test_a_search_that_finds_nothing_has_no_offers(api: Api):
+    assert search(api, {**HOSTS, "min": 9, "max": 9}) == {"offers": [], "is_complete": True}
+    latest = rfc3339(api.now + HOUR)
+    api.book(start=0, hours=5, reservations=[THREE])
+    assert search(api, THREE, latest=latest)["offers"] == []
+
+
+def test_a_project_gets_no_offers_above_its_limits(api: Api, tmp_path: Path):
+    rebuild(api.world, quotas=Quotas(FixedLimits({"hosts": 2})))
+    (tmp_path / "limited").mkdir()
+    limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
+    limited.book(start=0, hours=2, reservations=[HOSTS])
+    assert periods(limited, search(limited, {**HOSTS, "min": 2, "max": 2}, earliest="now", limit=1)) == [(2, 3)]
+    assert search(limited, THREE)["offers"] == []
+
+
+def test_the_longest_lease_from_a_start(api: Api):
+    api.book(start=4, hours=2, reservations=[{**HOSTS, "min": 2, "max": 2}])
+    answer = api.post("/v1/offers/longest", {"reservations": [THREE], "start_date": "now"})
+    assert answer.status_code == 200, answer.text
+    assert (hours(api, answer.json["end_date"]), answer.json["is_complete"]) == (4, True)
+    endless = api.post("/v1/offers/longest", {"reservations": [HOSTS]})
+    assert endless.json["end_date"] is None
+    start = rfc3339(api.now + 5 * HOUR)
+    refused = api.post("/v1/offers/longest", {"reservations": [THREE], "start_date": start})
+    assert (refused.status_code, refused.json["error_name"]) == (409, "NotEnoughResources")
+
+
+def test_the_largest_amount_in_a_period(api: Api):
+    api.book(start=1, hours=2)
+    end = rfc3339(api.now + 2 * HOUR)
+    body = {"reservation": HOSTS, "start_date": "now", "end_date": end}
+    answer = api.post("/v1/offers/largest", body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json["amount"] == 3
+    assert sum(answer.json["availability_zones"].values()) == 3
+    instances = {"resource_type": "virtual:instance", "amount": 1, "vcpus": 4, "memory_mb": 512, "disk_gb": 0}
+    many = api.post("/v1/offers/largest", {**body, "reservation": instances}).json["amount"]
+    booked = api.post(
+        "/v1/leases",
+        {
+            "name": "all",
+            "start_date": "now",
+            "end_date": end,
+            "reservations": [{**instances, "amount": many}],
+        },
+    )
+    assert booked.status_code == 201
+    assert api.post("/v1/offers/largest", {**body, "reservation": instances}).json["amount"] == 0
+
+
+def test_searches_leave_no_trace(api: Api):
+    api.book(start=1, hours=2, reservations=[THREE])
+    before = api.dump()
+    search(api, THREE, HOSTS, limit=3)
+    api.post("/v1/offers/longest", {"reservations": [THREE]})
+    api.post("/v1/offers/largest", {"reservation": HOSTS, "end_date": rfc3339(api.now + HOUR)})
+    assert api.dump() == before
+
+
+def test_a_private_property_is_not_searched_for(api: Api):
+    admin = api.using("admin")
+    admin.put("/v1/os-hosts/1", {"properties": {"owner": "x"}})
+    admin.patch("/v1/os-hosts/properties/owner", {"private": True})
+    asked = {**HOSTS, "resource_properties": '["==", "$owner", "x"]'}
+    refused = api.post("/v1/offers", {"reservations": [asked], "duration": 60})
+    assert (refused.status_code, refused.json["field"]) == (400, "reservations[0].resource_properties")
+    assert search(admin, asked)["offers"]
+
+
+def test_members_see_public_properties(api: Api):
+    admin = api.using("admin")
+    admin.put("/v1/os-hosts/1", {"properties": {"owner": "x", "rack": "r1"}})
+    admin.patch("/v1/os-hosts/properties/owner", {"private": True})
+    url = "/v1/os-hosts/properties?detail=true"
+    assert api.get(url).json == {"resource_properties": [{"property": "rack", "private": False, "values": ["r1"]}]}
+    assert api.get(f"{url}&all=true").json == api.get(url).json
+    for version in ("1.0", "1.1", "1.2"):
+        assert api.using(version=version).get(url).status_code == 403

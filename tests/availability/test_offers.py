@@ -1,0 +1,152 @@
+"""Offers after random histories: each is true, and there is no better one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.availability import OfferQuery
+from tenure.domain.errors import NotEnoughResources, TenureError
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tests.support.world import ADMIN, OWNER, World, address_reservation, instance_reservation, open_world, reservation
+
+HOUR = timedelta(hours=1)
+HORIZON = 14
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(tmp_path, hosts=3) as world:
+        world.resize(4, 4, 8)
+        for address in ("203.0.113.10", "203.0.113.11"):
+            world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/{address}", {})
+        yield world
+
+
+class History:
+    """Leases of all types, in hours from a full hour on, and searches."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.dice = random.Random(seed)  # a test's randomness is not for security
+        self.leases: list[Lease] = []
+
+    @property
+    def now(self) -> datetime:
+        return self.world.clock.now()
+
+    def wanted(self) -> tuple[ReservationRequest, ...]:
+        """Return the reservations of a random lease."""
+        dice = self.dice
+        kinds = (
+            lambda: reservation(count := dice.randint(1, 2), count),
+            lambda: reservation(1, 2, resource_properties='["==", "$rack", "r1"]'),
+            lambda: instance_reservation(
+                dice.randint(1, 5), vcpus=dice.choice((1, 2, 3, 4, 8)), affinity=dice.choice((None, True, False))
+            ),
+            lambda: address_reservation(dice.randint(1, 2)),
+        )
+        return tuple(dice.choice(kinds)() for _ in range(dice.choice((1, 1, 2, 3))))
+
+    def step(self) -> None:
+        """Make a random request, which may be refused, or let time pass."""
+        dice = self.dice
+        with suppress(TenureError):
+            match dice.choice(("book", "book", "book", "book", "delete", "host", "pass")):
+                case "book":
+                    start = dice.randint(0, HORIZON - 4)
+                    self.leases.append(self.world.reserve(*self.wanted(), start=start, hours=dice.randint(1, 5)))
+                case "delete" if self.leases:
+                    self.world.leases.delete(OWNER, dice.choice(self.leases).id)
+                case "host":
+                    host = str(dice.randint(1, 3))
+                    change = dice.choice(("disable", "enable", "rack"))
+                    if change == "disable":
+                        self.world.resources.disable(ADMIN, "physical:host", host, reason="test")
+                    elif change == "enable":
+                        self.world.resources.enable(ADMIN, "physical:host", host)
+                    else:
+                        self.world.resources.update(ADMIN, "physical:host", host, {"rack": dice.choice(("r1", "r2"))})
+                case "pass":
+                    self.world.pass_time(HOUR)
+
+    def fits(self, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
+        """Whether such a lease can be booked."""
+        request = LeaseRequest("trial", start, end, reservations=tuple(wanted))
+        try:
+            self.world.service.manager.rehearsals.create(OWNER, request)
+        except NotEnoughResources:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_first_offers_can_be_taken_and_none_is_earlier(world: World, seed: int):
+    history = History(world, seed)
+    offers = world.service.manager.offers
+    for _ in range(25):
+        history.step()
+        wanted, length = history.wanted(), history.dice.randint(1, 4) * HOUR
+        earliest = history.now + history.dice.randint(0, 3) * HOUR
+        latest = history.now + HORIZON * HOUR
+        found = offers.first(OWNER, OfferQuery(wanted, length, earliest, latest, limit=2))
+        assert found.is_complete
+        starts = [earliest + place * HOUR / 2 for place in range(2 * HORIZON)]
+        begin = earliest
+        for offer in found.offers:
+            assert begin <= offer.starts_at <= latest
+            assert offer.ends_at == offer.starts_at + length
+            assert not any(
+                history.fits(wanted, start, start + length) for start in starts if begin <= start < offer.starts_at
+            )
+            lease = world.leases.create(
+                OWNER, LeaseRequest("taken", offer.starts_at, offer.ends_at, reservations=wanted)
+            )
+            world.leases.delete(OWNER, lease.id)
+            begin = offer.ends_at
+        if len(found.offers) < 2:
+            assert not any(history.fits(wanted, start, start + length) for start in starts if begin <= start <= latest)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_longest_offers_can_be_taken_and_none_is_longer(world: World, seed: int):
+    history = History(world, seed)
+    offers = world.service.manager.offers
+    for _ in range(25):
+        history.step()
+        wanted, start = history.wanted(), history.now + history.dice.randint(0, 5) * HOUR
+        try:
+            found = offers.longest(OWNER, wanted, start)
+        except NotEnoughResources:
+            assert not history.fits(wanted, start, start + timedelta(seconds=1))
+            continue
+        assert found.is_complete
+        end = found.ends_at or start + timedelta(days=1000)
+        assert history.fits(wanted, start, end)
+        if found.ends_at is not None:
+            assert not history.fits(wanted, start, end + HOUR / 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_largest_offers_can_be_taken_and_none_is_larger(world: World, seed: int):
+    history = History(world, seed)
+    offers = world.service.manager.offers
+    for _ in range(25):
+        history.step()
+        start = history.now + history.dice.randint(0, 5) * HOUR
+        end = start + history.dice.randint(1, 5) * HOUR
+        wanted = history.wanted()[0]
+        found = offers.largest(OWNER, wanted, start, end)
+        assert found.is_complete
+        for amount, fits in ((found.amount, True), (found.amount + 1, False)):
+            sizes = {"min": amount, "max": amount} if "min" in wanted.parameters else {"amount": amount}
+            resized = ReservationRequest(wanted.resource_type, {**wanted.parameters, **sizes})
+            if amount:
+                assert history.fits([resized], start, end) == fits, amount
