@@ -36,6 +36,7 @@ from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.feed import FeedService
 from tenure.services.availability.index import AvailabilityIndex
+from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.availability.trials import Trials
@@ -255,6 +256,7 @@ def build(parts: Parts) -> Service:
             access,
             intake,
             booker,
+            LookAhead(index, parts.rules),
             enforcement,
         ),
         rehearsals=RehearsalService(

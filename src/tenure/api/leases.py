@@ -125,6 +125,10 @@ class _UseCases:
         return self._schemas[request.version].read_request(request.body())
 
     def get(self, request: Request) -> Lease:
+        look_ahead = request.version >= Version.V1_3
+        return request.manager.leases.get(request.actor, request.part("lease_id"), look_ahead=look_ahead)
+
+    def _find(self, request: Request) -> Lease:
         return request.manager.leases.get(request.actor, request.part("lease_id"))
 
     def update(self, request: Request) -> Lease:
@@ -136,14 +140,14 @@ class _UseCases:
         return request.manager.rehearsals.update(request.actor, lease_id, self._change(request))
 
     def _change(self, request: Request) -> LeaseChange:
-        return self._schemas[request.version].read_change(request.body(), partial(self.get, request))
+        return self._schemas[request.version].read_change(request.body(), partial(self._find, request))
 
     def delete(self, request: Request) -> None:
         request.manager.leases.delete(request.actor, request.part("lease_id"))
 
     def confirm(self, request: Request) -> Lease:
         lease_id = request.part("lease_id")
-        changes = self._schemas[request.version].read_confirmation(request.body(), partial(self.get, request))
+        changes = self._schemas[request.version].read_confirmation(request.body(), partial(self._find, request))
         return request.manager.leases.confirm(request.actor, lease_id, changes)
 
     def history(self, request: Request) -> Iterator[Page[HistoryEntry]]:

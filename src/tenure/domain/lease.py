@@ -227,6 +227,8 @@ class Lease(LeaseDetails):
     trust_id: str | None = field(default=None, repr=False)
     #: The full reason, for administrators; None if ``status_reason`` is complete.
     status_detail: str | None = None
+    #: Until when it may be prolonged; only if that was asked for, and None if nothing limits it.
+    may_end_at: datetime | None = None
 
     @property
     def reason(self) -> Reason | None:

@@ -322,6 +322,16 @@ class LeaseOf12(LeaseOf11):
     events: Annotated[list[EventWithMessage], From(_shown_events)]  # type: ignore[assignment]  # it is only read
 
 
+class LeaseOf13(LeaseOf12):
+    """A lease from 1.3 on.
+
+    ``may_end_at`` is until when it may be prolonged on the resources that it has, while nothing else changes. It is
+    null if nothing limits it; for a lease that cannot be prolonged; and except where a single lease is shown.
+    """
+
+    may_end_at: Rfc3339Text | None
+
+
 class HistoryEntry(Answer):
     at: Rfc3339Text
     actor: str

@@ -409,7 +409,7 @@ def _resource_type(value: Any) -> str | None:
 _RESERVATION_ANSWER: AnswerAt = by_version(
     answers.ReservationOf10, answers.ReservationDocument, answers.PlacedReservation
 )
-_LEASE_ANSWER: AnswerAt = by_version(answers.LeaseOf10, answers.LeaseOf11, answers.LeaseOf12)
+_LEASE_ANSWER: AnswerAt = by_version(answers.LeaseOf10, answers.LeaseOf11, answers.LeaseOf12, answers.LeaseOf13)
 
 
 def _answer_model(kinds: tuple[ResourceType, ...], version: Version) -> type[Answer]:

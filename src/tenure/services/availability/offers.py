@@ -20,7 +20,7 @@ from tenure.services.availability.openings import Condition, Openings, condition
 from tenure.services.availability.room import starts, units
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
 from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.steps import Mask, moment, ticks, ticks_of
+from tenure.services.availability.steps import SECOND, Mask, moment, ticks, ticks_of
 from tenure.services.availability.trials import Trials, Wanted
 from tenure.services.context import Authorize, Rules, require
 from tenure.services.leases.changes import SHORTEST, check_length, resolve
@@ -29,8 +29,6 @@ from tenure.services.leases.intake import Intake
 MINUTE = timedelta(minutes=1)
 #: How far ahead a search looks, if it is not told.
 USUAL_REACH = timedelta(days=30)
-#: A second in the times of the index.
-SECOND = 1_000_000
 
 
 class OfferService:

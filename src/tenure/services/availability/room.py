@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tenure.domain.allocation import Demand, Spread
-from tenure.domain.capacity import WHOLE
+from tenure.domain.capacity import WHOLE, Capacity
 from tenure.services.availability.index import View
-from tenure.services.availability.steps import Ints, Loads, Mask, Steps, no_loads
+from tenure.services.availability.steps import FOREVER, Ints, Loads, Mask, Steps, no_loads
 from tenure.services.availability.timeline import Rows, Stretches, Timeline, Uses, busy_in
 
 
@@ -91,6 +91,31 @@ def units(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, pla
         rows.append(segments.rows[first][least > 0])
         counts.append(least[least > 0])
     return np.concatenate(rows), np.concatenate(counts)
+
+
+def free_until(view: View, row: int, amounts: Capacity | None, time: int) -> int:
+    """Return until when a resource, from this time on, has room for these amounts; for None, is free as a whole.
+
+    Allocations that end at this time or before are ignored. ``FOREVER`` if nothing follows.
+    """
+    alone = np.zeros(len(view.changed), dtype=np.bool_)
+    alone[row] = True
+    [(timeline, _)] = [(timeline, mask) for timeline, mask in view.parts(alone) if mask[row]]
+    first, last = np.searchsorted(timeline.uses.rows, (row, row + 1))
+    uses = timeline.uses.select(np.arange(first, last))
+    uses = uses.select(uses.ends > time)
+    if amounts is None:
+        return int(max(uses.starts.min(initial=FOREVER), time))
+    limit = FOREVER
+    if uses.exclusive.any():
+        limit = int(max(uses.starts[uses.exclusive].min(), time))
+    uses = uses.select(~uses.exclusive)
+    for name, amount in amounts.items():
+        loads = Loads.of(uses.starts, uses.ends, _table(view, [name])[uses.amounts, 0])
+        times = np.unique(np.maximum(uses.starts, time))
+        crowded = times[loads.at(times) + amount > view.catalogue.capacity(name)[row]]
+        limit = min(limit, int(crowded.min(initial=FOREVER)))
+    return limit
 
 
 def _beginnings(stretches: Stretches, chosen: Mask, duration: int, start: int, end: int, weight: int) -> Loads:

@@ -16,6 +16,8 @@ Stretch = tuple[int, int]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+#: A second, in microseconds.
+SECOND = 1_000_000
 #: Before and after all times that the ledger can hold. Their difference is within the range of the numbers.
 NEVER, FOREVER = -(2**61), 2**61
 

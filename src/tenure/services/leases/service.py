@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
+from tenure.domain.allocation import Allocation
 from tenure.domain.errors import Conflict, NotFound
 from tenure.domain.lease import (
     Action,
@@ -33,6 +34,7 @@ from tenure.domain.request import (
     ReservationRequest,
 )
 from tenure.resources.contract import ResourceTypes
+from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, notify, require
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
@@ -70,6 +72,7 @@ class LeaseService:
         access: LeaseAccess,
         intake: Intake,
         booker: Booker,
+        look_ahead: LookAhead,
         enforcement: Enforcement,
     ) -> None:
         self._db = db
@@ -82,6 +85,7 @@ class LeaseService:
         self._access = access
         self._intake = intake
         self._booker = booker
+        self._look_ahead = look_ahead
         self._trusts = Trusts(db, types, cloud, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
@@ -110,10 +114,17 @@ class LeaseService:
         self._cloud.wake()
         return self._access.redacted(actor, booked or lease)
 
-    def get(self, actor: Actor, lease_id: str) -> Lease:
-        """Return the lease; raise ``NotFound`` if there is none that the actor may see."""
+    def get(self, actor: Actor, lease_id: str, *, look_ahead: bool = False) -> Lease:
+        """Return the lease; raise ``NotFound`` if there is none that the actor may see.
+
+        With ``look_ahead`` it says until when it may be prolonged.
+        """
+        allocations: Sequence[Allocation] = ()
         with self._db.read() as tx:
-            return self._access.redacted(actor, self._access.get_for(tx, actor, lease_id, "blazar:leases:get"))
+            lease = self._access.redacted(actor, self._access.get_for(tx, actor, lease_id, "blazar:leases:get"))
+            if look_ahead:
+                allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
+        return replace(lease, may_end_at=self._look_ahead.may_end_at(lease, allocations)) if look_ahead else lease
 
     def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
         """Return a page of the project's leases; for an administrator, of all projects.
