@@ -283,7 +283,9 @@ def build(parts: Parts) -> Service:
         limits=LimitService(parts.db, parts.clock, parts.types, parts.authorize, parts.quotas),
         availability=AvailabilityService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, index),
         offers=OfferService(
+            parts.db,
             parts.clock,
+            parts.types,
             parts.authorize,
             parts.rules,
             index,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -15,6 +15,7 @@ from tenure.api.answers import PAGE, One, Pages, Whole, pages
 from tenure.api.operations import DryRun, Operation, Request
 from tenure.api.schemas import answers
 from tenure.api.schemas.answers import ModelAt
+from tenure.api.schemas.availability import AlternativeDocument
 from tenure.api.schemas.leases import LeaseSchemas
 from tenure.api.schemas.queries import DryRunQuery, HistoryQuery, LeaseListQuery, Query
 from tenure.api.versions import OLDEST, Version, by_version
@@ -116,10 +117,14 @@ class _UseCases:
         return pages(partial(request.manager.leases.list, request.actor), first, attrgetter("id"))
 
     def create(self, request: Request) -> Lease:
-        return request.manager.leases.create(request.actor, self._wanted(request))
+        wanted = self._wanted(request)
+        with _alternatives(request, wanted):
+            return request.manager.leases.create(request.actor, wanted)
 
     def rehearse_create(self, request: Request) -> Rehearsal:
-        return request.manager.rehearsals.create(request.actor, self._wanted(request))
+        wanted = self._wanted(request)
+        with _alternatives(request, wanted):
+            return request.manager.rehearsals.create(request.actor, wanted)
 
     def _wanted(self, request: Request) -> LeaseRequest:
         return self._schemas[request.version].read_request(request.body())
@@ -174,6 +179,20 @@ class _UseCases:
     def rehearse_drop(self, request: Request) -> Rehearsal:
         reservation_id = request.part("reservation_id")
         return request.manager.rehearsals.drop_reservation(request.actor, request.part("lease_id"), reservation_id)
+
+
+@contextmanager
+def _alternatives(request: Request, wanted: LeaseRequest) -> Iterator[None]:
+    """Add to a refusal for lack of resources, from 1.3 on, what could be had instead."""
+    try:
+        yield
+    except NotEnoughResources as error:
+        if request.version >= Version.V1_3:
+            lacking = error.shortfall.reservation
+            with suppress(TenureError):  # the refusal is the answer, with alternatives or without
+                found = request.manager.offers.alternatives(request.actor, wanted, lacking)
+                error.alternatives = [AlternativeDocument.show(alternative) for alternative in found]
+        raise
 
 
 @contextmanager

@@ -160,3 +160,28 @@ class LargestOffer:
     amount: int
     zones: Mapping[str, int]
     is_complete: bool
+
+
+class Change(StrEnum):
+    """What an alternative changes in a request."""
+
+    START = "start"
+    END = "end"
+    AMOUNT = "amount"
+    KIND = "kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A request that would be met: another one in a single point.
+
+    The period is that of the lease. ``reservation`` is the position of the changed reservation, and ``amount`` its
+    number of units, or ``resource_properties`` the condition for resources of another kind.
+    """
+
+    change: Change
+    starts_at: datetime
+    ends_at: datetime
+    reservation: int | None = None
+    amount: int | None = None
+    resource_properties: str | None = None

@@ -111,11 +111,15 @@ class NotEnoughResources(TenureError):
     def __init__(self, shortfall: Shortfall, *, field: str | None = None) -> None:
         super().__init__(shortfall.message, field=field)
         self.shortfall = shortfall
+        #: Other requests that would be met, as the API shows them.
+        self.alternatives: list[Mapping[str, object]] = []
 
     @property
     def details(self) -> Mapping[str, object]:
         shortfall = self.shortfall
+        alternatives = {"alternatives": self.alternatives} if self.alternatives else {}
         return {
+            **alternatives,
             "resource_type": shortfall.resource_type,
             "reservation": shortfall.reservation,
             "requested": shortfall.requested,

@@ -223,6 +223,17 @@ class OffersDocument(Answer):
     is_complete: bool
 
 
+class AlternativeDocument(Answer):
+    """A request that would be met in place of one that was refused; ``change`` is the point that differs."""
+
+    change: Literal["start", "end", "amount", "kind"]
+    start_date: Annotated[Rfc3339Text, From("starts_at")]
+    end_date: Annotated[Rfc3339Text, From("ends_at")]
+    reservation: int | None
+    amount: int | None
+    resource_properties: str | None
+
+
 class LongestDocument(Answer):
     """The longest lease from a start; ``end_date`` is null if nothing limits it."""
 

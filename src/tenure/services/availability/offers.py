@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand, Spread
-from tenure.domain.availability import LargestOffer, LongestOffer, Offer, OfferQuery, Offers
+from tenure.domain.availability import (
+    Alternative,
+    Change,
+    LargestOffer,
+    LongestOffer,
+    Offer,
+    OfferQuery,
+    Offers,
+    StartTimes,
+)
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import minute_of
-from tenure.domain.request import ReservationRequest, When
+from tenure.domain.request import LeaseRequest, ReservationRequest, When
+from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.openings import Condition, Openings, conditions_of, place_of
 from tenure.services.availability.room import starts, units
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
 from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.steps import SECOND, Mask, moment, ticks, ticks_of
-from tenure.services.availability.trials import Trials, Wanted
+from tenure.services.availability.steps import SECOND, Mask, Stretch, moment, ticks, ticks_of
+from tenure.services.availability.trials import Trial, Trials, Wanted
 from tenure.services.context import Authorize, Rules, require
-from tenure.services.leases.changes import SHORTEST, check_length, resolve
+from tenure.services.leases.changes import SHORTEST, check_length, placed_demand, resolve
 from tenure.services.leases.intake import Intake
+from tenure.store.database import Database
 
 MINUTE = timedelta(minutes=1)
+#: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
+MOST_ALTERNATIVES = 3
+KINDS_TRIED = 10
+#: The shortest lease that is offered in place of a longer one.
+SHORTEST_ALTERNATIVE = timedelta(minutes=1)
 #: How far ahead a search looks, if it is not told.
 USUAL_REACH = timedelta(days=30)
 
@@ -36,14 +55,18 @@ class OfferService:
 
     def __init__(
         self,
+        db: Database,
         clock: Clock,
+        types: ResourceTypes,
         authorize: Authorize,
         rules: Rules,
         index: AvailabilityIndex,
         intake: Intake,
         trials: Trials,
     ) -> None:
+        self._db = db
         self._clock = clock
+        self._types = types
         self._authorize = authorize
         self._rules = rules
         self._index = index
@@ -67,22 +90,9 @@ class OfferService:
                 field="latest",
             )
         check_length(self._rules, earliest, earliest + query.length, field="duration")
-        view, length = self._index.view(), ticks_of(query.length)
+        view, trial = self._index.view(), self._trials.begin(actor, wanted)
         allowed = stretches_of(query.times, earliest, latest)
-        openings = Openings(view, wanted.demands, length + self._cleaning, allowed)
-        trial = self._trials.begin(actor, wanted)
-        offers: list[Offer] = []
-        time: int | None = ticks(earliest)
-        while time is not None and len(offers) < query.limit:
-            opening = openings.at_or_after(time)
-            if opening is None:
-                break
-            start, end = opening.start, opening.start + length
-            if trial.fits(moment(start), moment(end), direct=opening.direct):
-                offers.append(Offer(moment(start), moment(end), self._left(view, wanted, start, end)))
-                time = end
-            else:
-                time = openings.next_change(start)
+        offers = self._first(view, trial, wanted, query.length, allowed, query.limit)
         return Offers(tuple(offers), not trial.has_given_up)
 
     def longest(
@@ -96,24 +106,12 @@ class OfferService:
         start = self._start(starts_at)
         last = start + (self._rules.longest_lease or LONGEST_SPAN)
         view, trial = self._index.view(), self._trials.begin(actor, wanted)
-        conditions = list(conditions_of(view, wanted.demands))
-        ends = [*_possible_ends(view, conditions, start + SHORTEST, last, self._rules.cleaning_time), last]
-
-        def has_room(place: int) -> bool:
-            length = ticks_of(ends[place - 1] - start) + self._cleaning
-            begin = ticks(start)
-            return all(
-                starts(view, each.demand, each.chosen, length, begin, begin + 1).values[0] >= each.needed
-                for each in conditions
-            )
-
-        hint = _largest(has_room, len(ends))  # as the plans are, and each demand alone
-        place = _largest(lambda place: trial.fits(start, ends[place - 1], direct=place <= hint), len(ends), hint)
-        if not place:
-            trial.book(start, start + SHORTEST)  # raises the refusal
-            return LongestOffer(start, start + SHORTEST, not trial.has_given_up)
-        is_endless = ends[place - 1] == last and self._rules.longest_lease is None
-        return LongestOffer(start, None if is_endless else ends[place - 1], not trial.has_given_up)
+        end = self._last_end(view, trial, wanted, start, last)
+        if end is None:
+            end = start + SHORTEST
+            trial.book(start, end)  # raises the refusal
+        is_endless = end == last and self._rules.longest_lease is None
+        return LongestOffer(start, None if is_endless else end, not trial.has_given_up)
 
     def largest(
         self, actor: Actor, reservation: ReservationRequest, starts_at: When | None, ends_at: datetime
@@ -141,9 +139,112 @@ class OfferService:
         }
         return LargestOffer(start, ends_at, amount, zones, not trial.has_given_up)
 
+    def alternatives(self, actor: Actor, request: LeaseRequest, lacking: int) -> tuple[Alternative, ...]:
+        """Return up to three requests that would be met, in place of one that was refused for lack of resources.
+
+        ``lacking`` is the position of the reservation that was refused. The search takes a bounded time. Raises the
+        errors of ``first``.
+        """
+        wanted = self._wanted(actor, request.reservations)
+        start, end = resolve(request.starts_at, self._clock.now()), resolve(request.ends_at, self._clock.now())
+        case = _Refused(wanted, lacking, start, end)
+        view, trial = self._index.view(), self._trials.begin(actor, wanted)
+        searches = (self._another_start, self._earlier_end, self._fewer, partial(self._another_kind, actor))
+        found = (search(view, trial, case) for search in searches)
+        return tuple(islice((alternative for alternative in found if alternative is not None), MOST_ALTERNATIVES))
+
+    def _another_start(self, view: View, trial: Trial, case: _Refused) -> Alternative | None:
+        allowed = stretches_of(StartTimes(), case.start, case.start + USUAL_REACH)
+        offers = self._first(view, trial, case.wanted, case.end - case.start, allowed, 1)
+        return Alternative(Change.START, offers[0].starts_at, offers[0].ends_at) if offers else None
+
+    def _earlier_end(self, view: View, trial: Trial, case: _Refused) -> Alternative | None:
+        end = self._last_end(view, trial, case.wanted, case.start, case.end)
+        worth_it = end is not None and end - case.start >= SHORTEST_ALTERNATIVE
+        return Alternative(Change.END, case.start, end) if end is not None and worth_it else None
+
+    def _fewer(self, view: View, trial: Trial, case: _Refused) -> Alternative | None:
+        demand, place = case.wanted.demands[case.lacking], case.lacking
+
+        def fits(amount: int) -> bool:
+            fewer = replace(demand, minimum=amount, maximum=amount)
+            demands = [*case.wanted.demands[:place], fewer, *case.wanted.demands[place + 1 :]]
+            return trial.of(*demands).fits(case.start, case.end, direct=False)
+
+        single = replace(demand, minimum=1)
+        chosen = view.catalogue.matching(single)
+        hint = self._count(view, single, chosen, ticks(case.start), ticks(case.end) + self._cleaning)
+        amount = _largest(fits, demand.minimum - 1, min(hint, demand.minimum - 1))
+        return Alternative(Change.AMOUNT, case.start, case.end, place, amount) if amount else None
+
+    def _another_kind(self, actor: Actor, view: View, trial: Trial, case: _Refused) -> Alternative | None:
+        """Return the request for resources of the most frequent other kind that fits."""
+        place, reservation = case.lacking, case.wanted.reservations[case.lacking]
+        if not reservation.parameters.get("resource_properties"):
+            return None
+        names = self._public_names(actor, case.wanted.demands[place].inventory)
+        anything = self._with_condition(reservation, "", place)
+        for kind in view.catalogue.kinds(view.catalogue.matching(anything), names)[:KINDS_TRIED]:
+            condition = _condition_for(kind.attributes)
+            demand = self._with_condition(reservation, condition, place)
+            chosen = view.catalogue.matching(demand)
+            if self._count(view, demand, chosen, ticks(case.start), ticks(case.end) + self._cleaning) < demand.minimum:
+                continue
+            demands = [*case.wanted.demands[:place], demand, *case.wanted.demands[place + 1 :]]
+            if condition and trial.of(*demands).fits(case.start, case.end, direct=True):
+                return Alternative(Change.KIND, case.start, case.end, place, resource_properties=condition)
+        return None
+
+    def _with_condition(self, reservation: ReservationRequest, condition: str, place: int) -> Demand:
+        parameters = {**reservation.parameters, "resource_properties": condition}
+        return placed_demand(self._types, replace(reservation, parameters=parameters), place)
+
+    def _public_names(self, actor: Actor, inventory: str) -> list[str]:
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        sees = self._authorize("admin", actor, target)
+        with self._db.read() as tx:
+            hidden = frozenset() if sees else tx.resources.private_properties(inventory)
+            return sorted(tx.resources.property_names(inventory) - hidden)
+
     @property
     def _cleaning(self) -> int:
         return ticks_of(self._rules.cleaning_time)
+
+    def _first(
+        self, view: View, trial: Trial, wanted: Wanted, length: timedelta, allowed: Sequence[Stretch], limit: int
+    ) -> list[Offer]:
+        """Return the first periods of this length that fit and begin in the allowed stretches."""
+        openings = Openings(view, wanted.demands, ticks_of(length) + self._cleaning, allowed)
+        offers: list[Offer] = []
+        time = allowed[0][0] if allowed else None
+        while time is not None and len(offers) < limit:
+            opening = openings.at_or_after(time)
+            if opening is None:
+                break
+            start, end = opening.start, opening.start + ticks_of(length)
+            if trial.fits(moment(start), moment(end), direct=opening.direct):
+                offers.append(Offer(moment(start), moment(end), self._left(view, wanted, start, end)))
+                time = end
+            else:
+                time = openings.next_change(start)
+        return offers
+
+    def _last_end(self, view: View, trial: Trial, wanted: Wanted, start: datetime, last: datetime) -> datetime | None:
+        """Return the latest end up to ``last`` of a lease with this start; None if there is no room at all."""
+        conditions = list(conditions_of(view, wanted.demands))
+        ends = [*_possible_ends(view, conditions, start + SHORTEST, last, self._rules.cleaning_time), last]
+
+        def has_room(place: int) -> bool:
+            length = ticks_of(ends[place - 1] - start) + self._cleaning
+            begin = ticks(start)
+            return all(
+                starts(view, each.demand, each.chosen, length, begin, begin + 1).values[0] >= each.needed
+                for each in conditions
+            )
+
+        hint = _largest(has_room, len(ends))  # as the plans are, and each demand alone
+        place = _largest(lambda place: trial.fits(start, ends[place - 1], direct=place <= hint), len(ends), hint)
+        return ends[place - 1] if place else None
 
     def _start(self, starts_at: When | None) -> datetime:
         now = self._clock.now()
@@ -183,6 +284,22 @@ class OfferService:
                 return int(counts.max(initial=0))
             case Spread.ANY:
                 return int(counts.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A request that was refused; ``lacking`` is the position of the reservation for which there is no room."""
+
+    wanted: Wanted
+    lacking: int
+    start: datetime
+    end: datetime
+
+
+def _condition_for(attributes: Mapping[str, str]) -> str:
+    """Return the expression that resources with these attributes match; empty if there are none."""
+    terms = [["==", f"${name}", value] for name, value in sorted(attributes.items()) if value]
+    return json.dumps(terms[0] if len(terms) == 1 else ["and", *terms]) if terms else ""
 
 
 def _largest(fits: Callable[[int], bool], most: int, hint: int | None = None) -> int:

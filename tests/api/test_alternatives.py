@@ -1,0 +1,97 @@
+"""What a refused request is told that it could have instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.rig import HOSTS, Api, open_api, rfc3339
+
+HOUR = timedelta(hours=1)
+ADDRESS = {"resource_type": "virtual:floatingip", "network_id": "x", "amount": 1}
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with open_api(tmp_path) as api:
+        yield api.using(version="1.3")
+
+
+def refusal(api: Api, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the alternatives of a refused request."""
+    answer = api.post("/v1/leases", body)
+    assert (answer.status_code, answer.json["error_name"]) == (409, "NotEnoughResources"), answer.text
+    alternatives: list[dict[str, Any]] = answer.json["details"].get("alternatives", [])
+    return alternatives
+
+
+def changed(body: dict[str, Any], alternative: dict[str, Any]) -> dict[str, Any]:
+    """Return the request with what the alternative changes."""
+    after = deepcopy(body) | {"start_date": alternative["start_date"], "end_date": alternative["end_date"]}
+    if alternative["reservation"] is not None:
+        reservation = after["reservations"][alternative["reservation"]]
+        if alternative["amount"] is not None:
+            amount = alternative["amount"]
+            reservation |= {"min": amount, "max": amount} if "min" in reservation else {"amount": amount}
+        if alternative["resource_properties"] is not None:
+            reservation["resource_properties"] = alternative["resource_properties"]
+    return after
+
+
+def hosts(count: int, properties: str = "") -> dict[str, Any]:
+    return {**HOSTS, "min": count, "max": count, "resource_properties": properties}
+
+
+def test_another_start_an_earlier_end_and_fewer_are_offered(api: Api):
+    api.book(start=3, hours=2, reservations=[hosts(2)])
+    body = api.lease_body(start=1, hours=3, reservations=[hosts(3)])
+    found = refusal(api, body)
+    assert [alternative["change"] for alternative in found] == ["start", "end", "amount"]
+    assert found[0]["start_date"] == rfc3339(api.now + 5 * HOUR)
+    assert found[1]["end_date"] == rfc3339(api.now + 3 * HOUR)
+    assert (found[2]["reservation"], found[2]["amount"]) == (0, 2)
+    for alternative in found:
+        booked = api.post("/v1/leases", changed(body, alternative))
+        assert booked.status_code == 201, alternative
+        api.delete(f"/v1/leases/{booked.json['lease']['id']}")
+
+
+def test_another_kind_is_offered(api: Api):
+    admin = api.using("admin")
+    for host, gpu in (("1", "a100"), ("2", "v100"), ("3", "v100")):
+        admin.put(f"/v1/os-hosts/{host}", {"properties": {"gpu": gpu, "owner": f"o{host}"}})
+    admin.patch("/v1/os-hosts/properties/owner", {"private": True})
+    body = api.lease_body(reservations=[HOSTS, hosts(2, '["==", "$gpu", "a100"]')])
+    found = refusal(api, body)
+    kinds = [alternative for alternative in found if alternative["change"] == "kind"]
+    assert [(kind["reservation"], kind["resource_properties"]) for kind in kinds] == [(1, '["==", "$gpu", "v100"]')]
+    assert "owner" not in str(found)
+    assert api.post("/v1/leases", changed(body, kinds[0])).status_code == 201
+
+
+def test_a_refusal_without_alternatives_names_none(api: Api):
+    assert refusal(api, api.lease_body(reservations=[hosts(9)]))[0]["change"] == "amount"
+    for host in ("1", "2", "3", "4"):
+        api.using("admin").post(f"/v1/os-hosts/{host}/disable", {"reason": "test"})
+    assert refusal(api, api.lease_body(reservations=[hosts(9)])) == []
+
+
+def test_alternatives_leave_no_trace(api: Api):
+    api.book(start=3, hours=2, reservations=[hosts(2)])
+    body = api.lease_body(start=1, hours=3, reservations=[hosts(3)])
+    before = api.dump()
+    assert refusal(api, body)
+    assert api.dump() == before
+
+
+def test_a_dry_run_names_alternatives_and_older_versions_do_not(api: Api):
+    api.book(start=3, hours=2, reservations=[hosts(2)])
+    body = api.lease_body(start=1, hours=3, reservations=[hosts(3)])
+    assert api.post("/v1/leases?dry_run=true", body).json["details"]["alternatives"] == refusal(api, body)
+    for version in ("1.1", "1.2"):
+        assert "alternatives" not in api.using(version=version).post("/v1/leases", body).json["details"]
