@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import re
 import shutil
 import subprocess
@@ -36,6 +37,7 @@ def find_python(version: str) -> str | None:
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
 def test_the_quick_tests_pass(version: str):
+    faulthandler.cancel_dump_traceback_later()  # all the quick tests may take longer than a single test
     python = find_python(version)
     if python is None:
         pytest.skip(f"no python{version}: install it, or patchelf for the 3.13 of Debian 13")

@@ -26,6 +26,8 @@ LOG = logging.getLogger(__name__)
 #: How many resources may have changed before the large arrays are made anew: a share of all, and at least a number.
 CHANGED_SHARE = 0.05
 CHANGED_LEAST = 1000
+#: Below this share of the resources, a search reads only the allocations of those that it is about.
+FEW_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,14 @@ class View:
     distinct: DistinctValues
 
     def parts(self, chosen: Mask) -> Iterator[tuple[Timeline, Mask]]:
-        """Yield both timelines, each with those of the chosen resources that it has."""
-        yield self.base, chosen & ~self.changed
-        if len(self.latest.covered):
-            yield self.latest, chosen & self.changed
+        """Yield both timelines, each with those of the chosen resources that it has.
+
+        If few resources are chosen, the timelines have only these.
+        """
+        for timeline, mask in ((self.base, chosen & ~self.changed), (self.latest, chosen & self.changed)):
+            if len(timeline.covered):
+                is_small = np.count_nonzero(mask) < FEW_SHARE * len(timeline.covered)
+                yield timeline.of(mask) if is_small else timeline, mask
 
 
 class AvailabilityIndex:

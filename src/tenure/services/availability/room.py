@@ -100,9 +100,8 @@ def free_until(view: View, row: int, amounts: Capacity | None, time: int) -> int
     """
     alone = np.zeros(len(view.changed), dtype=np.bool_)
     alone[row] = True
-    [(timeline, _)] = [(timeline, mask) for timeline, mask in view.parts(alone) if mask[row]]
-    first, last = np.searchsorted(timeline.uses.rows, (row, row + 1))
-    uses = timeline.uses.select(np.arange(first, last))
+    [timeline] = [timeline.of(mask) for timeline, mask in view.parts(alone) if mask[row]]
+    uses = timeline.uses
     uses = uses.select(uses.ends > time)
     if amounts is None:
         return int(max(uses.starts.min(initial=FOREVER), time))

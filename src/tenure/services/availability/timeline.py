@@ -69,10 +69,25 @@ class Stretches:
 class Timeline:
     """The allocations of some resources. It does not change."""
 
-    def __init__(self, uses: Uses, covered: Rows) -> None:
-        """``covered`` are the resources, in ascending order; those without allocations are free at all times."""
-        self.uses = uses.select(np.lexsort((uses.starts, uses.rows)))
+    def __init__(self, uses: Uses, covered: Rows, *, sorted_already: bool = False) -> None:
+        """``covered`` are the resources, in ascending order; those without allocations are free at all times.
+
+        The allocations are sorted by resource and start, unless they are so already.
+        """
+        self.uses = uses if sorted_already else uses.select(np.lexsort((uses.starts, uses.rows)))
         self.covered = covered
+
+    def of(self, chosen: Mask) -> Timeline:
+        """Return the timeline of the chosen resources alone, which must be among those that this one covers.
+
+        It takes a time that depends on their number only, once the resources are known.
+        """
+        rows = np.flatnonzero(chosen).astype(np.int32)
+        first, last = np.searchsorted(self.uses.rows, rows), np.searchsorted(self.uses.rows, rows, side="right")
+        counts = last - first
+        # The places of the allocations of each resource, one resource after the other.
+        places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        return Timeline(self.uses.select(places), rows, sorted_already=True)
 
     @cached_property
     def fixed(self) -> Uses:
