@@ -34,6 +34,7 @@ from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceTypes
+from tenure.services.availability.counts import RoomCounts
 from tenure.services.availability.feed import FeedService
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.look_ahead import LookAhead
@@ -244,7 +245,7 @@ def build(parts: Parts) -> Service:
     )
     access = LeaseAccess(parts.authorize)
     intake = Intake(parts.db, parts.types, parts.rules, effects)
-    booker = Booker(parts.clock, parts.types, parts.rules, access, intake)
+    booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index))
     manager = Manager(
         leases=LeaseService(
             parts.db,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -236,30 +236,26 @@ class Catalogue:
         column = self._attributes.get(name)
         return np.zeros(len(self.reservable), dtype=np.bool_) if column is None else column.equals(value)
 
-    def kinds(self, chosen: Mask, names: Sequence[str]) -> list[Kind]:
-        """Return the kinds of the chosen resources, by attributes of these names, the most frequent first."""
+    def kinds(self, chosen: Mask, names: Sequence[str]) -> Iterator[Kind]:
+        """Yield the kinds of the chosen resources, by attributes of these names, the most frequent first."""
         rows = np.flatnonzero(chosen)
         columns = {name: self._attributes[name] for name in names if name in self._attributes}
         everything: list[_Column[Any]] = [self._regions, self._capacities, *columns.values()]
-        numbers = [column.numbers[rows] for column in everything]
-        distinct, kind_of, counts = np.unique(
-            np.stack(numbers, axis=1), axis=0, return_inverse=True, return_counts=True
-        )
-        found = []
+        numbers = np.stack([column.numbers[rows] for column in everything], axis=1)
+        distinct, kind_of, counts = np.unique(numbers, axis=0, return_inverse=True, return_counts=True)
+        by_kind, ends = rows[np.argsort(kind_of.reshape(-1), kind="stable")], np.cumsum(counts)
         for place in np.argsort(-counts, kind="stable"):
             region, capacity, *values = distinct[place]
             mask = np.zeros(len(self.reservable), dtype=np.bool_)
-            mask[rows[kind_of.reshape(-1) == place]] = True
+            mask[by_kind[ends[place] - counts[place] : ends[place]]] = True
             attributes = {
                 name: column.distinct.values[number]
                 for (name, column), number in zip(columns.items(), values, strict=True)
                 if number >= 0
             }
-            kind = Kind(
+            yield Kind(
                 attributes, self._capacities.distinct.values[capacity], self._regions.distinct.values[region], mask
             )
-            found.append(kind)
-        return found
 
 
 def _attribute(resource: ListedResource, *, name: str) -> str | None:

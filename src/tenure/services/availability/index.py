@@ -74,6 +74,8 @@ class AvailabilityIndex:
         self._view: View | None = None
         #: The allocations of the resources that have changed since the large arrays were made, by row.
         self._latest: dict[int, list[ListedUse]] = {}
+        #: The first end of those of them that are not plans, by row.
+        self._first_end: dict[int, datetime] = {}
         self._distinct = DistinctValues()
 
     def view(self) -> View:
@@ -115,7 +117,7 @@ class AvailabilityIndex:
     def _read(self, tx: Transaction, now: datetime) -> View:
         """Read the whole ledger."""
         self._position = tx.feed.newest()
-        self._distinct, self._latest = DistinctValues(), {}
+        self._distinct, self._latest, self._first_end = DistinctValues(), {}, {}
         catalogue = Catalogue().changed(tx.ledger.resources())
         rows = ((catalogue.row_of(use.resource_id), use) for use in tx.ledger.uses(now))
         uses = arrays_of(((row, use) for row, use in rows if row is not None), self._distinct, now)
@@ -125,11 +127,17 @@ class AvailabilityIndex:
 
     def _note(self, catalogue: Catalogue, changed: Collection[int], uses: Iterable[ListedUse]) -> None:
         """Keep the allocations of the changed resources."""
-        self._latest |= {row: [] for each in changed if (row := catalogue.row_of(each)) is not None}
+        for each in changed:
+            row = catalogue.row_of(each)
+            if row is not None:  # otherwise the resource was never registered
+                self._latest[row] = []
+                self._first_end.pop(row, None)
         for use in uses:
             row = catalogue.row_of(use.resource_id)
-            if row is not None:  # otherwise the resource was never registered
+            if row is not None:
                 self._latest[row].append(use)
+                if not use.planned:
+                    self._first_end[row] = min(use.ends_at, self._first_end.get(row, use.ends_at))
 
     def _with_latest(self, catalogue: Catalogue, base: Timeline, now: datetime) -> View:
         changed = np.zeros(len(catalogue), dtype=np.bool_)
@@ -145,7 +153,7 @@ class AvailabilityIndex:
         base, latest = view.base.uses, view.latest.uses
         uses = base.select(~view.changed[base.rows] & (base.ends > now)).beside(latest)
         timeline = Timeline(uses, np.arange(len(view.catalogue), dtype=np.int32))
-        self._latest = {}
+        self._latest, self._first_end = {}, {}
         self._view = self._with_latest(view.catalogue, timeline, self._clock.now())
 
     def _overdue(self, view: View, now: datetime) -> set[int]:
@@ -156,9 +164,7 @@ class AvailabilityIndex:
         fixed, ids = view.base.fixed, view.catalogue.ids
         late = fixed.rows[(fixed.ends <= ticks(now)) & ~view.changed[fixed.rows]]
         rows = {int(row) for row in late}
-        rows |= {
-            row for row, uses in self._latest.items() if any(use.ends_at <= now and not use.planned for use in uses)
-        }
+        rows |= {row for row, end in self._first_end.items() if end <= now}
         return {ids[row] for row in rows}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Demand, Spread
+from tenure.domain.allocation import Demand
 from tenure.domain.availability import (
     Alternative,
     Change,
@@ -30,7 +30,7 @@ from tenure.domain.request import LeaseRequest, ReservationRequest, When
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.openings import Condition, Openings, conditions_of, place_of
-from tenure.services.availability.room import starts, units
+from tenure.services.availability.room import fitting, starts, units
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
 from tenure.services.availability.start_times import stretches_of
 from tenure.services.availability.steps import SECOND, Mask, Stretch, moment, ticks, ticks_of
@@ -184,7 +184,7 @@ class OfferService:
             return None
         names = self._public_names(actor, case.wanted.demands[place].inventory)
         anything = self._with_condition(reservation, "", place)
-        for kind in view.catalogue.kinds(view.catalogue.matching(anything), names)[:KINDS_TRIED]:
+        for kind in islice(view.catalogue.kinds(view.catalogue.matching(anything), names), KINDS_TRIED):
             condition = _condition_for(kind.attributes)
             demand = self._with_condition(reservation, condition, place)
             chosen = view.catalogue.matching(demand)
@@ -276,14 +276,8 @@ class OfferService:
 
     def _count(self, view: View, demand: Demand, chosen: Mask, start: int, end: int, *, planned: bool = True) -> int:
         """Return how many units have room on the chosen resources throughout a period."""
-        rows, counts = units(view, demand, chosen, start, end, planned=planned)
-        match demand.spread:
-            case Spread.APART:
-                return len(rows)
-            case Spread.TOGETHER:
-                return int(counts.max(initial=0))
-            case Spread.ANY:
-                return int(counts.sum())
+        _, counts = units(view, demand, chosen, start, end, planned=planned)
+        return fitting(demand, counts)
 
 
 @dataclass(frozen=True, slots=True)

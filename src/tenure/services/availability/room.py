@@ -93,6 +93,17 @@ def units(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, pla
     return np.concatenate(rows), np.concatenate(counts)
 
 
+def fitting(demand: Demand, counts: Ints) -> int:
+    """Return how many units of the demand fit, if there is room for so many on each of some resources."""
+    match demand.spread:
+        case Spread.TOGETHER:
+            return int(counts.max(initial=0))
+        case Spread.APART:
+            return len(counts)
+        case Spread.ANY:
+            return int(counts.sum())
+
+
 def free_until(view: View, row: int, amounts: Capacity | None, time: int) -> int:
     """Return until when a resource, from this time on, has room for these amounts; for None, is free as a whole.
 

@@ -25,7 +25,7 @@ from tenure.services.leases.changes import bind, check_length, check_notice, res
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import confirmation_deadline
 from tenure.services.planning.budget import Budget
-from tenure.services.planning.planner import Planner
+from tenure.services.planning.planner import Counts, Planner
 from tenure.services.planning.survey import found_before, is_large, survey
 from tenure.store.database import Transaction
 
@@ -51,12 +51,21 @@ class Booking(NamedTuple):
 class Booker:
     """Makes and books new leases."""
 
-    def __init__(self, clock: Clock, types: ResourceTypes, rules: Rules, access: LeaseAccess, intake: Intake) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        types: ResourceTypes,
+        rules: Rules,
+        access: LeaseAccess,
+        intake: Intake,
+        counts: Counts | None = None,
+    ) -> None:
         self._clock = clock
         self._types = types
         self._rules = rules
         self._access = access
         self._intake = intake
+        self._counts = counts
 
     def draft(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Draft:
         """Return the lease that is asked for. Raises ``InvalidParameter`` and ``Unavailable``."""
@@ -111,7 +120,15 @@ class Booker:
                 tx.events.add([preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
             for position, demand in enumerate(demands):
                 bind(tx, lease.reservations[position].id, demand, position)
-            planner = Planner(tx, self._types, now=now, turn=turn, notice=self._rules.preemption_notice, budget=budget)
+            planner = Planner(
+                tx,
+                self._types,
+                now=now,
+                turn=turn,
+                notice=self._rules.preemption_notice,
+                budget=budget,
+                counts=self._counts,
+            )
             reservation_ids = [reservation.id for reservation in lease.reservations]
             booked_at_once: Collection[int] = ()
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Protocol
 
 from tenure.domain.allocation import Allocation, Candidate, Choice, Demand, Place, Spread, beside, choose
 from tenure.domain.capacity import Capacity
@@ -15,7 +16,7 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
-from tenure.domain.shortfall import Shortfall
+from tenure.domain.shortfall import Shortfall, Stage
 from tenure.resources.contract import ResourceTypes
 from tenure.services.planning.budget import Budget
 from tenure.services.planning.demands import demand_of
@@ -63,6 +64,13 @@ class _Nowhere:
         )
 
 
+class Counts(Protocol):
+    """Counts resources faster than the database."""
+
+    def stages(self, demand: Demand, period: Period) -> tuple[tuple[Stage, ...], int]:
+        """Return the stages of the choice, and how many units would have room if there were no plans."""
+
+
 class Stuck(Exception):
     """A plan that must move cannot."""
 
@@ -84,10 +92,16 @@ class Planner:
         turn: int,
         notice: timedelta = timedelta(0),
         budget: Budget | None = None,
+        counts: Counts | None = None,
     ) -> None:
-        """``budget`` is the search time of the request; without it, as for the engine, the time is unlimited."""
+        """``budget`` is the search time of the request; without it, as for the engine, the time is unlimited.
+
+        ``counts`` counts the resources for refusals, without what the transaction itself has allocated; without it, the
+        database counts.
+        """
         self._tx = tx
         self._budget = budget
+        self._counts = counts
         self._types = types
         self._now = now
         #: Plans that start soon do not move: preemptible servers in their way have been notified.
@@ -200,11 +214,11 @@ class Planner:
             return []
         period = demand.span(period)
         if demand.exclusive and demand.minimum > MANY:
-            hopeless = self._shortfall(
+            shortfall = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
             )
-            if hopeless.matching < demand.minimum:  # refused without locks or a search
-                raise NotEnoughResources(hopeless, field=f"reservations[{position}].{demand.parameter}")
+            if shortfall.matching < demand.minimum:  # refused without locks or a search
+                raise NotEnoughResources(shortfall, field=f"reservations[{position}].{demand.parameter}")
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         if wanted := set(named).difference(without):
             self._make_room_on(wanted, demand.part(1), period, without=without)
@@ -214,7 +228,8 @@ class Planner:
         units = Counter({place.resource_id: place.units for place in places})
         missing = demand.minimum - units.total()
         added: list[int] = []
-        if missing > 0 and self._tx.allocations.any_planned(period):
+        hopeless = missing > 0 and self._is_hopeless(demand, period)
+        if missing > 0 and not hopeless and self._tx.allocations.any_planned(period):
             units, added = self._take_with_moves(
                 reservation_id, demand, period, units, state=state, without=without, only=only
             )
@@ -235,6 +250,19 @@ class Planner:
         if not added:
             added = self._take(reservation_id, demand, period, units, state=state)
         return added
+
+    @property
+    def _can_count(self) -> bool:
+        """Whether the counts are those of this transaction: it has allocated nothing, and moved no plan."""
+        return self._counts is not None and not self._tx.chosen and not self._filled
+
+    def _is_hopeless(self, demand: Demand, period: Period) -> bool:
+        """Whether there is known to be too little room even if there were no plans."""
+        if not self._can_count:
+            return False
+        assert self._counts is not None
+        _, loose = self._counts.stages(demand, period)
+        return loose < demand.minimum
 
     def _take(
         self, reservation_id: str, demand: Demand, period: Period, units: Mapping[int, int], *, state: AllocationState
@@ -402,11 +430,13 @@ class Planner:
     def _tentatively(self) -> Iterator[None]:
         """Undo the block if it raises, including the raised versions."""
         raised, gathered, nowhere = dict(self._raised), dict(self._gathered), list(self._nowhere)
+        filled, chosen = set(self._filled), dict(self._tx.chosen)
         try:
             with self._tx.session.begin_nested():
                 yield
         except BaseException:
             self._raised, self._gathered, self._nowhere = raised, gathered, nowhere
+            self._filled, self._tx.chosen = filled, chosen
             raise
 
     def clear(
@@ -836,11 +866,16 @@ class Planner:
         requested: int | None,
         kept: int | None,
     ) -> Shortfall:
+        if self._can_count and not without:
+            assert self._counts is not None
+            stages, _ = self._counts.stages(demand, period)
+        else:
+            stages = self._tx.allocations.stages(demand, period, now=self._now, ignoring=None, without=without)
         return Shortfall(
             resource_type=demand.resource_type or demand.inventory,
             noun=demand.noun,
             requested=demand.minimum if requested is None else requested,
-            stages=self._tx.allocations.stages(demand, period, now=self._now, ignoring=None, without=without),
+            stages=stages,
             reservation=position,
             unknown_properties=self._tx.resources.unknown_names(
                 demand.inventory, demand.expression.names if demand.names_are_asked else ()
