@@ -446,6 +446,7 @@ class AllocationStore:
             .join(_OTHER, and_(_OTHER.resource_id == ResourceRow.id, conditions.overlaps(period, _OTHER), others))
             .where(
                 eligible,
+                conditions.narrowed(demand),
                 *conditions.matching(demand),
                 not_(conditions.among(ResourceRow.id, without)) if without else sql_true(),
                 not_(conditions.taken(demand, period, ignoring=ignoring, fixed=fixed)),

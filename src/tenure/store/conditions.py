@@ -189,6 +189,16 @@ def leading(demand: Demand) -> Comparison | None:
     )
 
 
+def narrowed(demand: Demand) -> ColumnElement[bool]:
+    """Whether a resource has what the leading comparison asks for: an index answers it, without reading resources."""
+    wanted = leading(demand)
+    if wanted is None:
+        return sql_true()
+    return ResourceRow.id.in_(
+        select(AttributeRow.resource_id).where(AttributeRow.key == key_of(wanted.name, wanted.value))
+    )
+
+
 def _compare(comparison: Comparison) -> ColumnElement[bool]:
     number = comparison.number
     if number is None:

@@ -521,14 +521,17 @@ class ResourceStore:
     def _has_property(self, resource_type: str, name: str, *, text: bool = False) -> bool:
         """Whether a resource of the type has a property of that name; with ``text``, one that is not a number."""
         beginning = key_of(name, "")
+        # A subquery instead of a join, so that no database begins with all resources of the type.
+        type_of_resource = (
+            select(ResourceRow.resource_type).where(ResourceRow.id == AttributeRow.resource_id).scalar_subquery()
+        )
         matching = (
             select(AttributeRow.resource_id)
-            .join(ResourceRow, ResourceRow.id == AttributeRow.resource_id)
             .where(
                 # All keys with this name and no others: a key begins with the name's length, the name, and a blank.
                 AttributeRow.key >= beginning,
                 AttributeRow.key < f"{beginning[:-1]}!",
-                ResourceRow.resource_type == resource_type,
+                type_of_resource == resource_type,
                 AttributeRow.number.is_(None) if text else sql_true(),
             )
             .limit(1)
