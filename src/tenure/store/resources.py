@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Insert, and_, case, delete, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Insert, Select, and_, case, delete, func, insert, not_, or_, select, update
 from sqlalchemy import true as sql_true
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
@@ -504,15 +504,9 @@ class ResourceStore:
         wanted = sorted(set(names))
         if not wanted:
             return ()
-        known = set(
-            self._session.execute(
-                select(AttributeRow.name)
-                .distinct()
-                .join(ResourceRow, ResourceRow.id == AttributeRow.resource_id)
-                .where(ResourceRow.resource_type == resource_type, AttributeRow.name.in_(wanted))
-            ).scalars()
-        )
-        return tuple(name for name in wanted if name not in known)
+        found = [_with_property(resource_type, name).exists() for name in wanted]
+        [row] = self._session.execute(select(*found))
+        return tuple(name for name, is_known in zip(wanted, row, strict=True) if not is_known)
 
     def is_number_everywhere(self, resource_type: str, name: str) -> bool:
         """Whether resources of the type have a property of that name, and all its values are numbers."""
@@ -520,23 +514,10 @@ class ResourceStore:
 
     def _has_property(self, resource_type: str, name: str, *, text: bool = False) -> bool:
         """Whether a resource of the type has a property of that name; with ``text``, one that is not a number."""
-        beginning = key_of(name, "")
-        # A subquery instead of a join, so that no database begins with all resources of the type.
-        type_of_resource = (
-            select(ResourceRow.resource_type).where(ResourceRow.id == AttributeRow.resource_id).scalar_subquery()
-        )
-        matching = (
-            select(AttributeRow.resource_id)
-            .where(
-                # All keys with this name and no others: a key begins with the name's length, the name, and a blank.
-                AttributeRow.key >= beginning,
-                AttributeRow.key < f"{beginning[:-1]}!",
-                type_of_resource == resource_type,
-                AttributeRow.number.is_(None) if text else sql_true(),
-            )
-            .limit(1)
-        )
-        return self._session.execute(matching).first() is not None
+        having = _with_property(resource_type, name)
+        if text:
+            having = having.where(AttributeRow.number.is_(None))
+        return self._session.execute(having.limit(1)).first() is not None
 
     def highest_id(self) -> int:
         return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0
@@ -575,6 +556,21 @@ class ResourceStore:
         ]
         if unknown:
             self._session.execute(_insert_missing(self._session.get_bind().dialect.name, unknown))
+
+
+def _with_property(resource_type: str, name: str) -> Select[int]:
+    """Return the selection of the resources of a type that have a property of that name; an index answers it."""
+    beginning = key_of(name, "")
+    # A subquery instead of a join, so that no database begins with all resources of the type.
+    type_of_resource = (
+        select(ResourceRow.resource_type).where(ResourceRow.id == AttributeRow.resource_id).scalar_subquery()
+    )
+    return select(AttributeRow.resource_id).where(
+        # All keys with this name and no others: a key begins with the name's length, the name, and a blank.
+        AttributeRow.key >= beginning,
+        AttributeRow.key < f"{beginning[:-1]}!",
+        type_of_resource == resource_type,
+    )
 
 
 def _insert_missing(dialect: str, properties: list[dict[str, object]]) -> Insert:
