@@ -17,12 +17,21 @@ from bench.large import measure_large
 from bench.operations import OPERATIONS, open_site, times_of
 from bench.placing import measure_all, placing_table, promises
 from bench.plans import show_plans
-from bench.report import cloud_table, large_table, lateness_table, scale_table, surroundings, throughput_table
+from bench.report import (
+    cloud_table,
+    large_table,
+    lateness_table,
+    scale_table,
+    search_table,
+    surroundings,
+    throughput_table,
+)
 from bench.scale import HUGE, LARGE, QUICK_LARGE, QUICK_SMALL, SMALL, Say, measure_scale
+from bench.search import measure_searches
 from bench.slow_end import measure_lateness
 from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
 
-PARTS = ("scale", "slow-end", "http", "placing", "large")
+PARTS = ("scale", "slow-end", "http", "placing", "large", "search")
 #: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
 CLOUD = "cloud"
 KINDS = (SQLITE, POSTGRESQL)
@@ -91,6 +100,12 @@ def _measure(
         crowds = measure_large(servers, quick=arguments.quick, say=say)
         report += large_table(crowds)
         complaints += [line for crowd in crowds for line in crowd.complaints()]
+    if "search" in parts:
+        for kind in arguments.databases:
+            rounds = arguments.rounds or (5 if arguments.quick else 100)
+            searches = measure_searches(servers, kind, quick=arguments.quick, rounds=rounds, say=say)
+            report += search_table(searches)
+            complaints += searches.complaints()
     if CLOUD in parts:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
         found = measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD)

@@ -16,8 +16,9 @@ from sqlalchemy import create_engine, text
 from bench.cloud import CloudFigures
 from bench.http import Throughput
 from bench.large import Crowd
-from bench.measure import Comparison, counts
+from bench.measure import Comparison, counts, percentile
 from bench.scale import Scale, described
+from bench.search import Searches
 from bench.slow_end import Lateness
 from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers
 
@@ -113,6 +114,19 @@ def large_table(found: Sequence[Crowd]) -> Iterator[str]:
             f"| {crowd.kind} | {crowd.name} | {crowd.outcome} | {taken:.2f} s "
             f"| {len(crowd.others)} | {median:.2f} s | {longest:.2f} s |"
         )
+    yield ""
+
+
+def search_table(found: Searches) -> Iterator[str]:
+    """What the index of availability costs, and how long searches take."""
+    yield f"### Searches on {found.kind}, {described(found.size)}, half of them to come"
+    yield ""
+    yield f"The index was made in {found.build_seconds:.1f} s; the process grew by {found.mebibytes:.0f} MiB."
+    yield ""
+    yield "| operation | median ms | 99 of 100 within ms |"
+    yield "|---|---:|---:|"
+    for name, series in found.operations:
+        yield f"| {name} | {series.median * 1000:.1f} | {percentile(series.seconds, 99) * 1000:.1f} |"
     yield ""
 
 

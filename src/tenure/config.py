@@ -131,6 +131,13 @@ _MANAGER = (
         help="How many seconds a request may search for room. After that it gets a 503, and nothing has changed.",
     ),
     cfg.IntOpt(
+        "search_time_ms",
+        default=300,
+        min=0,
+        help="How many milliseconds a search for offers may try periods for which plans would have to move; 0 finds "
+        "only periods in which there is room as plans are.",
+    ),
+    cfg.IntOpt(
         "start_patience",
         default=60,
         min=0,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,12 +21,19 @@ HOUR = timedelta(hours=1)
 HORIZON = 14
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(tmp_path, hosts=3) as world:
+@contextmanager
+def open_site(folder: Path) -> Iterator[World]:
+    """Open a service with three hosts and two addresses."""
+    with open_world(folder, hosts=3) as world:
         world.resize(4, 4, 8)
         for address in ("203.0.113.10", "203.0.113.11"):
             world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/{address}", {})
+        yield world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_site(tmp_path) as world:
         yield world
 
 
@@ -87,66 +94,89 @@ class History:
         return True
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_first_offers_can_be_taken_and_none_is_earlier(world: World, seed: int):
+def check_first(history: History) -> int:
+    """Search for the first periods, take each, and try all earlier ones; return how many periods were found."""
+    world, wanted = history.world, history.wanted()
+    length = history.dice.randint(1, 4) * HOUR
+    earliest = history.now + history.dice.randint(0, 3) * HOUR
+    latest = history.now + HORIZON * HOUR
+    found = world.service.manager.offers.first(OWNER, OfferQuery(wanted, length, earliest, latest, limit=2))
+    assert found.is_complete
+    starts = [earliest + place * HOUR / 2 for place in range(2 * HORIZON)]
+    begin = earliest
+    for offer in found.offers:
+        assert begin <= offer.starts_at <= latest
+        assert offer.ends_at == offer.starts_at + length
+        earlier = (start for start in starts if begin <= start < offer.starts_at)
+        assert not any(history.fits(wanted, start, start + length) for start in earlier)
+        request = LeaseRequest("taken", offer.starts_at, offer.ends_at, reservations=wanted)
+        world.leases.delete(OWNER, world.leases.create(OWNER, request).id)
+        begin = offer.ends_at
+    if len(found.offers) < 2:
+        later = (start for start in starts if begin <= start <= latest)
+        assert not any(history.fits(wanted, start, start + length) for start in later)
+    return len(found.offers)
+
+
+def check_longest(history: History) -> None:
+    """Search for the longest lease; it fits, and none that is longer does."""
+    wanted, start = history.wanted(), history.now + history.dice.randint(0, 5) * HOUR
+    try:
+        found = history.world.service.manager.offers.longest(OWNER, wanted, start)
+    except NotEnoughResources:
+        assert not history.fits(wanted, start, start + timedelta(seconds=1))
+        return
+    assert found.is_complete
+    end = found.ends_at or start + timedelta(days=1000)
+    assert history.fits(wanted, start, end)
+    assert found.ends_at is None or not history.fits(wanted, start, end + HOUR / 2)
+
+
+def check_largest(history: History) -> None:
+    """Search for the largest amount; it fits, and no larger one does."""
+    start = history.now + history.dice.randint(0, 5) * HOUR
+    end = start + history.dice.randint(1, 5) * HOUR
+    wanted = history.wanted()[0]
+    found = history.world.service.manager.offers.largest(OWNER, wanted, start, end)
+    assert found.is_complete
+    for amount, fits in ((found.amount, True), (found.amount + 1, False)):
+        sizes = {"min": amount, "max": amount} if "min" in wanted.parameters else {"amount": amount}
+        resized = ReservationRequest(wanted.resource_type, {**wanted.parameters, **sizes})
+        if amount:
+            assert history.fits([resized], start, end) == fits, amount
+
+
+@pytest.mark.parametrize("check", [check_first, check_longest, check_largest])
+def test_offers_can_be_taken_and_none_is_better(world: World, check: Callable[[History], object]):
+    history = History(world, 1)
+    for _ in range(10):
+        history.step()
+        check(history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("check", [check_first, check_longest, check_largest])
+def test_offers_after_longer_histories_can_be_taken_and_none_is_better(
+    world: World, check: Callable[[History], object], seed: int
+):
     history = History(world, seed)
-    offers = world.service.manager.offers
     for _ in range(25):
         history.step()
-        wanted, length = history.wanted(), history.dice.randint(1, 4) * HOUR
-        earliest = history.now + history.dice.randint(0, 3) * HOUR
-        latest = history.now + HORIZON * HOUR
-        found = offers.first(OWNER, OfferQuery(wanted, length, earliest, latest, limit=2))
-        assert found.is_complete
-        starts = [earliest + place * HOUR / 2 for place in range(2 * HORIZON)]
-        begin = earliest
-        for offer in found.offers:
-            assert begin <= offer.starts_at <= latest
-            assert offer.ends_at == offer.starts_at + length
-            assert not any(
-                history.fits(wanted, start, start + length) for start in starts if begin <= start < offer.starts_at
-            )
-            lease = world.leases.create(
-                OWNER, LeaseRequest("taken", offer.starts_at, offer.ends_at, reservations=wanted)
-            )
-            world.leases.delete(OWNER, lease.id)
-            begin = offer.ends_at
-        if len(found.offers) < 2:
-            assert not any(history.fits(wanted, start, start + length) for start in starts if begin <= start <= latest)
+        check(history)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_longest_offers_can_be_taken_and_none_is_longer(world: World, seed: int):
-    history = History(world, seed)
-    offers = world.service.manager.offers
-    for _ in range(25):
-        history.step()
-        wanted, start = history.wanted(), history.now + history.dice.randint(0, 5) * HOUR
-        try:
-            found = offers.longest(OWNER, wanted, start)
-        except NotEnoughResources:
-            assert not history.fits(wanted, start, start + timedelta(seconds=1))
-            continue
-        assert found.is_complete
-        end = found.ends_at or start + timedelta(days=1000)
-        assert history.fits(wanted, start, end)
-        if found.ends_at is not None:
-            assert not history.fits(wanted, start, end + HOUR / 2)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_largest_offers_can_be_taken_and_none_is_larger(world: World, seed: int):
-    history = History(world, seed)
-    offers = world.service.manager.offers
-    for _ in range(25):
-        history.step()
-        start = history.now + history.dice.randint(0, 5) * HOUR
-        end = start + history.dice.randint(1, 5) * HOUR
-        wanted = history.wanted()[0]
-        found = offers.largest(OWNER, wanted, start, end)
-        assert found.is_complete
-        for amount, fits in ((found.amount, True), (found.amount + 1, False)):
-            sizes = {"min": amount, "max": amount} if "min" in wanted.parameters else {"amount": amount}
-            resized = ReservationRequest(wanted.resource_type, {**wanted.parameters, **sizes})
-            if amount:
-                assert history.fits([resized], start, end) == fits, amount
+@pytest.mark.long
+def test_thousands_of_offers_can_be_taken(tmp_path: Path):
+    searches = found = 0
+    for seed in range(1000, 1400):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        with open_site(folder) as world:
+            history = History(world, seed)
+            for _ in range(25):
+                history.step()
+                found += check_first(history)
+                searches += 1
+    assert searches == 10_000
+    assert found > searches // 2
