@@ -131,6 +131,13 @@ _MANAGER = (
         help="How many seconds a request may search for room. After that it gets a 503, and nothing has changed.",
     ),
     cfg.IntOpt(
+        "exact_time_ms",
+        default=300,
+        min=0,
+        help="How many milliseconds a request for a lease may take to search all arrangements of what has not started, "
+        "before it is refused; 0 for no such search.",
+    ),
+    cfg.IntOpt(
         "search_time_ms",
         default=300,
         min=0,

@@ -347,6 +347,7 @@ def _rules(conf: ConfigOpts) -> Rules:
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
         planning_time=timedelta(seconds=conf.manager.planning_time),
+        exact_time=timedelta(milliseconds=conf.manager.exact_time_ms),
         search_time=timedelta(milliseconds=conf.manager.search_time_ms),
         start_patience=timedelta(minutes=conf.manager.start_patience),
         start_share=conf.manager.start_patience_percent / 100,

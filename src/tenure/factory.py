@@ -56,6 +56,10 @@ from tenure.services.limits.quotas import Quotas
 from tenure.services.limits.service import LimitService
 from tenure.services.manager import Manager, metered
 from tenure.services.notifications.outbox import OutboxService
+from tenure.services.planning import cp_sat
+from tenure.services.planning.arrangements import Arrangements
+from tenure.services.planning.backtracking import BacktrackingSolver
+from tenure.services.planning.cp_sat import CpSatSolver
 from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
@@ -245,7 +249,13 @@ def build(parts: Parts) -> Service:
     )
     access = LeaseAccess(parts.authorize)
     intake = Intake(parts.db, parts.types, parts.rules, effects)
-    booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index))
+    arrangements = None
+    if parts.rules.exact_time:
+        solver = CpSatSolver() if cp_sat.is_installed() else BacktrackingSolver()
+        arrangements = Arrangements(
+            parts.db, parts.types, solver, parts.rules.exact_time, parts.rules.preemption_notice
+        )
+    booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements)
     manager = Manager(
         leases=LeaseService(
             parts.db,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.rig import HOSTS, Api, open_api, rfc3339
+from tests.api.rig import HOSTS, Api, api_over, open_api, rfc3339
+from tests.support.engines import rebuild
 
 HOUR = timedelta(hours=1)
 ADDRESS = {"resource_type": "virtual:floatingip", "network_id": "x", "amount": 1}
@@ -87,6 +89,19 @@ def test_alternatives_leave_no_trace(api: Api):
     before = api.dump()
     assert refusal(api, body)
     assert api.dump() == before
+
+
+def test_a_refusal_says_whether_it_is_proven(api: Api, tmp_path: Path):
+    api.book(start=1, hours=2, reservations=[hosts(2)])
+    answer = api.post("/v1/leases", api.lease_body(start=1, reservations=[hosts(3)]))
+    assert answer.json["details"]["proven"] is True
+    (tmp_path / "plain").mkdir()
+    rebuild(api.world, rules=replace(api.world.service.parts.rules, exact_time=timedelta(0)))
+    plain = api_over(api.world, tmp_path / "plain").using(version="1.3")
+    answer = plain.post("/v1/leases", api.lease_body(start=1, reservations=[hosts(3)]))
+    assert answer.json["details"]["proven"] is False
+    answer = plain.post("/v1/leases", api.lease_body(start=1, reservations=[hosts(5)]))
+    assert answer.json["details"]["proven"] is True  # there are only four
 
 
 def test_a_dry_run_names_alternatives_and_older_versions_do_not(api: Api):

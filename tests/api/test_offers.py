@@ -91,6 +91,23 @@ def test_a_lease_starts_on_the_days_and_at_the_times_that_are_asked_for(api: Api
     assert datetime.fromisoformat(offer["start_date"]).hour == 14
 
 
+def test_a_night_belongs_to_the_day_on_which_it_begins(api: Api):
+    found = search(api, HOSTS, hours=3, weekdays=["wed"], starts_after="22:00", starts_before="02:00", limit=3)
+    nights = [datetime.fromisoformat(offer["start_date"]) for offer in found["offers"]]
+    assert [(night.strftime("%a"), night.hour) for night in nights] == [("Wed", 22), ("Thu", 1), ("Wed", 22)]
+
+
+def test_a_server_that_exists_is_counted_once(api: Api):
+    api.world.cloud.world.add_host("general")
+    server_id = api.world.cloud.world.instances.boot("demo-project", "1")
+    server = {"resource_type": "virtual:server", "server_id": server_id}
+    body = {"reservation": server, "start_date": "now", "end_date": rfc3339(api.now + HOUR)}
+    answer = api.post("/v1/offers/largest", body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json["amount"] == 1
+    assert search(api, server, limit=1)["offers"][0]["left_over"] == [0]
+
+
 def test_a_search_that_finds_nothing_has_no_offers(api: Api):
     assert search(api, {**HOSTS, "min": 9, "max": 9}) == {"offers": [], "is_complete": True}
     latest = rfc3339(api.now + HOUR)

@@ -88,6 +88,7 @@ def read(manager: Manager, operation: str, lease_id: str, host_id: str) -> objec
         "reservation": reservation(1, 1),
         "reservations": (reservation(1, 1), reservation(1, 2)),
         "starts_at": Moment.NOW,
+        "lacking": 0,
         "ends_at": NOW + 9 * HOUR,
     }
     declared = TABLE[operation]

@@ -188,10 +188,11 @@ def _alternatives(request: Request, wanted: LeaseRequest) -> Iterator[None]:
         yield
     except NotEnoughResources as error:
         if request.version >= Version.V1_3:
-            lacking = error.shortfall.reservation
+            error.additions["proven"] = error.is_proven
             with suppress(TenureError):  # the refusal is the answer, with alternatives or without
-                found = request.manager.offers.alternatives(request.actor, wanted, lacking)
-                error.alternatives = [AlternativeDocument.show(alternative) for alternative in found]
+                found = request.manager.offers.alternatives(request.actor, wanted, error.shortfall.reservation)
+                if found:
+                    error.additions["alternatives"] = [AlternativeDocument.show(each) for each in found]
         raise
 
 

@@ -7,11 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 
 from tenure.domain.capacity import Capacity, idle_time, peak, units_free
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
+
+#: The limit of a resource class that has none.
+_NO_LIMIT: Mapping[str, int] = MappingProxyType({})
 
 
 class Spread(StrEnum):
@@ -69,6 +73,19 @@ class Demand:
     def at_once(self) -> tuple[Capacity, ...]:
         """The portions of a unit that come from a single provider each; the cloud limits each portion."""
         return self.portions or (self.amounts,)
+
+    def has_size(self, capacity: Capacity) -> bool:
+        """Whether a resource of this capacity, if nothing uses it, has room for what must come from a single one."""
+        return self.exclusive or capacity.fits(self.amounts.times(self.units_together))
+
+    def is_admitted_by(self, limits: Mapping[str, Mapping[str, int]]) -> bool:
+        """Whether a resource with these limits of single requests admits a unit."""
+        return self.exclusive or all(
+            limit.get("min", 1) <= amount <= limit.get("max", amount) and amount % limit.get("step", 1) == 0
+            for portion in self.at_once
+            for name, amount in portion.items()
+            for limit in [limits.get(name, _NO_LIMIT)]
+        )
 
     def span(self, period: Period) -> Period:
         """Return how long the resources are taken, for a lease with this period. What lasts is taken without an end."""

@@ -108,18 +108,23 @@ class NotEnoughResources(TenureError):
 
     name = "NotEnoughResources"
 
-    def __init__(self, shortfall: Shortfall, *, field: str | None = None) -> None:
+    def __init__(
+        self, shortfall: Shortfall, *, field: str | None = None, is_hopeless: bool = False, is_proven: bool = False
+    ) -> None:
         super().__init__(shortfall.message, field=field)
         self.shortfall = shortfall
-        #: Other requests that would be met, as the API shows them.
-        self.alternatives: list[Mapping[str, object]] = []
+        #: Whether there would be too little room even without plans, so that no search can help.
+        self.is_hopeless = is_hopeless
+        #: Whether it is certain that no arrangement of plans admits the request.
+        self.is_proven = is_proven or is_hopeless
+        #: Further details, which the API adds.
+        self.additions: dict[str, object] = {}
 
     @property
     def details(self) -> Mapping[str, object]:
         shortfall = self.shortfall
-        alternatives = {"alternatives": self.alternatives} if self.alternatives else {}
         return {
-            **alternatives,
+            **self.additions,
             "resource_type": shortfall.resource_type,
             "reservation": shortfall.reservation,
             "requested": shortfall.requested,

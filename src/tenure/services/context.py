@@ -36,6 +36,8 @@ class Rules:
     longest_lease: timedelta | None = None
     #: How long a request may search for free resources.
     planning_time: timedelta = timedelta(seconds=5)
+    #: How long the exact search for an arrangement of plans may take before a request is refused; zero for none.
+    exact_time: timedelta = timedelta(milliseconds=300)
     #: How long a search for offers may try bookings for which plans have to move.
     search_time: timedelta = timedelta(milliseconds=300)
     #: Whether all users may use properties in conditions that only administrators see.

@@ -474,6 +474,20 @@ class AllocationStore:
                 blocked[row.resource_id][1].append(_allocation(row))
         return blocked
 
+    def not_over(self, resource_ids: Collection[int], *, now: datetime) -> list[Allocation]:
+        """Return the allocations on these resources that have not ended, or that are overdue, in order of id."""
+        if not resource_ids:
+            return []
+        rows = self._session.execute(
+            select(*_ALLOCATION)
+            .where(
+                conditions.among(AllocationRow.resource_id, resource_ids),
+                or_(AllocationRow.ends_at > now, conditions.late(now)),
+            )
+            .order_by(AllocationRow.id)
+        )
+        return [_allocation(row) for row in rows]
+
     def any_planned(self, period: Period) -> bool:
         """Whether there is any plan in any part of the period."""
         planned = select(AllocationRow.id).where(

@@ -157,7 +157,12 @@ class Catalogue:
         """Return which resources can serve the demand if they are free: ``conditions.matching`` is the same in SQL."""
         chosen = self.of_type(demand.inventory, demand.region) & self.reservable & self.meets(demand.expression)
         chosen &= self.has_traits(demand.required, demand.forbidden)
-        return chosen if demand.exclusive else chosen & self._is_large_enough(demand)
+        if demand.exclusive:
+            return chosen
+        chosen &= self._capacities.where(demand.has_size)
+        return chosen & self._limits.where(
+            lambda limits: demand.is_admitted_by({name: dict(each) for name, each in limits})
+        )
 
     def meets(self, expression: Expression) -> Mask:
         """Return which resources an expression of the property language matches."""
@@ -197,19 +202,6 @@ class Catalogue:
                 if op == "==" and comparison.number is None:
                     return column.equals(value)
                 return column.where(lambda text: comparison.matches({name: text}))
-
-    def _is_large_enough(self, demand: Demand) -> Mask:
-        whole = demand.amounts.times(demand.units_together)
-
-        def admits(limits: _Limits) -> bool:
-            return all(
-                limit.get("min", 1) <= amount <= limit.get("max", amount) and amount % limit.get("step", 1) == 0
-                for portion in demand.at_once
-                for name, amount in portion.items()
-                for limit in [dict(dict(limits).get(name, ()))]
-            )
-
-        return self._capacities.where(lambda capacity: capacity.fits(whole)) & self._limits.where(admits)
 
     # --- values
 

@@ -132,6 +132,8 @@ class OfferService:
             resized = trial.of(replace(demand, minimum=amount, maximum=amount))
             return resized.fits(start, ends_at, direct=amount <= hint)
 
+        if demand.subject is not None:  # a thing that exists is reserved once
+            hint, most = min(hint, 1), min(most, 1)
         amount = _largest(fits, most, hint)
         zones = {
             zone: self._count(view, demand, chosen & view.catalogue.has(ZONE, zone), ticks(start), end)
@@ -267,6 +269,9 @@ class OfferService:
         """Return how many more units of each demand would fit in the period beside the lease."""
         found = []
         for demand in wanted.demands:
+            if demand.subject is not None:  # a thing that exists is reserved once
+                found.append(0)
+                continue
             single = replace(demand, minimum=1)
             free = self._count(view, single, view.catalogue.matching(single), start, end + self._cleaning)
             beside = (other for other in wanted.demands if place_of(other) == place_of(demand))

@@ -13,7 +13,10 @@ _MIDNIGHT = time()
 
 
 def stretches_of(times: StartTimes, earliest: datetime, latest: datetime) -> list[Stretch]:
-    """Return the stretches from ``earliest`` to ``latest``, both included, that the times allow, in order."""
+    """Return the stretches from ``earliest`` to ``latest``, both included, that the times allow, in order.
+
+    Times of the day that end before they begin are those of a night, which belongs to the day on which it begins.
+    """
     end = ticks(latest) + 1
     if times == StartTimes():
         return [(ticks(earliest), end)]
@@ -23,9 +26,11 @@ def stretches_of(times: StartTimes, earliest: datetime, latest: datetime) -> lis
     last = latest.astimezone(zone).date()
     while day <= last:
         if not times.weekdays or day.weekday() in times.weekdays:
-            start = max(ticks(_instant(day, times.since or _MIDNIGHT, zone)), ticks(earliest))
-            until = _instant(day, times.until, zone) if times.until else _instant(day + _DAY, _MIDNIGHT, zone)
-            stop = min(ticks(until) + (1 if times.until else 0), end)
+            since, until = times.since or _MIDNIGHT, times.until
+            ends = day + _DAY if until is None or until < since else day  # at night it ends on the next day
+            start = max(ticks(_instant(day, since, zone)), ticks(earliest))
+            close = ticks(_instant(ends, until or _MIDNIGHT, zone))
+            stop = min(close + (0 if until is None else 1), end)
             if found and found[-1][1] >= start:
                 start, _ = found.pop()
             if start < stop:

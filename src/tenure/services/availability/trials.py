@@ -84,8 +84,13 @@ class Trial:
     def book(self, starts_at: datetime, ends_at: datetime) -> None:
         """Book the lease, and undo it. Raises the errors of the booking."""
         draft = self._booker.redraft(self._actor, self._wanted.reservations, self._wanted.demands, starts_at, ends_at)
-        booking = self._booker.booking(self._actor, draft)
-        self._enforcement.rehearse_create(draft.lease, booking.work, _nothing, survey=booking.survey, ask=False)
+        self._booker.admit(
+            self._actor,
+            draft,
+            lambda booking: self._enforcement.rehearse_create(
+                draft.lease, booking.work, _nothing, survey=booking.survey, ask=False
+            ),
+        )
 
 
 def _nothing(_tx: Transaction) -> None:

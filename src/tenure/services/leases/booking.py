@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Choice, Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter
+from tenure.domain.errors import Conflict, InvalidParameter, NotEnoughResources
 from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus, Reservation, ReservationStatus
 from tenure.domain.period import Period, minute_of
 from tenure.domain.request import LeaseRequest, ReservationRequest
@@ -24,10 +25,16 @@ from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.changes import bind, check_length, check_notice, resolve
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import confirmation_deadline
+from tenure.services.planning.arrangements import Arrangement, Arrangements
 from tenure.services.planning.budget import Budget
-from tenure.services.planning.planner import Counts, Planner
+from tenure.services.planning.planner import Counts, OutdatedArrangement, Planner
 from tenure.services.planning.survey import found_before, is_large, survey
 from tenure.store.database import Transaction
+
+R = TypeVar("R")
+
+#: How often an arrangement is searched for a request, if others change the ledger meanwhile.
+ARRANGED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Booker:
         access: LeaseAccess,
         intake: Intake,
         counts: Counts | None = None,
+        arrangements: Arrangements | None = None,
     ) -> None:
         self._clock = clock
         self._types = types
@@ -66,6 +74,7 @@ class Booker:
         self._access = access
         self._intake = intake
         self._counts = counts
+        self._arrangements = arrangements
 
     def draft(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Draft:
         """Return the lease that is asked for. Raises ``InvalidParameter`` and ``Unavailable``."""
@@ -98,11 +107,38 @@ class Booker:
         request = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
         return Draft(self._new_lease(new_id(), actor, request, starts_at, ends_at, None, self._clock.now()), demands)
 
-    def booking(self, actor: Actor, draft: Draft) -> Booking:
-        """Return the work that writes a new lease and books everything that it asks for."""
+    def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R]) -> R:
+        """Return what ``run`` makes of the booking of a lease.
+
+        If it finds no room, the exact search is asked for an arrangement of the plans, and it runs once more with that.
+        Raises the errors of ``run``.
+        """
+        try:
+            return run(self.booking(actor, draft))
+        except NotEnoughResources as refusal:
+            if self._arrangements is None or refusal.is_hopeless:
+                raise
+            for _ in range(ARRANGED):
+                search = self._arrangements.find(draft.demands, self._period(draft.lease), now=draft.lease.created_at)
+                refusal.is_proven = search.is_proven
+                if search.arrangement is None:
+                    break
+                with suppress(OutdatedArrangement, NotEnoughResources):
+                    return run(self.booking(actor, draft, search.arrangement))
+            raise
+
+    def _period(self, lease: Lease) -> Period:
+        """Return the period in which a new lease takes its resources."""
+        return Period(max(lease.starts_at, lease.created_at), lease.ends_at + self._rules.cleaning_time)
+
+    def booking(self, actor: Actor, draft: Draft, arrangement: Arrangement | None = None) -> Booking:
+        """Return the work that writes a new lease and books everything that it asks for.
+
+        With an arrangement, it books as that says, and raises ``OutdatedArrangement`` if it cannot.
+        """
         lease, demands = draft.lease, draft.demands
         now = lease.created_at
-        period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
+        period = self._period(lease)
         turn = crc32(lease.id.encode())
         large, order = is_large(demands), tuple(hardest_first(demands))
         unnamed = sum(not demand.named for demand in demands)
@@ -148,7 +184,10 @@ class Booker:
                     planner.book(reservation_ids[position], demands[position], period, position=position)
 
             with budget:
-                planner.place_all(demands, order, place, begin=begin)
+                if arrangement is None:
+                    planner.place_all(demands, order, place, begin=begin)
+                else:
+                    planner.book_arranged(reservation_ids, demands, period, arrangement)
             write_history(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 notify(tx, "lease.create", lease, now=now)
@@ -160,7 +199,7 @@ class Booker:
             with budget:
                 return look(tx, order=order)
 
-        return Booking(work, look_before if large else None)
+        return Booking(work, look_before if large and arrangement is None else None)
 
     def _is_hopeless(self, demand: Demand, period: Period) -> bool:
         """Whether there is too little room for a demand even if there were no plans."""

@@ -63,10 +63,13 @@ class RehearsalService:
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         require(self._authorize, "blazar:leases:post", actor, target)
         draft = self._booker.draft(actor, request)
-        booking = self._booker.booking(actor, draft)
         account = _Account(self._quotas, self._types, actor.project_id, draft.lease.id, self._clock.now())
-        rehearsal, unasked = self._enforcement.rehearse_create(
-            draft.lease, account.opened(booking.work), account.close, survey=booking.survey
+        rehearsal, unasked = self._booker.admit(
+            actor,
+            draft,
+            lambda booking: self._enforcement.rehearse_create(
+                draft.lease, account.opened(booking.work), account.close, survey=booking.survey
+            ),
         )
         return replace(rehearsal, unasked=unasked)
 

@@ -105,8 +105,12 @@ class LeaseService:
         draft = self._booker.draft(actor, request, lease_id=lease_id)
         lease = draft.lease
         with self._trusts.given_by(actor, self._trusts.needed_for(lease.reservations)) as trust_id:
-            booking = self._booker.booking(actor, replace(draft, lease=replace(lease, trust_id=trust_id)))
-            booked = self._enforcement.create(lease, booking.work, survey=booking.survey)
+            entrusted = replace(draft, lease=replace(lease, trust_id=trust_id))
+            booked = self._booker.admit(
+                actor,
+                entrusted,
+                lambda booking: self._enforcement.create(lease, booking.work, survey=booking.survey),
+            )
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:

@@ -18,6 +18,7 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 from tenure.domain.shortfall import Shortfall, Stage
 from tenure.resources.contract import ResourceTypes
+from tenure.services.planning.arrangements import Arrangement, Moved
 from tenure.services.planning.budget import Budget
 from tenure.services.planning.demands import demand_of
 from tenure.store.conditions import Fixed
@@ -69,6 +70,10 @@ class Counts(Protocol):
 
     def stages(self, demand: Demand, period: Period) -> tuple[tuple[Stage, ...], int]:
         """Return the stages of the choice, and how many units would have room if there were no plans."""
+
+
+class OutdatedArrangement(Exception):
+    """The ledger has changed since an arrangement was made."""
 
 
 class Stuck(Exception):
@@ -218,7 +223,8 @@ class Planner:
                 demand, period, position=position, without=without, requested=requested, kept=kept
             )
             if shortfall.matching < demand.minimum:  # refused without locks or a search
-                raise NotEnoughResources(shortfall, field=f"reservations[{position}].{demand.parameter}")
+                field = f"reservations[{position}].{demand.parameter}"
+                raise NotEnoughResources(shortfall, field=field, is_hopeless=True)
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         if wanted := set(named).difference(without):
             self._make_room_on(wanted, demand.part(1), period, without=without)
@@ -243,13 +249,47 @@ class Planner:
                 raise Overtaken  # enough have become free since the search
             if lacking and shortfall.free >= demand.minimum:
                 shortfall = replace(shortfall, naming=demand.naming)
-            raise NotEnoughResources(
-                shortfall, field=f"reservations[{position}].{shortfall.naming or demand.parameter}"
-            )
+            field = f"reservations[{position}].{shortfall.naming or demand.parameter}"
+            raise NotEnoughResources(shortfall, field=field, is_hopeless=hopeless)
         self._tx.chosen[reservation_id] = Choice(demand, period, units)
         if not added:
             added = self._take(reservation_id, demand, period, units, state=state)
         return added
+
+    def book_arranged(
+        self, reservation_ids: Sequence[str], demands: Sequence[Demand], period: Period, arrangement: Arrangement
+    ) -> None:
+        """Move plans and book new reservations as an arrangement says.
+
+        Raises ``OutdatedArrangement`` if the ledger has changed since it was made.
+        """
+        self._tx.defer_checks()
+        try:
+            self.touch(arrangement.versions)
+            for moved in arrangement.moved:
+                self._rearrange(moved)
+        except Overtaken:
+            raise OutdatedArrangement from None
+        for position, units in arrangement.places.items():
+            demand = demands[position]
+            span = demand.span(period)
+            self._tx.allocations.add(reservation_ids[position], units, span, demand)
+            self._tx.chosen[reservation_ids[position]] = Choice(demand, span, units)
+
+    def _rearrange(self, moved: Moved) -> None:
+        """Give the plans of a reservation their new places; what stays is not touched."""
+        wanted = Counter(moved.units)
+        leaving = []
+        for plan in moved.plans:
+            if wanted[plan.resource_id] >= plan.units:
+                wanted[plan.resource_id] -= plan.units
+            else:
+                leaving.append(plan)
+        for plan in leaving:
+            self._tx.allocations.drop(plan)
+        new = {resource_id: count for resource_id, count in wanted.items() if count}
+        self._tx.allocations.add(moved.plans[0].reservation_id, new, moved.plans[0].period, moved.demand)
+        self._filled.update(new)
 
     @property
     def _can_count(self) -> bool:

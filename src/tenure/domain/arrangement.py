@@ -1,0 +1,78 @@
+"""The exact question behind a refusal: can plans and a new lease be arranged so that everything fits?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tenure.domain.allocation import Demand
+from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.period import Period
+
+#: The class of which each use takes one, and a use of the whole resource all: so the two exclude each other, even if
+#: they have no class in common.
+OCCUPIED, MOST_USES = "OCCUPIED", 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FixedUse:
+    """An allocation that stays where it is."""
+
+    period: Period
+    amounts: Capacity
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A resource with the allocations that stay on it."""
+
+    resource_id: int
+    version: int
+    capacity: Capacity
+    fixed: tuple[FixedUse, ...] = ()
+
+    @property
+    def room(self) -> Capacity:
+        """What the resource has, itself included."""
+        return self.capacity + Capacity({OCCUPIED: MOST_USES})
+
+    def taken(self, amounts: Capacity, *, exclusive: bool) -> Capacity:
+        """Return what a use takes of the room: all of it if it is exclusive."""
+        if exclusive:
+            return self.room
+        return Capacity({name: amount for name, amount in amounts.items() if name != WHOLE}) + Capacity({OCCUPIED: 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Units of a reservation that are to be placed on some of the sites that ``may`` have them.
+
+    ``current`` is where they are planned now; empty for a new reservation.
+    """
+
+    reservation_id: str
+    demand: Demand
+    period: Period
+    units: int
+    may: frozenset[int]
+    current: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Sites, and all pieces that are to be placed on them."""
+
+    sites: tuple[Site, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The units of each piece by resource id, in the order of the pieces.
+
+    None if there is no arrangement; then ``is_proven`` tells whether that is certain.
+    """
+
+    units: tuple[Mapping[int, int], ...] | None
+    is_proven: bool = True

@@ -1,0 +1,88 @@
+"""The exact search for an arrangement by CP-SAT of OR-Tools, an optional extra of the distribution."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from importlib.util import find_spec
+from typing import Any
+
+from tenure.domain.allocation import Spread
+from tenure.domain.arrangement import Problem, Site, Solution
+
+
+def is_installed() -> bool:
+    """Whether OR-Tools is installed."""
+    return find_spec("ortools") is not None
+
+
+class CpSatSolver:
+    """Places all pieces with as few moves as it finds in time."""
+
+    def __init__(self) -> None:
+        """Load OR-Tools, which takes a part of a second."""
+        from ortools.sat.python import cp_model
+
+        self._cp: Any = cp_model
+
+    def solve(self, problem: Problem, seconds: float) -> Solution:
+        """Return an arrangement, or whether there is none."""
+        model = self._cp.CpModel()
+        counts: list[dict[int, Any]] = []
+        moved: list[Any] = []
+        for piece in problem.pieces:
+            if piece.demand.spread is Spread.TOGETHER:
+                chosen = {resource_id: model.new_bool_var("") for resource_id in sorted(piece.may)}
+                model.add_exactly_one(chosen.values())
+                counts.append({resource_id: piece.units * there for resource_id, there in chosen.items()})
+                moved += [1 - chosen[resource_id] for resource_id in piece.current if resource_id in chosen]
+            else:
+                most = 1 if piece.demand.spread is Spread.APART else piece.units
+                numbers = {resource_id: model.new_int_var(0, most, "") for resource_id in sorted(piece.may)}
+                model.add(sum(numbers.values()) == piece.units)
+                counts.append(dict(numbers))
+                for resource_id, count in piece.current.items():
+                    if resource_id in numbers:
+                        less = model.new_int_var(0, count, "")
+                        model.add(less >= count - numbers[resource_id])
+                        moved.append(less)
+                        model.add_hint(numbers[resource_id], count)
+        for site in problem.sites:
+            self._limit(model, site, problem, counts)
+        model.minimize(sum(moved))
+        solver = self._cp.CpSolver()
+        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 1
+        status = solver.solve(model)
+        if status in {self._cp.OPTIMAL, self._cp.FEASIBLE}:
+            return Solution(
+                tuple(
+                    {resource_id: units for resource_id, count in each.items() if (units := int(solver.value(count)))}
+                    for each in counts
+                )
+            )
+        return Solution(None, is_proven=status == self._cp.INFEASIBLE)
+
+    def _limit(self, model: Any, site: Site, problem: Problem, counts: list[dict[int, Any]]) -> None:
+        """Let the uses of a site never take more than it has. What is taken grows only where something begins."""
+        here = [
+            (piece, numbers[site.resource_id])
+            for piece, numbers in zip(problem.pieces, counts, strict=True)
+            if site.resource_id in numbers
+        ]
+        instants = {piece.period.start for piece, _ in here} | {use.period.start for use in site.fixed}
+        for instant in sorted(instants):
+            current = [(piece, count) for piece, count in here if piece.period.contains(instant)]
+            if not current:
+                continue
+            fixed: dict[str, int] = defaultdict(int)
+            for use in site.fixed:
+                if use.period.contains(instant):
+                    for name, amount in site.taken(use.amounts, exclusive=use.exclusive).items():
+                        fixed[name] += amount
+            amounts = [
+                (site.taken(piece.demand.amounts, exclusive=piece.demand.exclusive), count) for piece, count in current
+            ]
+            for name in {name for taken, _ in amounts for name in taken}:
+                wanted = sum(taken[name] * count for taken, count in amounts if taken[name])
+                model.add(wanted <= site.room[name] - fixed[name])
