@@ -458,6 +458,31 @@ def test_a_server_of_1_1_lacks_what_came_with_1_2() -> None:
         assert len(server.requests) == 3
 
 
+def test_a_server_of_1_2_keeps_what_came_with_1_2() -> None:
+    with FakeServer(now=BEGINNING, versions=("1.0", "1.1", "1.2")) as server:
+        host = server.add_host("c1", properties={"gpu": "a100"})
+        client = server.client()
+        assert client.properties.show("gpu").values == ("a100",)
+        assert client.hosts.disable(host.id).resource.enabled is False
+        assert client.limits.show().limits
+        assert client.properties.list()
+        assert [request.version for request in server.requests] == ["1.3", "1.2", "1.2", "1.2", "1.2"]
+
+
+@pytest.mark.parametrize("versions", [("1.0",), ("1.0", "1.1"), ("1.0", "1.1", "1.2")])
+def test_older_servers_list_properties(versions: tuple[str, ...]) -> None:
+    with FakeServer(versions=versions) as server:
+        server.add_host("c1", properties={"gpu": "a100"})
+        assert [found.name for found in server.client().properties.list()] == ["gpu"]
+
+
+def test_the_history_is_there_before_1_2() -> None:
+    with FakeServer(now=BEGINNING, versions=("1.0", "1.1")) as server:
+        server.add_host("c1")
+        lease = book(server.client())
+        assert server.client().leases.history(lease.id)
+
+
 def test_place_is_sent_in_version_1_2(server: FakeServer) -> None:
     server.add_host("c1", availability_zone="az1", vcpus=4)
     server.add_host("c2", availability_zone="az1", vcpus=4)

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from conftest import BEGINNING
-from tenureclient import NOW, NotFound, ReservationRequest, __version__
+from tenureclient import NOW, Forbidden, NotFound, ReservationRequest, __version__
 from tenureclient.testing import FakeServer
 
 HOUR = timedelta(hours=1)
@@ -51,6 +51,7 @@ def test_the_extra_names_the_server_of_the_same_version() -> None:
         (("1.0", "1.1"), "compute latest", "1.0"),
         (("1.0",), "reservation latest", "1.0"),
         (("1.0", "1.1", "1.2"), "reservation latest", "1.2"),
+        (("1.0", "1.1", "1.2", "1.3"), "reservation latest", "1.3"),
     ],
 )
 def test_latest_is_the_newest_known_version(versions: tuple[str, ...], header: str, served: str) -> None:
@@ -134,3 +135,12 @@ def test_unregistered_host_is_registered_by_the_client(server: FakeServer) -> No
     server.add_hypervisor("c1", vcpus=4)
     assert server.hosts == {}
     assert client.hosts.create("c1").vcpus == 4
+
+
+def test_token_of_a_member_has_no_more_rights() -> None:
+    with FakeServer(roles=("member", "reader")) as server:
+        host = server.add_host("c1", properties={"gpu": "a100"})
+        assert list(server.hosts) == [host.id]
+        with pytest.raises(Forbidden):
+            server.client().hosts.get(host.id)
+        assert [found.name for found in server.client().properties.list()] == ["gpu"]

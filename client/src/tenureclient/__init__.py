@@ -5,7 +5,8 @@
     >>> for lease in client.leases.list(status="ACTIVE"):
     ...     print(lease.name, lease.end_date)
 
-It speaks microversion 1.1, and 1.2 for features that need it. It falls back to 1.0 if the server is Blazar.
+It speaks microversion 1.1, and 1.2 or 1.3 for features that need it. It falls back to 1.0 if the server is
+Blazar.
 """
 
 from tenureclient.addresses import FloatingIP, LeaseFloatingIP

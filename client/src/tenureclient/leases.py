@@ -142,7 +142,7 @@ class Leases:
         return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE))
 
     def get(self, lease_id: str) -> Lease:
-        return _lease(self._transport.call("GET", "leases", lease_id, newest=True))
+        return _lease(self._transport.call("GET", "leases", lease_id, best=Version.V1_2))
 
     def find(self, name_or_id: str) -> Lease:
         """Return the lease with this id, or else the only one with this name."""
@@ -182,7 +182,7 @@ class Leases:
             **chosen.to_query(),
         }
         pages = self._transport.pages(
-            "leases", items="leases", query=query, read=Lease.from_wire, newest=True
+            "leases", items="leases", query=query, read=Lease.from_wire, best=Version.V1_2
         )
         first = next(pages, None)
         if first is None:
@@ -242,7 +242,7 @@ class Leases:
                 query={},
                 read=HistoryEntry.from_wire,
                 feature="the history of a lease",
-                newest=True,
+                best=Version.V1_2,
             )
         )
 

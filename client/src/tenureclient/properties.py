@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenureclient import errors
 from tenureclient.models import HostProperty
 from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Fields
+from tenureclient.wire import Fields, Version
 
 
 class HostProperties:
@@ -15,13 +15,16 @@ class HostProperties:
         self._transport = transport
 
     def list(self, *, detail: bool = False, include_private: bool = False) -> tuple[HostProperty, ...]:
-        """Return the properties, with their values if ``detail``. Only administrators see private ones."""
+        """Return the properties, with their values if ``detail``. Only administrators see private ones.
+
+        Before API 1.3, the list is for administrators.
+        """
         query = {}
         if detail:
             query["detail"] = "True"
         if include_private:
             query["all"] = "True"
-        answer = self._transport.call("GET", "os-hosts", "properties", query=query)
+        answer = self._transport.call("GET", "os-hosts", "properties", query=query, best=Version.V1_3)
         return parsed(
             lambda body: Fields(body, "the answer").each("resource_properties", HostProperty.from_wire),
             answer.body,

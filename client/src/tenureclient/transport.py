@@ -36,7 +36,9 @@ Body = Callable[[Version], JsonObject]
 
 
 class Transport:
-    """Calls the service at 1.1. If the server knows only 1.0, all further calls use 1.0.
+    """Calls the service at 1.1, or at a newer version if a call needs it.
+
+    If the server knows only 1.0, all further calls use 1.0.
 
     Such a server answers with 406 or, if it predates microversions, without naming the version. The
     client then repeats refused writes in the form of 1.0. This is safe: neither answer had an effect.
@@ -63,7 +65,9 @@ class Transport:
         self._endpoint = _with_version(endpoint_override) if endpoint_override else None
         self._timeout = timeout
         self._version: Version | None = None
-        self._lacks_newest = False
+        #: The oldest version above 1.1 that the server is known to lack, and the newest that it has named.
+        self._lacks: Version | None = None
+        self._speaks: Version | None = None
 
     @property
     def version(self) -> Version | None:
@@ -78,24 +82,27 @@ class Transport:
         body: Body | None = None,
         feature: str | None = None,
         since: Version = Version.V1_1,
-        newest: bool = False,
+        best: Version = Version.V1_1,
     ) -> Answer:
         """Make one call; return its answer, or raise the error of its status.
 
         ``path`` is quoted part by part. ``feature`` names, in words for a user, a feature that API 1.1 (or
-        ``since``) introduced: a server without it raises ``NeedsNewerServer``. With ``newest`` the client
-        asks for the newest version that it knows, and takes the form that the server has.
+        ``since``) introduced: a server without it raises ``NeedsNewerServer``. ``best`` is the version whose
+        answer has the most; a server that lacks it answers in an older one.
         """
-        if feature and (self._version is Version.V1_0 or (since is Version.V1_2 and self._lacks_newest)):
+        if feature and self._is_known_to_lack(since):
             raise self._too_old(feature, since)
-        if (since is Version.V1_2 or newest) and self._version is not Version.V1_0 and not self._lacks_newest:
-            response = self._send(method, path, query, body, Version.V1_2)
-            if not _lacks_version(response, Version.V1_2):
-                if _names_version(response, Version.V1_2):
-                    self._version = Version.V1_1
-                return Answer(version=Version.V1_2, body=_read(response))
-            self._lacks_newest = True
-            if feature:
+        for version in _from_newest_to(since if feature else Version.V1_1, max(since, best)):
+            if self._is_known_to_lack(version):
+                continue
+            response = self._send(method, path, query, body, version)
+            if not _lacks_version(response, version):
+                if _names_version(response, version):
+                    self._version, self._speaks = Version.V1_1, max(version, self._speaks or version)
+                return Answer(version=version, body=_read(response))
+            # Only a server with versions answers 406: another one lacks all of them.
+            self._lacks = version if response.status_code == 406 else Version.V1_2
+            if feature and self._is_known_to_lack(since):
                 raise self._too_old(feature, since)
             # A write that a server without versions has performed must not be sent twice.
             if body is not None and response.ok:
@@ -113,6 +120,15 @@ class Transport:
                     response = self._send(method, path, query, body, asked)
         return Answer(version=asked, body=_read(response))
 
+    def require(self, feature: str, since: Version) -> None:
+        """Raise ``NeedsNewerServer`` unless the server knows this version.
+
+        Call it before a write that an older server would carry out in another way: Blazar ignores the version
+        and unknown parameters. It asks for a list of leases, unless an earlier answer has shown the version.
+        """
+        if self._speaks is None or self._speaks < since:
+            self.call("GET", "leases", query={"limit": "1"}, feature=feature, since=since)
+
     def pages(
         self,
         *path: str,
@@ -121,7 +137,7 @@ class Transport:
         read: Callable[[JsonValue], T],
         feature: str | None = None,
         since: Version = Version.V1_1,
-        newest: bool = False,
+        best: Version = Version.V1_1,
     ) -> Iterator[T]:
         """Yield the items of a list, page by page, while the answer links to a next page.
 
@@ -130,7 +146,7 @@ class Transport:
         """
         seen = {tuple(sorted(query.items()))}
         while True:
-            body = self.call("GET", *path, query=query, feature=feature, since=since, newest=newest).body
+            body = self.call("GET", *path, query=query, feature=feature, since=since, best=best).body
             documents = body.get(items)
             if not isinstance(documents, list):
                 raise errors.UnexpectedAnswer(f"The answer has no list of {items}.")
@@ -189,12 +205,22 @@ class Transport:
         except ksa_exceptions.ClientException as error:
             raise _connection_error(error) from error
 
+    def _is_known_to_lack(self, version: Version) -> bool:
+        if self._version is Version.V1_0:
+            return version > Version.V1_0
+        return self._lacks is not None and version >= self._lacks
+
     def _too_old(self, feature: str, since: Version) -> errors.NeedsNewerServer:
         spoken = "API 1.0 only (it may be a Blazar)" if since is Version.V1_1 else "an older API"
         return errors.NeedsNewerServer(
             f"The server at {self.endpoint()} speaks {spoken};"
             f" {feature} came with API {since.value} of Tenure."
         )
+
+
+def _from_newest_to(oldest: Version, newest: Version) -> Iterator[Version]:
+    """Yield the versions above 1.1 from the newest to the oldest."""
+    return (version for version in reversed(Version) if max(oldest, Version.V1_2) <= version <= newest)
 
 
 def parsed(read: Callable[[JsonValue], T], document: JsonValue) -> T:

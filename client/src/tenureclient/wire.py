@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import total_ordering
 from typing import TypeAlias, TypeVar
 
 from tenureclient.moments import NOW, Moment
@@ -15,12 +16,18 @@ JsonObject: TypeAlias = Mapping[str, JsonValue]
 T = TypeVar("T")
 
 
+@total_ordering
 class Version(enum.Enum):
-    """A microversion that this client speaks."""
+    """A microversion that this client speaks. They are in order, the oldest first."""
 
     V1_0 = "1.0"
     V1_1 = "1.1"
     V1_2 = "1.2"
+    V1_3 = "1.3"
+
+    def __lt__(self, other: Version) -> bool:
+        order = list(Version)
+        return order.index(self) < order.index(other)
 
 
 class MalformedDocument(ValueError):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _USER, _PROJECT = "fake-user", "fake-project"
 #: The token of the fake server's own requests.
 _OWN_TOKEN = "token-of-the-fake-server"
+_ADMINISTRATOR = ("admin", "member", "reader")
 
 
 class FakeServer:
@@ -40,25 +41,27 @@ class FakeServer:
 
     ``now`` is the start time of its clock (default: the present); only ``advance`` moves the clock.
     ``versions`` are the microversions that it knows. ``page_size`` is the longest page of a list. ``token``
-    is that of an administrator; it has at least 16 characters. With ``regions`` there is a cloud for each of
-    them; the first one is the home region, the default of the ``add_...`` methods.
+    has at least 16 characters; ``roles`` are those of its user, by default an administrator. With ``regions``
+    there is a cloud for each of them; the first one is the home region, the default of the ``add_...``
+    methods.
     """
 
     def __init__(
         self,
         *,
         now: datetime | None = None,
-        versions: Sequence[str] = ("1.0", "1.1", "1.2"),
+        versions: Sequence[str] = ("1.0", "1.1", "1.2", "1.3"),
         page_size: int = 100,
         token: str = "token-of-the-tests",
         regions: Sequence[str] = (),
+        roles: Sequence[str] = _ADMINISTRATOR,
     ) -> None:
         self.token = token
         with ExitStack() as stack:
             began = (now or datetime.now(UTC)).astimezone(UTC)
             self._simulation = stack.enter_context(open_simulation(began, regions=regions))
             self._front = Front(
-                _app_of(self._simulation, [token, _OWN_TOKEN]),
+                _app_of(self._simulation, {token: roles, _OWN_TOKEN: _ADMINISTRATOR}),
                 versions=versions,
                 page_size=page_size,
                 settle=self._simulation.service.engine.settle,
@@ -264,18 +267,18 @@ class FakeServer:
         return clouds[next(iter(clouds)) if region is None else region]
 
 
-def _app_of(simulation: Simulation, tokens: Sequence[str]) -> WSGIApplication:
-    """Return the API for an administrator who has these tokens."""
+def _app_of(simulation: Simulation, tokens: Mapping[str, Sequence[str]]) -> WSGIApplication:
+    """Return the API for a user who has these roles with each token."""
     users = [
         TokenUser(
             user_id=_USER,
             user_name=_USER,
             project_id=_PROJECT,
             project_name=_PROJECT,
-            roles=("admin", "member", "reader"),
+            roles=tuple(roles),
             token=token,
         )
-        for token in tokens
+        for token, roles in tokens.items()
     ]
     with TemporaryDirectory(prefix="tenure-") as folder:
         path = Path(folder, "tokens.yaml")
