@@ -10,7 +10,9 @@ Blazar.
 """
 
 from tenureclient.addresses import FloatingIP, LeaseFloatingIP
+from tenureclient.availability import CapacityGroup, CapacityStep, CapacityTimeline
 from tenureclient.client import Client
+from tenureclient.dry_run import Cost, DryRun, ExpectedLimit
 from tenureclient.errors import (
     ApiError,
     BadRequest,
@@ -50,6 +52,7 @@ from tenureclient.models import (
     ResourceChange,
 )
 from tenureclient.moments import NOW
+from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.volumepools import LeaseVolumePool, VolumePool
 from tenureclient.wire import Version
@@ -62,17 +65,25 @@ __all__ = [
     "Allocation",
     "ApiError",
     "BadRequest",
+    "CapacityGroup",
+    "CapacityStep",
+    "CapacityTimeline",
     "Client",
     "Conflict",
     "ConnectionFailed",
+    "Cost",
     "Denied",
+    "DryRun",
     "Event",
+    "ExpectedLimit",
+    "FirstOffers",
     "FloatingIP",
     "Forbidden",
     "HistoryEntry",
     "Host",
     "HostProperty",
     "InvalidState",
+    "LargestOffer",
     "Lease",
     "LeaseBusy",
     "LeaseFailed",
@@ -80,10 +91,12 @@ __all__ = [
     "LeaseHost",
     "LeaseVolumePool",
     "Limit",
+    "LongestOffer",
     "NeedsNewerServer",
     "NotEnoughResources",
     "NotFound",
     "NotUnique",
+    "Offer",
     "OverQuota",
     "OwnEvent",
     "ProjectLimits",

@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from keystoneauth1 import adapter, session
 
 from tenureclient.allocations import Allocations
+from tenureclient.availability import Availability
 from tenureclient.floatingips import FloatingIPs
 from tenureclient.hosts import Hosts
 from tenureclient.leases import Leases
 from tenureclient.limits import Limits
+from tenureclient.offers import Offers
 from tenureclient.properties import HostProperties
 from tenureclient.transport import DEFAULT_TIMEOUT, Transport
 from tenureclient.volumepools import VolumePools
@@ -50,6 +52,8 @@ class Client:
         self.floatingips = FloatingIPs(self._transport)
         self.volume_pools = VolumePools(self._transport)
         self.limits = Limits(self._transport)
+        self.availability = Availability(self._transport)
+        self.offers = Offers(self._transport)
         self.properties = HostProperties(self._transport)
         self.allocations = Allocations(self._transport)
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Literal, overload
 
 from tenureclient import errors
 from tenureclient.addresses import LeaseFloatingIP
+from tenureclient.dry_run import DryRun
 from tenureclient.models import HistoryEntry, Lease, LeaseHost
 from tenureclient.moments import Moment, format_duration
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
@@ -23,6 +25,7 @@ SORT_KEYS = ("created_at", "name", "start_date", "end_date")
 
 _EVENTS_FEATURE = "notifications at moments of your choice"
 _HOLD_FEATURE = "holding a lease until it is confirmed"
+_DRY_RUN_FEATURE = "a dry run of a request for a lease"
 _PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
 _PAGE = 500
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
@@ -89,6 +92,7 @@ class Leases:
         self._clock = clock
         self._sleep = sleep
 
+    @overload
     def create(
         self,
         name: str,
@@ -99,13 +103,39 @@ class Leases:
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
-    ) -> Lease:
+        dry_run: Literal[False] = False,
+    ) -> Lease: ...
+    @overload
+    def create(
+        self,
+        name: str,
+        *,
+        start: Moment,
+        end: datetime,
+        reservations: Iterable[ReservationRequest] = (),
+        before_end: datetime | None = None,
+        events: Iterable[OwnEvent] = (),
+        hold_for: timedelta | None = None,
+        dry_run: Literal[True],
+    ) -> DryRun: ...
+    def create(
+        self,
+        name: str,
+        *,
+        start: Moment,
+        end: datetime,
+        reservations: Iterable[ReservationRequest] = (),
+        before_end: datetime | None = None,
+        events: Iterable[OwnEvent] = (),
+        hold_for: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> Lease | DryRun:
         """Book all the reservations, or none.
 
         ``events`` are the moments at which a notification is sent. With ``hold_for`` (whole seconds) the
         booking lasts that long only, unless ``confirm`` is called. Both need API 1.2, and so does a
-        reservation with a region, a zone or extra specs. Raises ``NotEnoughResources`` if resources are not
-        free; its ``shortfall`` says why.
+        reservation with a region, a zone or extra specs. ``dry_run`` books nothing, and needs API 1.3. Raises
+        ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why.
         """
         requests, own = tuple(reservations), tuple(events)
 
@@ -127,6 +157,8 @@ class Leases:
         feature = (
             _HOLD_FEATURE if hold_for is not None else _EVENTS_FEATURE if own else _place_feature(requests)
         )
+        if dry_run:
+            return self._try("POST", "leases", body=body)
         return _lease(self._write("POST", "leases", body=body, feature=feature))
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
@@ -194,6 +226,7 @@ class Leases:
         yield first
         yield from pages
 
+    @overload
     def update(
         self,
         lease_id: str,
@@ -204,10 +237,37 @@ class Leases:
         before_end: datetime | None = None,
         reservations: Iterable[ReservationChange] = (),
         events: Iterable[OwnEvent] | None = None,
-    ) -> Lease:
+        dry_run: Literal[False] = False,
+    ) -> Lease: ...
+    @overload
+    def update(
+        self,
+        lease_id: str,
+        *,
+        name: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        before_end: datetime | None = None,
+        reservations: Iterable[ReservationChange] = (),
+        events: Iterable[OwnEvent] | None = None,
+        dry_run: Literal[True],
+    ) -> DryRun: ...
+    def update(
+        self,
+        lease_id: str,
+        *,
+        name: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        before_end: datetime | None = None,
+        reservations: Iterable[ReservationChange] = (),
+        events: Iterable[OwnEvent] | None = None,
+        dry_run: bool = False,
+    ) -> Lease | DryRun:
         """Change the given fields; absent fields stay. An end of ``NOW`` ends the lease.
 
-        ``events`` replaces all the moments at which a notification is sent.
+        ``events`` replaces all the moments at which a notification is sent. ``dry_run`` changes nothing, and
+        needs API 1.3.
         """
         changes = tuple(reservations)
         own = None if events is None else tuple(events)
@@ -225,6 +285,8 @@ class Leases:
                 document["events"] = [event.to_wire(version) for event in own]
             return document
 
+        if dry_run:
+            return self._try("PUT", "leases", lease_id, body=body)
         feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
         return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
 
@@ -282,11 +344,24 @@ class Leases:
             answer.body,
         )
 
-    def add_reservation(self, lease_id: str, reservation: ReservationRequest) -> Lease:
+    @overload
+    def add_reservation(
+        self, lease_id: str, reservation: ReservationRequest, *, dry_run: Literal[False] = False
+    ) -> Lease: ...
+    @overload
+    def add_reservation(
+        self, lease_id: str, reservation: ReservationRequest, *, dry_run: Literal[True]
+    ) -> DryRun: ...
+    def add_reservation(
+        self, lease_id: str, reservation: ReservationRequest, *, dry_run: bool = False
+    ) -> Lease | DryRun:
         """Book one more reservation for the rest of the lease's time, and return the changed lease.
 
-        Raises ``NotEnoughResources`` if resources are not free. The lease does not change then.
+        ``dry_run`` books nothing, and needs API 1.3. Raises ``NotEnoughResources`` if resources are not free.
+        The lease does not change then.
         """
+        if dry_run:
+            return self._try("POST", "leases", lease_id, "reservations", body=reservation.to_wire)
         place_feature = _place_feature([reservation])
         answer = self._transport.call(
             "POST",
@@ -299,8 +374,19 @@ class Leases:
         )
         return _lease(answer)
 
-    def drop_reservation(self, lease_id: str, reservation_id: str) -> None:
-        """Give one reservation back; the others stay. Repeating the call is harmless."""
+    @overload
+    def drop_reservation(
+        self, lease_id: str, reservation_id: str, *, dry_run: Literal[False] = False
+    ) -> None: ...
+    @overload
+    def drop_reservation(self, lease_id: str, reservation_id: str, *, dry_run: Literal[True]) -> DryRun: ...
+    def drop_reservation(self, lease_id: str, reservation_id: str, *, dry_run: bool = False) -> DryRun | None:
+        """Give one reservation back; the others stay. Repeating the call is harmless.
+
+        ``dry_run`` changes nothing, and needs API 1.3.
+        """
+        if dry_run:
+            return self._try("DELETE", "leases", lease_id, "reservations", reservation_id)
         self._transport.call(
             "DELETE",
             "leases",
@@ -309,6 +395,7 @@ class Leases:
             reservation_id,
             feature="dropping one reservation of a lease",
         )
+        return None
 
     def wait(
         self,
@@ -353,6 +440,19 @@ class Leases:
         if feature is None:
             return self._transport.call(method, *path, body=body)
         return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2)
+
+    def _try(self, method: str, *path: str, body: Body | None = None) -> DryRun:
+        """Make a request as a dry run. An older server must not get it: it might carry it out."""
+        self._transport.require(_DRY_RUN_FEATURE, Version.V1_3)
+        answer = self._transport.call(
+            method,
+            *path,
+            query={"dry_run": "true"},
+            body=body,
+            feature=_DRY_RUN_FEATURE,
+            since=Version.V1_3,
+        )
+        return parsed(DryRun.from_wire, answer.body)
 
     def _watch(
         self,

@@ -76,6 +76,19 @@ class Fields:
         except ValueError:
             raise self._malformed(name, "a whole number") from None
 
+    def maybe_number(self, name: str) -> int | None:
+        return None if self._document.get(name) is None else self.number(name)
+
+    def numbers(self, name: str) -> Mapping[str, int]:
+        """Return an object of whole numbers; an absent one is empty."""
+        values = Fields(self._document.get(name) or {}, f"{name} of {self._subject}")
+        return {key: values.number(key) for key in values}
+
+    def texts(self, name: str) -> Mapping[str, str]:
+        """Return an object of texts; an absent one is empty."""
+        values = Fields(self._document.get(name) or {}, f"{name} of {self._subject}")
+        return {key: values.text(key) for key in values}
+
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._document.get(name)
         return default if value is None else bool(value)
