@@ -86,6 +86,25 @@ def test_a_refusal_is_readable(openstack: Run) -> None:
     assert "Traceback" not in refused.errors
 
 
+def test_periods_are_found_and_booked(server: FakeServer, openstack: Run) -> None:
+    server.add_host("c1")
+    shown = openstack("reservation", "availability", "-f", "value", "-c", "total", "-c", "available")
+    assert shown.output == "1 1\n"
+    wanted = ("--hosts", "1", "-f", "value", "-c", "command")
+    found = openstack("reservation", "find", "--earliest", "+1h", "--limit", "1", *wanted)
+    assert found.output == (
+        "openstack reservation lease create NAME --hosts 1 --start 2027-03-01T10:30:00Z"
+        " --end 2027-03-02T10:30:00Z\n"
+    )
+    assert openstack(*found.output.split()[1:]).code == 0
+    longest = openstack("reservation", "find", "longest", *wanted)
+    assert longest.output == "openstack reservation lease create NAME --hosts 1 --end 2027-03-01T10:30:00Z\n"
+    most = openstack(
+        "reservation", "find", "most", "--hosts", "1", "--to", "+30m", "-f", "value", "-c", "amount"
+    )
+    assert most.output == "1\n"
+
+
 def test_help_has_the_examples_and_the_option(openstack: Run) -> None:
     shown = openstack("reservation", "lease", "create", "--help").output
     assert "    openstack reservation lease create bio-42 --hosts 2 --for 3d" in shown

@@ -13,6 +13,7 @@ from tenureclient import ReservationChange, ReservationRequest, Version
 from tenureclient.conditions import UnreadableCondition, conditions_to_json
 from tenureclient.reservation_text import (
     UnreadableReservation,
+    format_reservation,
     parse_count,
     parse_pairs,
     parse_reservation,
@@ -222,3 +223,37 @@ def test_blazars_required_keys_are_sent() -> None:
         "max": 1,
     }
     assert request.to_wire(Version.V1_1) == {"resource_type": "physical:host", "min": 1, "max": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resource_type=physical:host,min=1,max=2",
+        'resource_type=physical:host,min=1,resource_properties=["==", "$gpu", "a100"]',
+        "resource_type=virtual:instance,amount=2,vcpus=1,memory_mb=1,disk_gb=0,affinity=false",
+        "resource_type=virtual:instance,amount=2,vcpus=1,memory_mb=1,disk_gb=0,affinity=none",
+        'resource_type=physical:host,min=1,extra_specs={"vcpus": ">= 8"}',
+        'resource_type=virtual:floatingip,network_id=net,required_floatingips=["203.0.113.20"]',
+        "resource_type=virtual:server,server_id=s,in_place=true",
+        "resource_type=instruments:telescope,name=it's a 'large' one,mirrors=3,empty=",
+    ],
+)
+def test_a_written_reservation_is_read_as_the_same(text: str) -> None:
+    request = parse_reservation(text)
+    assert parse_reservation(format_reservation(request)) == request
+
+
+@given(st.text())
+def test_any_text_is_written_so_that_it_is_read_as_the_same(text: str) -> None:
+    request = ReservationRequest("virtual:volume", {"volume_type": text})
+    assert parse_reservation(format_reservation(request)) == request
+
+
+@pytest.mark.parametrize("text", ['["==", "$gpu", "a100"]', ' ["in", "$rack", "r1", "r2"]'])
+def test_an_expression_of_the_api_is_a_condition(text: str) -> None:
+    assert json.loads(conditions_to_json([text])) == json.loads(text)
+    assert json.loads(conditions_to_json([text, "vcpus>=8"])) == [
+        "and",
+        json.loads(text),
+        [">=", "$vcpus", "8"],
+    ]

@@ -45,12 +45,23 @@ class UnreadableCondition(ValueError):
 def conditions_to_json(conditions: Iterable[str]) -> str:
     """Return the expression that holds if all conditions hold; an empty text without conditions.
 
-    Raises ``UnreadableCondition``.
+    A condition may also be an expression of the API, as JSON text. Raises ``UnreadableCondition``.
     """
-    terms: list[JsonValue] = [_Reader(condition).read() for condition in conditions]
+    terms: list[JsonValue] = [_expression(condition) or _Reader(condition).read() for condition in conditions]
     if not terms:
         return ""
     return json.dumps(terms[0] if len(terms) == 1 else ["and", *terms])
+
+
+def _expression(text: str) -> list[JsonValue] | None:
+    """Return the expression of the API that a text is; None if it is another text."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        expression = json.loads(text)
+    except ValueError:
+        return None
+    return expression if isinstance(expression, list) else None
 
 
 class _Reader:

@@ -41,7 +41,7 @@ _UNIT_NAMES = {
     "weeks": "w",
 }
 _DURATION_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+DAYS_OF_THE_WEEK = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ]+(\d{2}:\d{2}.*))?", re.ASCII | re.IGNORECASE)
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)?\s*(am|pm)?", re.ASCII)
 
@@ -186,7 +186,7 @@ def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None, after: 
 def _days_ahead(word: str, weekday: int) -> int | None:
     if word in ("today", "tomorrow"):
         return int(word == "tomorrow")
-    for index, name in enumerate(_WEEKDAYS):
+    for index, name in enumerate(DAYS_OF_THE_WEEK):
         if word in (name, name[:3]):
             return (index - weekday) % 7
     return None

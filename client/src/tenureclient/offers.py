@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
-from tenureclient.moments import Moment
+from tenureclient.moments import DAYS_OF_THE_WEEK, Moment
 from tenureclient.reservation_request import ReservationRequest
 from tenureclient.transport import Answer, Transport, parsed
 from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire
 
-WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+WEEKDAYS = tuple(day[:3] for day in DAYS_OF_THE_WEEK)
 
 _FEATURE = "searching for periods in which a lease fits"
 

@@ -28,6 +28,8 @@ _TEXTS = frozenset(
 )
 _CLOSING = {"[": "]", "{": "}"}
 _WHOLE_NUMBER = re.compile(r"-?\d+", re.ASCII)
+#: Texts that need no quotes.
+_PLAIN = re.compile(r"[\w.:/@-]*", re.ASCII)
 _COUNT = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
@@ -58,6 +60,12 @@ def parse_reservation_change(text: str) -> ReservationChange:
     if not values:
         raise UnreadableReservation(f"'{text}' says nothing that is to change.")
     return ReservationChange(reservation_id, values)
+
+
+def format_reservation(request: ReservationRequest) -> str:
+    """Return the text that ``parse_reservation`` reads as this request."""
+    pairs = {"resource_type": request.resource_type, **request.parameters}
+    return ",".join(f"{key}={_written(value)}" for key, value in pairs.items())
 
 
 def parse_count(text: str) -> tuple[int, int]:
@@ -152,6 +160,14 @@ def _value(key: str, text: str) -> JsonValue:
     if text.startswith(("[", "{")):
         return _json(key, text)
     return int(text) if _WHOLE_NUMBER.fullmatch(text) else text
+
+
+def _written(value: JsonValue) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) else json.dumps(value)
+    return json.dumps(value)
 
 
 def _affinity(text: str) -> bool | None:

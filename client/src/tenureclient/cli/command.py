@@ -80,6 +80,11 @@ class ReservationCommand(command.Command):
         except (UnreadableMoment, UnreadableDuration) as error:
             raise exceptions.CommandError(f"{option}: {error}") from error
 
+    def instant(self, text: str, option: str, *, after: datetime | None = None) -> datetime:
+        """Read a date like ``moment``, in the zone of the surroundings; "now" is the present moment."""
+        moment = self.moment(text, option, zone=self.surroundings.zone, after=after)
+        return moment if isinstance(moment, datetime) else self.surroundings.now()
+
 
 #: Output formats for programs; values are printed unchanged.
 _FOR_PROGRAMS = frozenset({"json", "yaml"})

@@ -19,10 +19,10 @@ from tenureclient.cli.lease_options import (
     wait_for,
 )
 from tenureclient.cli.render import fields, lease_row
-from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
+from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
 
-_DEFAULT_LENGTH = timedelta(hours=24)
+DEFAULT_LENGTH = timedelta(hours=24)
 
 
 class CreateLease(ReservationShowOne):
@@ -77,11 +77,7 @@ class CreateLease(ReservationShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        reservations = read_reservations(parsed_args)
-        if not reservations:
-            raise exceptions.CommandError(
-                "Say what to reserve, with --hosts, --instances, --floating-ips or --reservation."
-            )
+        reservations = read_some_reservations(parsed_args)
         start = read_date(self, parsed_args, "start", "start_date") or NOW
         end = self._end(parsed_args, start)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=start)
@@ -107,7 +103,7 @@ class CreateLease(ReservationShowOne):
         end = read_instant(self, parsed_args, "end", "end_date", after=start)
         if end is not None:
             return end
-        length: timedelta = parsed_args.length or _DEFAULT_LENGTH
+        length: timedelta = parsed_args.length or DEFAULT_LENGTH
         now = self.surroundings.now().replace(microsecond=0)
         try:
             return (start if isinstance(start, datetime) else now) + length

@@ -81,8 +81,8 @@ class ListLeases(ReservationLister):
             status=parsed_args.status and parsed_args.status.upper(),
             user_id=parsed_args.user,
             project_id=parsed_args.project,
-            starts_before=self._instant(parsed_args.starts_before, "--starts-before"),
-            ends_after=self._instant(parsed_args.ends_after, "--ends-after"),
+            starts_before=self._date(parsed_args.starts_before, "--starts-before"),
+            ends_after=self._date(parsed_args.ends_after, "--ends-after"),
             sort_key="created_at" if by_id else parsed_args.sort_by,
         )
         if by_id:
@@ -91,11 +91,8 @@ class ListLeases(ReservationLister):
         listed = islice(matching, parsed_args.limit)
         return table(listed, lambda lease: lease_row(lease, zone), _LISTED, parsed_args.columns)
 
-    def _instant(self, text: str | None, option: str) -> datetime | None:
-        if text is None:
-            return None
-        moment = self.moment(text, option, zone=self.surroundings.zone)
-        return moment if isinstance(moment, datetime) else self.surroundings.now()
+    def _date(self, text: str | None, option: str) -> datetime | None:
+        return None if text is None else self.instant(text, option)
 
 
 class ShowLease(OfLease, ReservationShowOne):

@@ -96,7 +96,7 @@ def lease_host_row(host: LeaseHost, zone: tzinfo | None) -> Row:
         "vcpus": host.vcpus,
         "memory_mb": host.memory_mb,
         "local_gb": host.local_gb,
-        "properties": _pairs(host.properties),
+        "properties": pairs_column(host.properties),
         "reservation_id": host.reservation_id,
         "start_date": MomentColumn(host.start_date, zone),
         "end_date": MomentColumn(host.end_date, zone),
@@ -113,7 +113,7 @@ def host_row(host: Host, zone: tzinfo | None) -> Row:
         "local_gb": host.local_gb,
         "availability_zone": host.availability_zone,
         "reservable": host.reservable,
-        "properties": _pairs(host.properties),
+        "properties": pairs_column(host.properties),
         "traits": DataColumn(list(host.traits), host.traits),
         "service_name": host.service_name,
         "hypervisor_type": host.hypervisor_type,
@@ -252,7 +252,8 @@ def _status_fields(resource: Host | FloatingIP | VolumePool, zone: tzinfo | None
     }
 
 
-def _pairs(properties: Mapping[str, str]) -> DataColumn:
+def pairs_column(properties: Mapping[str, str | int]) -> DataColumn:
+    """Return an object as a column, with a line for each of its names."""
     return DataColumn(dict(properties), (f"{name}={value}" for name, value in sorted(properties.items())))
 
 

@@ -16,6 +16,7 @@ from tenureclient.reservation_request import (
     ReservationRequest,
 )
 from tenureclient.reservation_text import (
+    format_reservation,
     parse_amount,
     parse_count,
     parse_extra_spec,
@@ -82,7 +83,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="A condition on each of the hosts, or on each host of instances that have a size of their own:"
-        f" {CONDITION_FORMS} (may be repeated; all must hold)",
+        f" {CONDITION_FORMS}, or an expression of the API (may be repeated; all must hold)",
     )
     hosts.add_argument(
         "--extra-spec",
@@ -266,6 +267,63 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
             " its own."
         )
     return [*(request.in_region(parsed_args.region) for request in short), *parsed_args.reservation]
+
+
+def read_some_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
+    """Return the reservations like ``read_reservations``; raise ``CommandError`` if there are none."""
+    reservations = read_reservations(parsed_args)
+    if not reservations:
+        raise exceptions.CommandError(
+            "Say what to reserve, with --hosts, --instances, --floating-ips or --reservation."
+        )
+    return reservations
+
+
+def words_of_reservations(parsed_args: argparse.Namespace) -> list[str]:
+    """Return the options and values, as on a command line, that describe the same reservations."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_reservation_options(parser)
+    words: list[str] = []
+    for action in parser._actions:
+        given = getattr(parsed_args, action.dest)
+        if given == action.default:
+            continue
+        option = action.option_strings[0]
+        if action.nargs == 0:  # a flag
+            words += [option] if given == action.const else []
+            continue
+        for value in given if isinstance(given, list) else [given]:
+            words += [option, _word(value)]
+    return words
+
+
+def with_amount(parsed_args: argparse.Namespace, amount: int) -> argparse.Namespace:
+    """Return the options with another amount of their only reservation."""
+    options = argparse.Namespace(**vars(parsed_args))
+    if options.hosts is not None:
+        options.hosts = (amount, amount)
+    for name in ("instances", "volumes", "floating_ips"):
+        if getattr(options, name) is not None or (name == "floating_ips" and options.addresses):
+            setattr(options, name, amount)
+    options.reservation = [_resized(request, amount) for request in options.reservation]
+    return options
+
+
+def _resized(request: ReservationRequest, amount: int) -> ReservationRequest:
+    names = {"min", "max", "amount"} & set(request.parameters)
+    return ReservationRequest(request.resource_type, {**request.parameters, **dict.fromkeys(names, amount)})
+
+
+def _word(value: object) -> str:
+    """Return the value of an option as it is written."""
+    match value:
+        case (int(least), int(most)):
+            return str(least) if least == most else f"{least}-{most}"
+        case (str(key), str(spec)):
+            return f"{key}={spec}"
+        case ReservationRequest():
+            return format_reservation(value)
+    return str(value)
 
 
 def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:

@@ -1,0 +1,230 @@
+"""availability"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from tenureclient.availability import HOSTS, CapacityGroup, CapacityStep, CapacityTimeline
+from tenureclient.cli.chart import characters_for, chart
+from tenureclient.cli.command import ReservationLister, reading
+from tenureclient.cli.render import MomentColumn, Row, pairs_column, table
+from tenureclient.conditions import CONDITION_FORMS
+from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, parse_length
+
+#: Short names of resource types.
+TYPES = {
+    "host": HOSTS,
+    "instance": "virtual:instance",
+    "server": "virtual:server",
+    "floatingip": "virtual:floatingip",
+    "volume": "virtual:volume",
+}
+#: The columns that tell groups apart.
+_COLUMNS_BY = {
+    "none": (),
+    "kind": ("properties", "capacity"),
+    "zone": ("availability_zone",),
+    "resource": ("resource_id", "resource_name"),
+    "project": ("project_id",),
+}
+_AMOUNTS = ("reserved", "allocated", "out_of_order", "available")
+_AMOUNTS_OF_PROJECT = ("reserved", "allocated")
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A group, and the step that a row shows."""
+
+    timeline: CapacityTimeline
+    group: CapacityGroup
+    step: CapacityStep
+
+
+class ShowAvailability(ReservationLister):
+    """Show how much can be reserved, now and over time.
+
+    A row shows the amounts at the beginning of the period, and least_available, the smallest amount that is
+    available at any moment of it. reserved belongs to leases that have not started, allocated to leases that
+    have; out_of_order cannot be reserved; the rest is available. With --long there is a row for each change
+    of the amounts, in every output format.
+
+    On a terminal, the table is followed by a line for each group that shows the available part over time: a
+    full block for everything, a dot for nothing. A character shows the least amount of its time.
+    """
+
+    examples = (
+        ("", "hosts, for the next week"),
+        ("--by kind --to +30d", "each kind of hosts, for a month"),
+        ("--with gpu=a100 --from 'monday 09:00' --to 'friday 18:00'", "some hosts, in a certain period"),
+        ("instance --class MEMORY_MB --zone az-1", "memory for instances in a zone"),
+        ("--step 1d --to +14d --long -f csv", "the least amounts of each day, for a program"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "resource_type",
+            metavar="TYPE",
+            nargs="?",
+            default=HOSTS,
+            help="The resource type whose resources are counted: physical:host, virtual:instance,"
+            " virtual:server, virtual:floatingip, virtual:volume or another one of the site; or in short"
+            " host, instance, server, floatingip, volume (default: host)",
+        )
+        parser.add_argument(
+            "--from", dest="start", metavar="DATE", help=f"Begin of the period: {MOMENT_FORMS} (default: now)"
+        )
+        parser.add_argument(
+            "--to",
+            dest="end",
+            metavar="DATE",
+            help="End of the period, written like its begin (default: 7 days after it)",
+        )
+        parser.add_argument(
+            "--by",
+            choices=("kind", "zone", "resource", "project"),
+            default="none",
+            help="Group the resources: those of equal properties and size, of each zone, each alone, or what"
+            " each project has; the last two are for administrators (default: all in one)",
+        )
+        parser.add_argument(
+            "--step",
+            metavar="DURATION",
+            type=reading(parse_length),
+            help=f"Length of the steps: {DURATION_FORMS}; a step has the amounts of its tightest moment"
+            " (default: a step for each change)",
+        )
+        parser.add_argument("--long", action="store_true", help="A row for each step of each group")
+        _add_selection(parser)
+        # Output options come last in the help, as in the other commands.
+        parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        zone = self.surroundings.zone
+        start = None if parsed_args.start is None else self.moment(parsed_args.start, "--from", zone=zone)
+        after = start if isinstance(start, datetime) else None
+        timeline = self.client().availability.show(
+            TYPES.get(parsed_args.resource_type, parsed_args.resource_type),
+            start=start,
+            end=None if parsed_args.end is None else self.instant(parsed_args.end, "--to", after=after),
+            resource_class=parsed_args.resource_class,
+            region=parsed_args.region,
+            availability_zone=parsed_args.zone,
+            conditions=parsed_args.conditions,
+            required_traits=parsed_args.traits,
+            forbidden_traits=parsed_args.forbidden_traits,
+            step=parsed_args.step,
+            group_by=parsed_args.by,
+        )
+        if timeline.more:
+            self.log.warning("There are more groups than are shown; select fewer resources.")
+        self._timeline = timeline
+        lines = _lines(timeline, long=parsed_args.long)
+        return table(
+            lines,
+            lambda line: _row(line, zone),
+            _columns(timeline, parsed_args.by, long=parsed_args.long),
+            parsed_args.columns,
+        )
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
+    ) -> int:
+        code = super().produce_output(parsed_args, column_names, data)
+        is_for_people = parsed_args.formatter == "table" and self.output.isatty()
+        if is_for_people and not parsed_args.long and not parsed_args.columns:
+            self._write_chart(self._timeline)
+        return code
+
+    def _write_chart(self, timeline: CapacityTimeline) -> None:
+        width = shutil.get_terminal_size().columns
+        characters = characters_for(self.output)
+        if lines := chart(timeline, width, self.surroundings.zone, characters):
+            unit = "" if timeline.resource_class == "WHOLE" else f" {timeline.resource_class}"
+            heading = f"Available{unit}: {characters[-1]} all, {characters[0]} none"
+            self.output.write("\n".join(["", heading, *lines, ""]))
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    selection = parser.add_argument_group("which resources, and in what unit")
+    selection.add_argument(
+        "--with",
+        dest="conditions",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help=f"Only resources for which this holds: {CONDITION_FORMS}, or an expression of the API such as"
+        ' \'["==", "$gpu", "a100"]\' (may be repeated; all must hold)',
+    )
+    selection.add_argument(
+        "--trait",
+        dest="traits",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="Only resources with this trait (may be repeated; all are needed)",
+    )
+    selection.add_argument(
+        "--no-trait",
+        dest="forbidden_traits",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="Only resources without this trait (may be repeated)",
+    )
+    selection.add_argument("--zone", metavar="NAME", help="Only resources in this availability zone")
+    selection.add_argument("--region", metavar="NAME", help="Only resources in this region of the service")
+    selection.add_argument(
+        "--class",
+        dest="resource_class",
+        metavar="NAME",
+        help="Count in this resource class, such as VCPU, MEMORY_MB or DISK_GB; WHOLE counts the resources"
+        " themselves (default: the usual one of the type)",
+    )
+
+
+def _lines(timeline: CapacityTimeline, *, long: bool) -> Iterator[_Line]:
+    """Yield a line for each group, or for each step of each group."""
+    for group in timeline.groups:
+        for step in group.steps if long else group.steps[:1]:
+            yield _Line(timeline, group, step)
+
+
+def _columns(timeline: CapacityTimeline, by: str, *, long: bool) -> tuple[str, ...]:
+    regions = ("region",) if any(group.region for group in timeline.groups) else ()
+    amounts = _AMOUNTS_OF_PROJECT if by == "project" else _AMOUNTS
+    if long:
+        return (*_COLUMNS_BY[by], *regions, "start_date", *amounts)
+    if by == "project":
+        return (*_COLUMNS_BY[by], *amounts)
+    counts = ("total",) if by == "resource" else ("resources", "total")
+    return (*_COLUMNS_BY[by], *regions, *counts, *amounts, "least_available")
+
+
+def _row(line: _Line, zone: tzinfo | None) -> Row:
+    group, step = line.group, line.step
+    return {
+        "properties": pairs_column(group.properties),
+        "capacity": pairs_column(group.capacity),
+        "availability_zone": group.availability_zone,
+        "region": group.region,
+        "resource_id": group.resource_id,
+        "resource_name": group.resource_name,
+        "project_id": group.project_id,
+        "resource_class": line.timeline.resource_class,
+        "start_date": MomentColumn(step.start_date, zone),
+        "resources": group.resources,
+        "total": group.total,
+        "reserved": step.reserved,
+        "allocated": step.allocated,
+        "out_of_order": step.out_of_order,
+        "available": step.available,
+        "least_available": group.least_available,
+    }

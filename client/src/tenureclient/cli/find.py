@@ -1,0 +1,351 @@
+"""find, find longest, find most"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, time, timedelta
+
+from osc_lib import exceptions
+
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne, reading
+from tenureclient.cli.lease_create import DEFAULT_LENGTH
+from tenureclient.cli.printable import printable
+from tenureclient.cli.render import DataColumn, MomentColumn, Row, fields, pairs_column, table
+from tenureclient.cli.reservation_options import (
+    add_reservation_options,
+    read_some_reservations,
+    with_amount,
+    words_of_reservations,
+)
+from tenureclient.cli.zones import name_of_zone
+from tenureclient.moments import (
+    DAYS_OF_THE_WEEK,
+    DURATION_FORMS,
+    MOMENT_FORMS,
+    Moment,
+    format_duration,
+    parse_length,
+)
+from tenureclient.offers import WEEKDAYS, Offer
+from tenureclient.reservation_text import parse_amount
+from tenureclient.wire import rfc3339
+
+#: A lease that could start this soon is booked from now on: its start is over before the command is typed.
+_SOON = timedelta(minutes=2)
+_COMMAND = "command"
+
+
+class _Find(ReservationCommand):
+    """A search for leases that would fit. It prints the command that books what it has found."""
+
+    _commands: Sequence[str] = ()
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_dates(parser)
+        parser.add_argument(
+            "--name", metavar="LEASE", default="NAME", help="Name for the lease in the printed command"
+        )
+        add_reservation_options(parser)
+        return parser
+
+    def add_dates(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options that say when."""
+        raise NotImplementedError
+
+    def date(self, text: str | None, option: str, *, after: Moment | None = None) -> Moment | None:
+        """Read a date of the command line; None if it is not given."""
+        if text is None:
+            return None
+        begin = after if isinstance(after, datetime) else None
+        return self.moment(text, option, zone=self.surroundings.zone, after=begin)
+
+    def booking(
+        self, parsed_args: argparse.Namespace, start: datetime, end: datetime | None, length: timedelta | None
+    ) -> str:
+        """Return the command that books a lease from start to end."""
+        program = [getattr(self.app, "NAME", "tenure"), *(self.cmd_name or "find").split()]
+        words = [*program[: program.index("find")], "lease", "create", parsed_args.name]
+        words += words_of_reservations(parsed_args)
+        if start > self.surroundings.now() + _SOON:
+            words += ["--start", rfc3339(start)]
+        elif length is not None:
+            return shlex.join([*words, "--for", format_duration(length)])
+        return shlex.join(words if end is None else [*words, "--end", rfc3339(end)])
+
+    def warn_unless(self, is_complete: bool) -> None:
+        if not is_complete:
+            self.log.warning("The server had no time to try everything; there may be something better.")
+
+    def prints_commands_apart(self, parsed_args: argparse.Namespace) -> bool:
+        """Whether the commands follow the output, as lines that can be copied."""
+        return bool(parsed_args.formatter == "table" and not parsed_args.columns)
+
+    def write_commands(self, commands: Iterable[str]) -> None:
+        """Write the commands below a table."""
+        lines = [printable(command) for command in commands]
+        if lines:
+            self.output.write("\n".join(["", "To book:", *lines, ""]))
+
+
+class FindPeriods(_Find, ReservationLister):
+    """Find the first periods in which a lease fits.
+
+    The options that say what is reserved are those of 'lease create'. Nothing is booked: an offer holds until
+    another request takes the resources. left_over is, for each reservation, how many more would fit besides.
+    Below the table are the commands that book the periods; other output formats have them in a column.
+    """
+
+    examples = (
+        ("--hosts 4 --with gpu=a100 --for 3d --within 2w", "the next three days for four hosts"),
+        (
+            "--instances 8 --vcpus 4 --ram 8g --for 8h --on mon,wed --between 08:00-10:00 --limit 5",
+            "eight hours from the morning of a Monday or a Wednesday",
+        ),
+        ("--hosts 1 --for 2h --earliest 'friday 14:00' -f value -c command", "a command for a script"),
+    )
+
+    def add_dates(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--for",
+            dest="length",
+            metavar="DURATION",
+            type=reading(parse_length),
+            default=DEFAULT_LENGTH,
+            help=f"Length of the lease: {DURATION_FORMS} (default: 24h)",
+        )
+        parser.add_argument(
+            "--earliest",
+            metavar="DATE",
+            help=f"The earliest start: {MOMENT_FORMS} (default: the next full minute)",
+        )
+        last = parser.add_mutually_exclusive_group()
+        last.add_argument(
+            "--within",
+            metavar="DURATION",
+            type=reading(parse_length),
+            help="The lease starts within this time from now, or from --earliest (default: 30d)",
+        )
+        last.add_argument("--latest", metavar="DATE", help="The latest start, written like the earliest")
+        parser.add_argument(
+            "--on",
+            dest="weekdays",
+            metavar="DAY[,DAY...]",
+            type=reading(_weekdays),
+            default=[],
+            help="The lease starts on one of these days of the week, such as mon,tue (default: any)",
+        )
+        parser.add_argument(
+            "--between",
+            dest="times",
+            metavar="TIME-TIME",
+            type=reading(_times),
+            default=(None, None),
+            help="The lease starts at a time of day from the first to the second, such as 09:00-17:00"
+            " (default: any)",
+        )
+        parser.add_argument(
+            "--time-zone",
+            metavar="ZONE",
+            help="The zone of these days and times, such as Europe/Paris (default: that of this machine)",
+        )
+        parser.add_argument(
+            "--limit",
+            metavar="COUNT",
+            type=reading(parse_amount),
+            help="At most this many periods (default: 3)",
+        )
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        reservations = read_some_reservations(parsed_args)
+        earliest = self.date(parsed_args.earliest, "--earliest")
+        since, before = parsed_args.times
+        found = self.client().offers.first(
+            reservations,
+            duration=parsed_args.length,
+            earliest=earliest,
+            latest=self._latest(parsed_args, earliest),
+            weekdays=parsed_args.weekdays,
+            starts_after=since,
+            starts_before=before,
+            time_zone=self._time_zone(parsed_args),
+            limit=parsed_args.limit,
+        )
+        self.warn_unless(found.is_complete)
+        if not found.offers:
+            self.log.warning("No period was found in which the lease would fit.")
+        zone = self.surroundings.zone
+
+        def row(offer: Offer) -> Row:
+            return {
+                "start_date": MomentColumn(offer.start_date, zone),
+                "end_date": MomentColumn(offer.end_date, zone),
+                "left_over": DataColumn(list(offer.left_over), [", ".join(map(str, offer.left_over))]),
+                _COMMAND: self.booking(parsed_args, offer.start_date, offer.end_date, parsed_args.length),
+            }
+
+        shown: tuple[str, ...] = ("start_date", "end_date", "left_over")
+        if self.prints_commands_apart(parsed_args):
+            self._commands = [str(row(offer)[_COMMAND]) for offer in found.offers]
+        else:
+            shown = (*shown, _COMMAND)
+        return table(found.offers, row, shown, parsed_args.columns)
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
+    ) -> int:
+        code = super().produce_output(parsed_args, column_names, data)
+        self.write_commands(self._commands)
+        return code
+
+    def _latest(self, parsed_args: argparse.Namespace, earliest: Moment | None) -> datetime | None:
+        begin = earliest if isinstance(earliest, datetime) else self.surroundings.now()
+        if parsed_args.latest is not None:
+            return self.instant(parsed_args.latest, "--latest", after=begin)
+        if parsed_args.within is None:
+            return None
+        try:
+            latest: datetime = begin.astimezone(UTC).replace(microsecond=0) + parsed_args.within
+        except OverflowError:
+            raise exceptions.CommandError("--within: the latest start is too far away.") from None
+        return latest
+
+    def _time_zone(self, parsed_args: argparse.Namespace) -> str | None:
+        """Return the zone of the days and times; None if there are none."""
+        if parsed_args.time_zone is not None:
+            zone: str = parsed_args.time_zone
+            return zone
+        if not parsed_args.weekdays and parsed_args.times == (None, None):
+            return None
+        name = name_of_zone(self.surroundings.zone)
+        if name is None:
+            raise exceptions.CommandError(
+                "--time-zone: the zone of this machine has no known name; give the one that is meant, such as"
+                " Europe/Paris or UTC."
+            )
+        return name
+
+
+class _FindOne(_Find, ReservationShowOne):
+    """A search with a single answer."""
+
+    def fields_of(self, parsed_args: argparse.Namespace, row: Row) -> tuple[Sequence[str], Sequence[object]]:
+        """Return the fields to print; the command apart from them if it follows a table."""
+        command = row[_COMMAND]
+        if not self.prints_commands_apart(parsed_args):
+            return fields(row)
+        self._commands = [] if command is None else [str(command)]
+        return fields({name: value for name, value in row.items() if name != _COMMAND})
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]
+    ) -> int:
+        code = super().produce_output(parsed_args, column_names, data)
+        self.write_commands(self._commands)
+        return code
+
+
+class FindLongest(_FindOne):
+    """Find the longest lease from a start.
+
+    The options that say what is reserved are those of 'lease create'. Nothing is booked. If nothing limits
+    the length, there is no end. If the lease does not fit at all, the answer says why, as that of 'lease
+    create'.
+    """
+
+    examples = (
+        ("--hosts 4 --with gpu=a100", "how long four hosts are free from now on"),
+        ("--hosts 4 --from 'monday 09:00'", "from another start"),
+    )
+
+    def add_dates(self, parser: argparse.ArgumentParser) -> None:
+        _add_from(parser)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        reservations = read_some_reservations(parsed_args)
+        start = self.date(parsed_args.start, "--from")
+        found = self.client().offers.longest(reservations, start=start)
+        self.warn_unless(found.is_complete)
+        zone, end = self.surroundings.zone, found.end_date
+        row: dict[str, object] = {
+            "start_date": MomentColumn(found.start_date, zone),
+            "end_date": None if end is None else MomentColumn(end, zone),
+            "length": None if end is None else format_duration(end - found.start_date),
+            _COMMAND: None if end is None else self.booking(parsed_args, found.start_date, end, None),
+        }
+        return self.fields_of(parsed_args, row)
+
+
+class FindMost(_FindOne):
+    """Find the largest amount of a reservation that fits in a period.
+
+    The options that say what is reserved are those of 'lease create', for one reservation; its own count has
+    no effect. Nothing is booked. availability_zones is the amount that fits in each zone alone.
+    """
+
+    examples = (
+        ("--hosts 1 --with gpu=a100 --to +3d", "how many hosts are free for the next three days"),
+        (
+            "--instances 1 --vcpus 4 --ram 8g --from 'monday 09:00' --to 'friday 18:00'",
+            "how many instances of a size, in a certain period",
+        ),
+    )
+
+    def add_dates(self, parser: argparse.ArgumentParser) -> None:
+        _add_from(parser)
+        parser.add_argument(
+            "--to", dest="end", metavar="DATE", required=True, help="End of the lease, written like its start"
+        )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        reservations = read_some_reservations(parsed_args)
+        if len(reservations) != 1:
+            raise exceptions.CommandError(f"Say one thing to reserve; here are {len(reservations)}.")
+        start = self.date(parsed_args.start, "--from")
+        after = start if isinstance(start, datetime) else None
+        end = self.instant(parsed_args.end, "--to", after=after)
+        found = self.client().offers.largest(reservations[0], start=start, end=end)
+        self.warn_unless(found.is_complete)
+        zone = self.surroundings.zone
+        row: dict[str, object] = {
+            "start_date": MomentColumn(found.start_date, zone),
+            "end_date": MomentColumn(found.end_date, zone),
+            "amount": found.amount,
+            "availability_zones": pairs_column(found.availability_zones),
+            _COMMAND: None,
+        }
+        if found.amount:
+            options = with_amount(parsed_args, found.amount)
+            row[_COMMAND] = self.booking(options, found.start_date, found.end_date, None)
+        return self.fields_of(parsed_args, row)
+
+
+def _add_from(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="DATE",
+        help=f"Start of the lease: {MOMENT_FORMS} (default: the next full minute)",
+    )
+
+
+def _weekdays(text: str) -> list[str]:
+    """Read days of the week, separated by commas. Raises ``ValueError``."""
+    days = [day.strip().lower() for day in text.split(",")]
+    for day in days:
+        if day not in (*WEEKDAYS, *DAYS_OF_THE_WEEK):
+            raise ValueError(f"'{day}' is not a day of the week; write {', '.join(WEEKDAYS)}.")
+    return [day[:3] for day in days]
+
+
+def _times(text: str) -> tuple[time, time]:
+    """Read two times of day, such as ``09:00-17:00``. Raises ``ValueError``."""
+    try:
+        since, before = (datetime.strptime(part.strip(), "%H:%M").time() for part in text.split("-"))
+    except ValueError:
+        raise ValueError(f"'{text}' is not two times of day; write it like 09:00-17:00.") from None
+    return since, before
