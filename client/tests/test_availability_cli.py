@@ -227,8 +227,12 @@ def test_the_command_books_the_period(server: FakeServer, tenure: Run) -> None:
 
 
 def test_a_lease_that_fits_now_is_booked_without_a_start(tenure: Run) -> None:
-    outcome = tenure("find", "--hosts", "1", "--for", "90m", "--limit", "1", "-f", "value", "-c", "command")
-    assert outcome.output == "tenure lease create NAME --hosts 1 --for 1h30m\n"
+    arguments = ("find", "--hosts", "1", "--for", "90m", "--limit", "1")
+    assert tenure(*arguments).output.endswith("To book:\ntenure lease create NAME --hosts 1 --for 1h30m\n")
+    # A program runs it at once, and gets exactly what was found.
+    assert tenure(*arguments, "-f", "value", "-c", "command").output == (
+        "tenure lease create NAME --hosts 1 --start 2027-03-01T09:31:00Z --end 2027-03-01T11:01:00Z\n"
+    )
 
 
 def test_the_times_are_sent(server: FakeServer, tenure: Run) -> None:

@@ -98,11 +98,26 @@ def test_periods_are_found_and_booked(server: FakeServer, openstack: Run) -> Non
     )
     assert openstack(*found.output.split()[1:]).code == 0
     longest = openstack("reservation", "find", "longest", *wanted)
-    assert longest.output == "openstack reservation lease create NAME --hosts 1 --end 2027-03-01T10:30:00Z\n"
+    assert longest.output == (
+        "openstack reservation lease create NAME --hosts 1 --start 2027-03-01T09:31:00Z"
+        " --end 2027-03-01T10:30:00Z\n"
+    )
     most = openstack(
         "reservation", "find", "most", "--hosts", "1", "--to", "+30m", "-f", "value", "-c", "amount"
     )
     assert most.output == "1\n"
+
+
+def test_a_dry_run_books_nothing(server: FakeServer, openstack: Run) -> None:
+    server.add_host("c1")
+    lease = ("reservation", "lease")
+    outcome = openstack(*lease, "create", "bio", "--hosts", "1", "--for", "2h", "--dry-run", "-f", "json")
+    assert json.loads(outcome.output)["cost"][0]["hours"] == 2
+    assert server.leases == {}
+    openstack(*lease, "create", "bio", "--hosts", "1", "--for", "2h")
+    changed = openstack(*lease, "set", "bio", "--prolong-for", "1h", "--dry-run", "-f", "json")
+    assert json.loads(changed.output)["cost"][0]["hours"] == 3
+    assert openstack(*lease, "set", "bio", "--prolong-for", "1h").output == "Updated lease: bio\n"
 
 
 def test_help_has_the_examples_and_the_option(openstack: Run) -> None:

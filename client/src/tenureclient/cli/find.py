@@ -32,7 +32,7 @@ from tenureclient.offers import WEEKDAYS, Offer
 from tenureclient.reservation_text import parse_amount
 from tenureclient.wire import rfc3339
 
-#: A lease that could start this soon is booked from now on: its start is over before the command is typed.
+#: A start this soon may be in the past when a command that names it is typed.
 _SOON = timedelta(minutes=2)
 _COMMAND = "command"
 
@@ -65,11 +65,15 @@ class _Find(ReservationCommand):
     def booking(
         self, parsed_args: argparse.Namespace, start: datetime, end: datetime | None, length: timedelta | None
     ) -> str:
-        """Return the command that books a lease from start to end."""
+        """Return the command that books a lease from start to end.
+
+        For people, a lease that could start soon is booked from the moment on at which the command is typed.
+        """
         program = [getattr(self.app, "NAME", "tenure"), *(self.cmd_name or "find").split()]
         words = [*program[: program.index("find")], "lease", "create", parsed_args.name]
         words += words_of_reservations(parsed_args)
-        if start > self.surroundings.now() + _SOON:
+        is_soon = start <= self.surroundings.now() + _SOON
+        if not (is_soon and self.prints_commands_apart(parsed_args)):
             words += ["--start", rfc3339(start)]
         elif length is not None:
             return shlex.join([*words, "--for", format_duration(length)])

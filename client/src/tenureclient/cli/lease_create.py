@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationShowOne, reading
+from tenureclient.cli.dry_run import add_dry_run_option, dry_run_fields, refuse_wait
 from tenureclient.cli.lease_options import (
     BLAZAR_DATE,
     add_notify_option,
@@ -20,6 +21,7 @@ from tenureclient.cli.lease_options import (
 )
 from tenureclient.cli.render import fields, lease_row
 from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
+from tenureclient.dry_run import DryRun
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
 
 DEFAULT_LENGTH = timedelta(hours=24)
@@ -47,6 +49,7 @@ class CreateLease(ReservationShowOne):
             "bio-42 --hosts 2-4 --with 'vcpus>=8' --with gpu=v100 --start 'friday 14:00' --for 8h --wait",
             "two to four hosts with properties, waiting for the start",
         ),
+        ("bio-42 --hosts 2 --for 3d --dry-run", "book nothing, and see what it would take"),
         (
             "bio-42 --start-date '2027-03-01 09:30' --end-date '2027-03-02 09:30' --reservation"
             ' \'resource_type=physical:host,min=1,max=1,resource_properties=[">=", "$vcpus", "8"]\'',
@@ -73,6 +76,7 @@ class CreateLease(ReservationShowOne):
             type=reading(parse_length),
             help="Book for this long only, at most 1h, unless 'lease confirm' follows; for scripts",
         )
+        add_dry_run_option(parser)
         add_wait_options(parser, "until the lease is ACTIVE")
         return parser
 
@@ -81,6 +85,7 @@ class CreateLease(ReservationShowOne):
         start = read_date(self, parsed_args, "start", "start_date") or NOW
         end = self._end(parsed_args, start)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=start)
+        refuse_wait(parsed_args)
         if parsed_args.hold and parsed_args.wait:
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
         if parsed_args.event:
@@ -94,7 +99,10 @@ class CreateLease(ReservationShowOne):
             reservations=reservations,
             events=read_notify(self, parsed_args, after=start),
             hold_for=parsed_args.hold,
+            dry_run=parsed_args.dry_run,
         )
+        if isinstance(lease, DryRun):
+            return dry_run_fields(lease, self.surroundings.zone)
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args)
         return fields(lease_row(lease, self.surroundings.zone))

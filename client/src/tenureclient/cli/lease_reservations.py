@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
+from tenureclient.cli.dry_run import (
+    NO_FIELDS,
+    TriesChange,
+    add_dry_run_option,
+    dry_run_fields,
+    refuse_wait,
+)
 from tenureclient.cli.lease_options import OfLease, add_wait_options, wait_for
 from tenureclient.cli.render import fields, reservation_row, table
 from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
+from tenureclient.dry_run import DryRun
 from tenureclient.leases import ACTIVE, SETTLED
 
 
@@ -63,10 +71,12 @@ class AddReservation(OfLease, ReservationShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add_reservation_options(parser)
+        add_dry_run_option(parser)
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        refuse_wait(parsed_args)
         wanted = read_reservations(parsed_args)
         if len(wanted) != 1:
             raise exceptions.CommandError(
@@ -75,7 +85,9 @@ class AddReservation(OfLease, ReservationShowOne):
             )
         client = self.client()
         before = client.leases.find(parsed_args.lease)
-        lease = client.leases.add_reservation(before.id, wanted[0])
+        lease = client.leases.add_reservation(before.id, wanted[0], dry_run=parsed_args.dry_run)
+        if isinstance(lease, DryRun):
+            return dry_run_fields(lease, self.surroundings.zone)
         known = {reservation.id for reservation in before.reservations}
         added = next(reservation.id for reservation in lease.reservations if reservation.id not in known)
         if parsed_args.wait:
@@ -84,7 +96,7 @@ class AddReservation(OfLease, ReservationShowOne):
         return fields(reservation_row(reservation, self.surroundings.zone))
 
 
-class DropReservation(OfLease):
+class DropReservation(OfLease, TriesChange):
     """Give one reservation of a lease back; the others stay."""
 
     examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease reservation list'"),)
@@ -94,7 +106,7 @@ class DropReservation(OfLease):
         parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
         client = self.client()
         lease = client.leases.find(parsed_args.lease)
         if parsed_args.reservation not in {reservation.id for reservation in lease.reservations}:
@@ -102,5 +114,10 @@ class DropReservation(OfLease):
             raise exceptions.CommandError(
                 f"Lease {lease.name} has no reservation '{parsed_args.reservation}'; it has: {ids}"
             )
-        client.leases.drop_reservation(lease.id, parsed_args.reservation)
+        dropped = client.leases.drop_reservation(
+            lease.id, parsed_args.reservation, dry_run=parsed_args.dry_run
+        )
+        if isinstance(dropped, DryRun):
+            return dry_run_fields(dropped, self.surroundings.zone)
         self.output.write(f"Dropped reservation: {parsed_args.reservation}\n")
+        return NO_FIELDS

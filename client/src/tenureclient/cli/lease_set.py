@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from osc_lib import exceptions
 
 from tenureclient.cli.command import reading
+from tenureclient.cli.dry_run import NO_FIELDS, TriesChange, dry_run_fields, refuse_wait
 from tenureclient.cli.lease_options import (
     BLAZAR_DATE,
     OfLease,
@@ -19,6 +20,7 @@ from tenureclient.cli.lease_options import (
     read_notify,
     wait_for,
 )
+from tenureclient.dry_run import DryRun
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
 from tenureclient.moments import NOW, Moment, parse_length
@@ -28,7 +30,7 @@ from tenureclient.reservation_text import parse_reservation_change
 _ENDED = frozenset({"TERMINATED"})
 
 
-class SetLease(OfLease):
+class SetLease(OfLease, TriesChange):
     """Change a lease: its name, its dates or its reservations."""
 
     examples = (
@@ -40,6 +42,7 @@ class SetLease(OfLease):
             "web --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,amount=6",
             "more instances",
         ),
+        ("bio-42 --prolong-for 12h --dry-run", "whether it can be longer, and what that takes"),
         ("bio-42 --notify 'friday 12:00' 'save your results'", "a notification on Friday"),
     )
 
@@ -67,7 +70,8 @@ class SetLease(OfLease):
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        refuse_wait(parsed_args)
         start = read_date(self, parsed_args, "start", "start_date")
         read_date(self, parsed_args, "end", "end_date")  # report unreadable dates before the first request
         client = self.client()
@@ -81,7 +85,7 @@ class SetLease(OfLease):
         dates = (start, end, before_end)
         if not (parsed_args.name or any(dates) or parsed_args.reservation or events is not None):
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
-        client.leases.update(
+        changed = client.leases.update(
             lease.id,
             name=parsed_args.name,
             start=start,
@@ -89,10 +93,14 @@ class SetLease(OfLease):
             before_end=before_end,
             reservations=parsed_args.reservation,
             events=events,
+            dry_run=parsed_args.dry_run,
         )
+        if isinstance(changed, DryRun):
+            return dry_run_fields(changed, self.surroundings.zone)
         if parsed_args.wait:
             wait_for(client, lease.id, parsed_args, _awaited_statuses(lease, start, end))
         self.output.write(f"Updated lease: {parsed_args.lease}\n")
+        return NO_FIELDS
 
     def _events(self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment) -> list[OwnEvent] | None:
         """Return all events that send a notification, as they shall be; None if they do not change."""
@@ -112,7 +120,7 @@ class SetLease(OfLease):
         return [*there.values(), *read_notify(self, parsed_args, after=begin)]
 
 
-class ProlongLease(OfLease):
+class ProlongLease(OfLease, TriesChange):
     """Move the end of a lease back."""
 
     examples = (
@@ -131,11 +139,15 @@ class ProlongLease(OfLease):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
         client = self.client()
         lease = client.leases.find(parsed_args.lease)
-        client.leases.update(lease.id, end=_moved(lease.end_date, parsed_args.by, None))
+        end = _moved(lease.end_date, parsed_args.by, None)
+        changed = client.leases.update(lease.id, end=end, dry_run=parsed_args.dry_run)
+        if isinstance(changed, DryRun):
+            return dry_run_fields(changed, self.surroundings.zone)
         self.output.write(f"Prolonged lease: {parsed_args.lease}\n")
+        return NO_FIELDS
 
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:

@@ -292,7 +292,7 @@ def _parameter_lines(reservation: Reservation) -> list[str]:
     return [
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in shown.items()
-        if value not in (None, "", [])
+        if value not in (None, "", [], {})
     ]
 
 

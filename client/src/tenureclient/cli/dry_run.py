@@ -1,0 +1,77 @@
+"""The option --dry-run of commands that make or change a lease."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import tzinfo
+
+from osc_lib import exceptions
+
+from tenureclient.cli.command import ReservationShowOne
+from tenureclient.cli.render import DataColumn, fields, lease_row
+from tenureclient.dry_run import DryRun
+from tenureclient.wire import JsonValue
+
+#: What ``take_action`` returns if there is nothing to print in the output format.
+NO_FIELDS: tuple[Sequence[str], Sequence[object]] = ((), ())
+
+
+def add_dry_run_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Change nothing; print the lease as it would be, its cost, and the limits of the project",
+    )
+
+
+def refuse_wait(parsed_args: argparse.Namespace) -> None:
+    """Raise ``CommandError`` if a dry run is to be waited for."""
+    if parsed_args.dry_run and parsed_args.wait:
+        raise exceptions.CommandError("--dry-run: it changes nothing; --wait waits for nothing.")
+
+
+def dry_run_fields(tried: DryRun, zone: tzinfo | None) -> tuple[Sequence[str], Sequence[object]]:
+    """Return the fields that are printed: those of the lease, then cost and limits."""
+    costs: list[JsonValue] = [asdict(cost) for cost in tried.cost]
+    limits: list[JsonValue] = [asdict(limit) for limit in tried.limits]
+    return fields(
+        {
+            **lease_row(tried.lease, zone),
+            "cost": DataColumn(costs, _cost_lines(tried)),
+            "limits": DataColumn(limits, _limit_lines(tried)),
+            "unasked_filters": DataColumn(list(tried.unasked_filters), tried.unasked_filters),
+        }
+    )
+
+
+class TriesChange(ReservationShowOne):
+    """A command that prints a line of text when it changes a lease, and the fields of a dry run."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_dry_run_option(parser)
+        return parser
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]
+    ) -> int:
+        return super().produce_output(parsed_args, column_names, data) if column_names else 0
+
+
+def _cost_lines(tried: DryRun) -> Iterator[str]:
+    for cost in tried.cost:
+        before = f" ({cost.hours_before} without the change)" if cost.hours_before != cost.hours else ""
+        yield f"{cost.name}: {cost.amount} at a time, {cost.hours} hours{before if cost.hours_before else ''}"
+
+
+def _limit_lines(tried: DryRun) -> Iterator[str]:
+    """Yield the usage that would change, and the limits of the resources that the lease has."""
+    names = {cost.name for cost in tried.cost}
+    for limit in tried.limits:
+        is_of_lease = limit.name.removeprefix("hours_of_") in names
+        if limit.used == limit.would_use and (limit.limit < 0 or not is_of_lease):
+            continue
+        most = "no limit" if limit.limit < 0 else f"of {limit.limit}"
+        yield f"{limit.name}: {limit.used} used, would be {limit.would_use} ({most})"
