@@ -265,6 +265,7 @@ def test_the_times_are_sent(server: FakeServer, tenure: Run) -> None:
         ["--on", "someday"],
         ["--between", "9-17"],
         ["--between", "09:00"],
+        ["--between", "22:00-02:00"],
         ["--limit", "0"],
         ["--for", "0s"],
         ["--within", "1d", "--latest", "friday"],
@@ -349,6 +350,8 @@ def test_the_largest_amount_is_shown(server: FakeServer, tenure: Run) -> None:
         tenure("find", "most", "--hosts", "1", "--with", "vcpus>=99", "--to", "+1h", "-f", "json").output
     )
     assert (none["amount"], none["command"]) == (0, None)
+    length = tenure("find", "most", "--hosts", "1", "--from", "+1h", "--for", "2h", "-f", "json")
+    assert json.loads(length.output) == json.loads(outcome.output)
     two = tenure("find", "most", "--hosts", "1", "--reservation", full[1], "--to", "+1h")
     assert "Say one thing to reserve; here are 2." in two.errors
 

@@ -152,10 +152,12 @@ class OldBlazar(adapter.Adapter):
     def __init__(self) -> None:
         super().__init__(session.Session(), service_type="reservation", endpoint_override="http://old/v1")
         self.bodies: list[Any] = []
+        self.methods: list[str] = []
 
     def request(self, url: str, method: str, **options: Any) -> requests.Response:
         body: Mapping[str, Any] = options["json"] or {}
         self.bodies.append(options["json"])
+        self.methods.append(method)
         response = requests.Response()
         if "T" in body.get("start_date", ""):
             response.status_code = 400
@@ -184,6 +186,16 @@ def test_a_blazar_from_before_microversions_is_spoken_to_in_its_form() -> None:
     assert client.version is Version.V1_0
     assert lease.created_at == BEGINNING
     assert [body["start_date"] for body in old.bodies] == ["2027-03-02T10:00:00Z", "2027-03-02 10:00"]
+
+
+def test_an_old_blazar_is_not_asked_for_a_dry_run() -> None:
+    old = OldBlazar()
+    leases = Client(old, endpoint_override="http://old/v1").leases
+    with pytest.raises(NeedsNewerServer, match=r"API 1\.3"):
+        leases.update("x", name="other", dry_run=True)
+    with pytest.raises(NeedsNewerServer, match=r"API 1\.3"):
+        leases.drop_reservation("x", "y", dry_run=True)
+    assert old.methods == ["GET"]
 
 
 def test_write_done_by_an_old_blazar_is_not_repeated() -> None:

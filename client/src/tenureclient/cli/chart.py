@@ -81,7 +81,7 @@ def _attributes(group: CapacityGroup) -> Mapping[str, str]:
     return {
         **{name: value for name, value in named.items() if value},
         **group.properties,
-        **{name: str(amount) for name, amount in group.capacity.items()},
+        **{name: str(amount) for name, amount in group.capacity.items() if name != "WHOLE"},
     }
 
 

@@ -212,11 +212,7 @@ class FindPeriods(_Find, ReservationLister):
             return self.instant(parsed_args.latest, "--latest", after=begin)
         if parsed_args.within is None:
             return None
-        try:
-            latest: datetime = begin.astimezone(UTC).replace(microsecond=0) + parsed_args.within
-        except OverflowError:
-            raise exceptions.CommandError("--within: the latest start is too far away.") from None
-        return latest
+        return later(begin, parsed_args.within, "--within")
 
     def _time_zone(self, parsed_args: argparse.Namespace) -> str | None:
         """Return the zone of the days and times; None if there are none."""
@@ -292,7 +288,7 @@ class FindMost(_FindOne):
     """
 
     examples = (
-        ("--hosts 1 --with gpu=a100 --to +3d", "how many hosts are free for the next three days"),
+        ("--hosts 1 --with gpu=a100 --for 3d", "how many hosts are free for the next three days"),
         (
             "--instances 1 --vcpus 4 --ram 8g --from 'monday 09:00' --to 'friday 18:00'",
             "how many instances of a size, in a certain period",
@@ -301,8 +297,14 @@ class FindMost(_FindOne):
 
     def add_dates(self, parser: argparse.ArgumentParser) -> None:
         _add_from(parser)
-        parser.add_argument(
-            "--to", dest="end", metavar="DATE", required=True, help="End of the lease, written like its start"
+        end = parser.add_mutually_exclusive_group(required=True)
+        end.add_argument("--to", dest="end", metavar="DATE", help="End of the lease, written like its start")
+        end.add_argument(
+            "--for",
+            dest="length",
+            metavar="DURATION",
+            type=reading(parse_length),
+            help=f"Length of the lease instead: {DURATION_FORMS}",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
@@ -310,8 +312,7 @@ class FindMost(_FindOne):
         if len(reservations) != 1:
             raise exceptions.CommandError(f"Say one thing to reserve; here are {len(reservations)}.")
         start = self.date(parsed_args.start, "--from")
-        after = start if isinstance(start, datetime) else None
-        end = self.instant(parsed_args.end, "--to", after=after)
+        end = self._end(parsed_args, start if isinstance(start, datetime) else None)
         found = self.client().offers.largest(reservations[0], start=start, end=end)
         self.warn_unless(found.is_complete)
         zone = self.surroundings.zone
@@ -326,6 +327,19 @@ class FindMost(_FindOne):
             options = with_amount(parsed_args, found.amount)
             row[_COMMAND] = self.booking(options, found.start_date, found.end_date, None)
         return self.fields_of(parsed_args, row)
+
+    def _end(self, parsed_args: argparse.Namespace, start: datetime | None) -> datetime:
+        if parsed_args.end is not None:
+            return self.instant(parsed_args.end, "--to", after=start)
+        return later(start or self.surroundings.now(), parsed_args.length, "--for")
+
+
+def later(moment: datetime, length: timedelta, option: str) -> datetime:
+    """Return the moment this long after another one, in whole seconds; an error names the option."""
+    try:
+        return moment.astimezone(UTC).replace(microsecond=0) + length
+    except OverflowError:
+        raise exceptions.CommandError(f"{option}: the date is too far away.") from None
 
 
 def _add_from(parser: argparse.ArgumentParser) -> None:
@@ -352,4 +366,6 @@ def _times(text: str) -> tuple[time, time]:
         since, before = (datetime.strptime(part.strip(), "%H:%M").time() for part in text.split("-"))
     except ValueError:
         raise ValueError(f"'{text}' is not two times of day; write it like 09:00-17:00.") from None
+    if since > before:
+        raise ValueError(f"'{text}' goes past midnight; search for its two parts.")
     return since, before
