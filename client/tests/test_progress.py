@@ -6,7 +6,7 @@ import io
 from datetime import timedelta
 
 from tenureclient.cli.progress import ProgressDisplay
-from tenureclient.leases import WaitProgress
+from tenureclient.lease_watch import WaitProgress
 from tenureclient.models import Lease
 
 LEASE = {

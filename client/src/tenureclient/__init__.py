@@ -36,7 +36,7 @@ from tenureclient.errors import (
     UnexpectedAnswer,
     WaitTimedOut,
 )
-from tenureclient.leases import WaitProgress
+from tenureclient.lease_watch import WaitProgress
 from tenureclient.limits import Limit, ProjectLimits
 from tenureclient.models import (
     AffectedReservation,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Literal, overload
@@ -12,16 +11,17 @@ from typing import Literal, overload
 from tenureclient import errors
 from tenureclient.addresses import LeaseFloatingIP
 from tenureclient.dry_run import DryRun
+from tenureclient.lease_filter import SORT_KEYS, LeaseFilter, sort_value
+from tenureclient.lease_watch import LeaseWatch, WaitProgress
 from tenureclient.models import HistoryEntry, Lease, LeaseHost
-from tenureclient.moments import Moment, format_duration
+from tenureclient.moments import Moment
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.transport import Answer, Body, Transport, parsed
 from tenureclient.volumepools import LeaseVolumePool
-from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire, rfc3339
+from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire
 
 ACTIVE = frozenset({"ACTIVE"})
 SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
-SORT_KEYS = ("created_at", "name", "start_date", "end_date")
 
 _EVENTS_FEATURE = "notifications at moments of your choice"
 _HOLD_FEATURE = "holding a lease until it is confirmed"
@@ -29,53 +29,6 @@ _DRY_RUN_FEATURE = "a dry run of a request for a lease"
 _PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
 _PAGE = 500
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
-_POLL = timedelta(seconds=3)
-_LONGEST_POLL = timedelta(seconds=60)
-_FAILURES_IN_A_ROW = 5
-
-
-@dataclass(frozen=True, slots=True)
-class WaitProgress:
-    """The lease as last seen (None if it is gone) and the times of a wait."""
-
-    lease: Lease | None
-    elapsed: timedelta
-    until_start: timedelta | None
-    """Time until the lease starts; None if the start is in the past."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseFilter:
-    """Which leases to list; a field that is None does not restrict the list."""
-
-    name: str | None = None
-    status: str | None = None
-    user_id: str | None = None
-    project_id: str | None = None
-    starts_before: datetime | None = None
-    ends_after: datetime | None = None
-
-    def to_query(self) -> dict[str, str]:
-        texts = {
-            "name": self.name,
-            "status": self.status,
-            "user_id": self.user_id,
-            "project_id": self.project_id,
-            "starts_before": self.starts_before and rfc3339(self.starts_before),
-            "ends_after": self.ends_after and rfc3339(self.ends_after),
-        }
-        return {key: text for key, text in texts.items() if text}
-
-    def holds_for(self, lease: Lease) -> bool:
-        """Whether the lease matches. API 1.0 ignores filters, so the client applies them itself."""
-        return (
-            self.name in (None, lease.name)
-            and self.status in (None, lease.status)
-            and self.user_id in (None, lease.user_id)
-            and self.project_id in (None, lease.project_id)
-            and (self.starts_before is None or lease.start_date < self.starts_before)
-            and (self.ends_after is None or lease.end_date > self.ends_after)
-        )
 
 
 class Leases:
@@ -89,8 +42,7 @@ class Leases:
         sleep: Callable[[float], None],
     ) -> None:
         self._transport = transport
-        self._clock = clock
-        self._sleep = sleep
+        self._watch = LeaseWatch(self.get, clock=clock, sleep=sleep)
 
     @overload
     def create(
@@ -221,7 +173,7 @@ class Leases:
             return
         if self._transport.version is Version.V1_0:
             fitting = [lease for lease in (first, *pages) if chosen.holds_for(lease)]
-            yield from sorted(fitting, key=lambda lease: _sort_value(lease, sort_key), reverse=descending)
+            yield from sorted(fitting, key=lambda lease: sort_value(lease, sort_key), reverse=descending)
             return
         yield first
         yield from pages
@@ -410,7 +362,7 @@ class Leases:
         Raises ``LeaseFailed`` if the lease can no longer reach them, and ``WaitTimedOut`` when the timeout
         has passed. A server that is briefly unreachable does not end the wait.
         """
-        for lease in self._watch(lease_id, timeout, on_progress, ", ".join(sorted(statuses))):
+        for lease in self._watch.until(lease_id, timeout, on_progress, ", ".join(sorted(statuses))):
             if lease is None:
                 raise errors.LeaseFailed(f"Lease {lease_id} was deleted.")
             if lease.status in statuses:
@@ -428,7 +380,7 @@ class Leases:
         on_progress: Callable[[WaitProgress], None] | None = None,
     ) -> None:
         """Return when the lease is gone."""
-        for lease in self._watch(lease_id, timeout, on_progress, "deleted"):
+        for lease in self._watch.until(lease_id, timeout, on_progress, "deleted"):
             if lease is None or lease.status == "DELETED":
                 return
             if lease.status == "ERROR":
@@ -454,45 +406,6 @@ class Leases:
         )
         return parsed(DryRun.from_wire, answer.body)
 
-    def _watch(
-        self,
-        lease_id: str,
-        timeout: timedelta | None,
-        on_progress: Callable[[WaitProgress], None] | None,
-        wanted: str,
-    ) -> Iterator[Lease | None]:
-        """Yield the lease repeatedly, None once it is gone, until the timeout passes."""
-        started = self._clock()
-        failures = 0
-        while True:
-            try:
-                lease: Lease | None = self.get(lease_id)
-            except errors.NotFound:
-                lease = None
-            except (errors.ConnectionFailed, errors.ServerError):
-                failures += 1
-                if failures >= _FAILURES_IN_A_ROW:
-                    raise
-            else:
-                failures = 0
-            now = self._clock()
-            until_start: timedelta | None = None
-            if not failures:
-                if lease is not None and lease.status in ("PENDING", "CREATING") and lease.start_date > now:
-                    until_start = lease.start_date - now
-                if on_progress is not None:
-                    on_progress(WaitProgress(lease, now - started, until_start))
-                yield lease
-            pause = _POLL if until_start is None else min(max(until_start, _POLL), _LONGEST_POLL)
-            if timeout is not None:
-                left = timeout - (now - started)
-                if left <= timedelta():
-                    raise errors.WaitTimedOut(
-                        f"Lease {lease_id} did not come to {wanted} within {format_duration(timeout)}."
-                    )
-                pause = min(pause, left)
-            self._sleep(pause.total_seconds())
-
 
 def _lease(answer: Answer) -> Lease:
     return parsed(Lease.from_wire, answer.body.get("lease"))
@@ -509,8 +422,3 @@ def _is_uuid(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _sort_value(lease: Lease, key: str) -> str:
-    value = getattr(lease, key)
-    return rfc3339(value) if isinstance(value, datetime) else str(value or "")

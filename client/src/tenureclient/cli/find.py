@@ -13,12 +13,8 @@ from tenureclient.cli.command import ReservationCommand, ReservationLister, Rese
 from tenureclient.cli.lease_create import DEFAULT_LENGTH
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import DataColumn, MomentColumn, Row, fields, pairs_column, table
-from tenureclient.cli.reservation_options import (
-    add_reservation_options,
-    read_some_reservations,
-    with_amount,
-    words_of_reservations,
-)
+from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
+from tenureclient.cli.reservation_words import with_amount, words_of_reservations
 from tenureclient.cli.zones import name_of_zone
 from tenureclient.moments import (
     DAYS_OF_THE_WEEK,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
-from tenureclient import leases
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne, reading
 from tenureclient.cli.each import Each
 from tenureclient.cli.lease_options import (
@@ -26,6 +25,7 @@ from tenureclient.cli.render import (
     lease_row,
     table,
 )
+from tenureclient.lease_filter import SORT_KEYS
 
 #: The statuses that one can wait for.
 _STATUSES = (
@@ -59,7 +59,7 @@ class ListLeases(ReservationLister):
         parser.add_argument(
             "--sort-by",
             metavar="<lease_column>",
-            choices=("id", *leases.SORT_KEYS),
+            choices=("id", *SORT_KEYS),
             default="name",
             help="Field to sort by: id, name, start_date, end_date, created_at (default: name)",
         )

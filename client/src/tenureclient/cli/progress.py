@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from tenureclient.cli.printable import printable
-from tenureclient.leases import WaitProgress
+from tenureclient.lease_watch import WaitProgress
 from tenureclient.moments import format_duration
 
 _QUIET = timedelta(minutes=1)

@@ -1,0 +1,51 @@
+"""Which leases to list, and in which order, for servers that ignore both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenureclient.models import Lease
+from tenureclient.wire import rfc3339
+
+SORT_KEYS = ("created_at", "name", "start_date", "end_date")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFilter:
+    """Which leases to list; a field that is None does not restrict the list."""
+
+    name: str | None = None
+    status: str | None = None
+    user_id: str | None = None
+    project_id: str | None = None
+    starts_before: datetime | None = None
+    ends_after: datetime | None = None
+
+    def to_query(self) -> dict[str, str]:
+        texts = {
+            "name": self.name,
+            "status": self.status,
+            "user_id": self.user_id,
+            "project_id": self.project_id,
+            "starts_before": self.starts_before and rfc3339(self.starts_before),
+            "ends_after": self.ends_after and rfc3339(self.ends_after),
+        }
+        return {key: text for key, text in texts.items() if text}
+
+    def holds_for(self, lease: Lease) -> bool:
+        """Whether the lease matches. API 1.0 ignores filters, so the client applies them itself."""
+        return (
+            self.name in (None, lease.name)
+            and self.status in (None, lease.status)
+            and self.user_id in (None, lease.user_id)
+            and self.project_id in (None, lease.project_id)
+            and (self.starts_before is None or lease.start_date < self.starts_before)
+            and (self.ends_after is None or lease.end_date > self.ends_after)
+        )
+
+
+def sort_value(lease: Lease, key: str) -> str:
+    """Return a text that orders leases like this field."""
+    value = getattr(lease, key)
+    return rfc3339(value) if isinstance(value, datetime) else str(value or "")
