@@ -110,7 +110,7 @@ class Leases:
             _HOLD_FEATURE if hold_for is not None else _EVENTS_FEATURE if own else _place_feature(requests)
         )
         if dry_run:
-            return self._try("POST", "leases", body=body)
+            return self._dry_run("POST", "leases", body=body)
         return _lease(self._write("POST", "leases", body=body, feature=feature))
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
@@ -238,7 +238,7 @@ class Leases:
             return document
 
         if dry_run:
-            return self._try("PUT", "leases", lease_id, body=body)
+            return self._dry_run("PUT", "leases", lease_id, body=body)
         feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
         return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
 
@@ -313,7 +313,7 @@ class Leases:
         The lease does not change then.
         """
         if dry_run:
-            return self._try("POST", "leases", lease_id, "reservations", body=reservation.to_wire)
+            return self._dry_run("POST", "leases", lease_id, "reservations", body=reservation.to_wire)
         place_feature = _place_feature([reservation])
         answer = self._transport.call(
             "POST",
@@ -338,7 +338,7 @@ class Leases:
         ``dry_run`` changes nothing, and needs API 1.3.
         """
         if dry_run:
-            return self._try("DELETE", "leases", lease_id, "reservations", reservation_id)
+            return self._dry_run("DELETE", "leases", lease_id, "reservations", reservation_id)
         self._transport.call(
             "DELETE",
             "leases",
@@ -393,7 +393,7 @@ class Leases:
             return self._transport.call(method, *path, body=body)
         return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2)
 
-    def _try(self, method: str, *path: str, body: Body | None = None) -> DryRun:
+    def _dry_run(self, method: str, *path: str, body: Body | None = None) -> DryRun:
         """Make a request as a dry run. An older server must not get it: it might carry it out."""
         self._transport.require(_DRY_RUN_FEATURE, Version.V1_3)
         answer = self._transport.call(

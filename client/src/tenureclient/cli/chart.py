@@ -62,13 +62,13 @@ def strip(group: CapacityGroup, start: datetime, end: datetime, length: int, cha
 
 def labels(groups: Sequence[CapacityGroup]) -> list[str]:
     """Return a label for each group, of the attributes in which the groups differ."""
-    attributes = [_attributes(group) for group in groups]
-    names = dict.fromkeys(name for each in attributes for name in each)
+    described = [_attributes(group) for group in groups]
+    names = list(dict.fromkeys(name for attributes in described for name in attributes))
     if len(groups) > 1:
-        names = {name: None for name in names if len({each.get(name) for each in attributes}) > 1}
+        names = [name for name in names if len({attributes.get(name) for attributes in described}) > 1]
     return [
-        printable(" ".join(_labelled(name, each[name]) for name in names if name in each))
-        for each in attributes
+        printable(" ".join(_labelled(name, attributes[name]) for name in names if name in attributes))
+        for attributes in described
     ]
 
 

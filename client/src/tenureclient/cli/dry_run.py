@@ -32,21 +32,21 @@ def refuse_wait(parsed_args: argparse.Namespace) -> None:
         raise exceptions.CommandError("--dry-run: it changes nothing; --wait waits for nothing.")
 
 
-def dry_run_fields(tried: DryRun, zone: tzinfo | None) -> tuple[Sequence[str], Sequence[object]]:
+def dry_run_fields(dry_run: DryRun, zone: tzinfo | None) -> tuple[Sequence[str], Sequence[object]]:
     """Return the fields that are printed: those of the lease, then cost and limits."""
-    costs: list[JsonValue] = [asdict(cost) for cost in tried.cost]
-    limits: list[JsonValue] = [asdict(limit) for limit in tried.limits]
+    costs: list[JsonValue] = [asdict(cost) for cost in dry_run.cost]
+    limits: list[JsonValue] = [asdict(limit) for limit in dry_run.limits]
     return fields(
         {
-            **lease_row(tried.lease, zone),
-            "cost": DataColumn(costs, _cost_lines(tried)),
-            "limits": DataColumn(limits, _limit_lines(tried)),
-            "unasked_filters": DataColumn(list(tried.unasked_filters), tried.unasked_filters),
+            **lease_row(dry_run.lease, zone),
+            "cost": DataColumn(costs, _cost_lines(dry_run)),
+            "limits": DataColumn(limits, _limit_lines(dry_run)),
+            "unasked_filters": DataColumn(list(dry_run.unasked_filters), dry_run.unasked_filters),
         }
     )
 
 
-class TriesChange(ReservationShowOne):
+class DryRunCommand(ReservationShowOne):
     """A command that prints a line of text when it changes a lease, and the fields of a dry run."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -60,16 +60,17 @@ class TriesChange(ReservationShowOne):
         return super().produce_output(parsed_args, column_names, data) if column_names else 0
 
 
-def _cost_lines(tried: DryRun) -> Iterator[str]:
-    for cost in tried.cost:
-        before = f" ({cost.hours_before} without the change)" if cost.hours_before != cost.hours else ""
-        yield f"{cost.name}: {cost.amount} at a time, {cost.hours} hours{before if cost.hours_before else ''}"
+def _cost_lines(dry_run: DryRun) -> Iterator[str]:
+    for cost in dry_run.cost:
+        is_changed = cost.hours_before not in (0, cost.hours)
+        before = f" ({cost.hours_before} without the change)" if is_changed else ""
+        yield f"{cost.name}: {cost.amount} at a time, {cost.hours} hours{before}"
 
 
-def _limit_lines(tried: DryRun) -> Iterator[str]:
+def _limit_lines(dry_run: DryRun) -> Iterator[str]:
     """Yield the usage that would change, and the limits of the resources that the lease has."""
-    names = {cost.name for cost in tried.cost}
-    for limit in tried.limits:
+    names = {cost.name for cost in dry_run.cost}
+    for limit in dry_run.limits:
         is_of_lease = limit.name.removeprefix("hours_of_") in names
         if limit.used == limit.would_use and (limit.limit < 0 or not is_of_lease):
             continue

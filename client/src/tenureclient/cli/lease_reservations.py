@@ -10,7 +10,7 @@ from osc_lib import exceptions
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
 from tenureclient.cli.dry_run import (
     NO_FIELDS,
-    TriesChange,
+    DryRunCommand,
     add_dry_run_option,
     dry_run_fields,
     refuse_wait,
@@ -96,7 +96,7 @@ class AddReservation(OfLease, ReservationShowOne):
         return fields(reservation_row(reservation, self.surroundings.zone))
 
 
-class DropReservation(OfLease, TriesChange):
+class DropReservation(OfLease, DryRunCommand):
     """Give one reservation of a lease back; the others stay."""
 
     examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease reservation list'"),)

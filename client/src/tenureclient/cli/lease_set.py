@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.command import reading
-from tenureclient.cli.dry_run import NO_FIELDS, TriesChange, dry_run_fields, refuse_wait
+from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, dry_run_fields, refuse_wait
 from tenureclient.cli.lease_options import (
     BLAZAR_DATE,
     OfLease,
@@ -30,7 +30,7 @@ from tenureclient.reservation_text import parse_reservation_change
 _ENDED = frozenset({"TERMINATED"})
 
 
-class SetLease(OfLease, TriesChange):
+class SetLease(OfLease, DryRunCommand):
     """Change a lease: its name, its dates or its reservations."""
 
     examples = (
@@ -120,7 +120,7 @@ class SetLease(OfLease, TriesChange):
         return [*there.values(), *read_notify(self, parsed_args, after=begin)]
 
 
-class ProlongLease(OfLease, TriesChange):
+class ProlongLease(OfLease, DryRunCommand):
     """Move the end of a lease back."""
 
     examples = (
