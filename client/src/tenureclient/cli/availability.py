@@ -76,13 +76,13 @@ class ShowAvailability(ReservationLister):
             " host, instance, server, floatingip, volume (default: host)",
         )
         parser.add_argument(
-            "--from", dest="start", metavar="DATE", help=f"Begin of the period: {MOMENT_FORMS} (default: now)"
+            "--from", dest="start", metavar="DATE", help=f"Start of the period: {MOMENT_FORMS} (default: now)"
         )
         parser.add_argument(
             "--to",
             dest="end",
             metavar="DATE",
-            help="End of the period, written like its begin (default: 7 days after it)",
+            help="End of the period, written like its start (default: 7 days after it)",
         )
         parser.add_argument(
             "--by",
