@@ -102,7 +102,7 @@ ASKED_AGAIN = timedelta(minutes=1)
 #: How often to check whether the clock of the database was set back.
 CLOCK_INTERVAL = timedelta(seconds=10)
 #: How often the index of availability follows the ledger at least; each search follows it, too.
-INDEX_INTERVAL = timedelta(seconds=1)
+INDEX_INTERVAL = timedelta(seconds=5)
 #: How often old entries of the feed are deleted.
 FEED_INTERVAL = timedelta(minutes=5)
 #: How often to look for servers that are in the way of leases that start soon.

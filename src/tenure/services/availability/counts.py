@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from tenure.domain.allocation import Demand
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.shortfall import Stage
-from tenure.services.availability.index import AvailabilityIndex
+from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.room import fitting, units
 from tenure.services.availability.steps import FOREVER, ticks
 
@@ -27,10 +30,36 @@ class RoomCounts:
         single = demand if demand.exclusive else demand.part(1)
         reservable = catalogue.of_type(demand.inventory, demand.region) & catalogue.reservable
         matching = catalogue.matching(single)
-        start, end = ticks(period.start), FOREVER if period.end >= ENDLESS else ticks(period.end)
-        rows, counts = units(view, single, matching, start, end)
-        _, loose = units(view, single, matching, start, end, planned=False)
+        bounds = _bounds(period)
+        rows, counts = units(view, single, matching, *bounds)
         found = [Stage("reservable", int(reservable.sum())), Stage("matching", int(matching.sum()))]
         if demand.exclusive:
-            return (*found, Stage("free", len(rows))), len(loose)
-        return (*found, Stage("roomy", len(rows)), Stage("fitting", fitting(demand, counts))), fitting(demand, loose)
+            return (*found, Stage("free", len(rows))), _loose(view, demand, bounds)
+        fitting_units = Stage("fitting", fitting(demand, counts))
+        return (*found, Stage("roomy", len(rows)), fitting_units), _loose(view, demand, bounds)
+
+    def any_hopeless(self, demands: Collection[Demand], period: Period) -> bool:
+        """Whether there is too little room for one of the demands, even if there were no plans.
+
+        Demands that differ in their numbers only are counted once, with the largest least number.
+        """
+        view = self._index.view()
+        most: dict[Demand, int] = {}
+        for demand in demands:
+            kind = replace(demand, minimum=1, maximum=1)
+            most[kind] = max(demand.minimum, most.get(kind, 0))
+        return any(
+            _loose(view, replace(kind, minimum=minimum, maximum=minimum), _bounds(kind.span(period))) < minimum
+            for kind, minimum in most.items()
+        )
+
+
+def _bounds(period: Period) -> tuple[int, int]:
+    return ticks(period.start), FOREVER if period.end >= ENDLESS else ticks(period.end)
+
+
+def _loose(view: View, demand: Demand, bounds: tuple[int, int]) -> int:
+    """Return how many units of the demand would have room if there were no plans."""
+    single = demand if demand.exclusive else demand.part(1)
+    _, counts = units(view, single, view.catalogue.matching(single), *bounds, planned=False)
+    return fitting(demand, counts)

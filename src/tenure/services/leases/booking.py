@@ -194,16 +194,12 @@ class Booker:
             return None
 
         def look_before(tx: Transaction) -> Mapping[int, Choice]:
-            if any(self._is_hopeless(demand, period) for demand in demands):
+            if self._counts is not None and self._counts.any_hopeless(demands, period):
                 return {}
             with budget:
                 return look(tx, order=order)
 
         return Booking(work, look_before if large and arrangement is None else None)
-
-    def _is_hopeless(self, demand: Demand, period: Period) -> bool:
-        """Whether there is too little room for a demand even if there were no plans."""
-        return self._counts is not None and self._counts.stages(demand, demand.span(period))[1] < demand.minimum
 
     def booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
         """Return the actor's lease of that id, if any; raise ``Conflict`` if it belongs to another user."""

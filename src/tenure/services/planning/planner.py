@@ -71,6 +71,9 @@ class Counts(Protocol):
     def stages(self, demand: Demand, period: Period) -> tuple[tuple[Stage, ...], int]:
         """Return the stages of the choice, and how many units would have room if there were no plans."""
 
+    def any_hopeless(self, demands: Collection[Demand], period: Period) -> bool:
+        """Whether there is too little room for one of the demands, even if there were no plans."""
+
 
 class OutdatedArrangement(Exception):
     """The ledger has changed since an arrangement was made."""
