@@ -319,7 +319,7 @@ def test_the_library_starts_and_ends_all_types(library):
     lease = library.lease.create(
         "lab",
         "now",
-        in_minutes(60),
+        in_minutes(120),
         [
             {
                 "resource_type": "virtual:instance",

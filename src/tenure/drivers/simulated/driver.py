@@ -123,6 +123,8 @@ class SimulatedCloud(OpenStackCloud):
                 return
             if any(cloud.reservation_of(server) == reservation_id for server in cloud.servers.values()):
                 return
+            if order.resource_type.endswith(":instance") and reservation_id not in cloud.flavors:
+                return  # no server of instances can have been booted without their flavor
             lingering = Server("lingering", aggregate.hosts[0], order.project_id, task="deleting")
             lingering.hints["reservation"] = reservation_id
             lingering.flavor = cloud.flavors.get(reservation_id)
