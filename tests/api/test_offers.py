@@ -115,6 +115,14 @@ def test_a_search_that_finds_nothing_has_no_offers(api: Api):
     assert search(api, THREE, latest=latest)["offers"] == []
 
 
+def test_reservations_that_fit_only_one_by_one_get_no_offer(api: Api):
+    apart = {"resource_type": "virtual:instance", "amount": 2, "vcpus": 1, "memory_mb": 64, "disk_gb": 0}
+    together = [THREE, {**apart, "affinity": False}]
+    assert search(api, together[0])["offers"]
+    assert search(api, together[1])["offers"]
+    assert search(api, *together) == {"offers": [], "is_complete": True}
+
+
 def test_a_project_gets_no_offers_above_its_limits(api: Api, tmp_path: Path):
     rebuild(api.world, quotas=Quotas(FixedLimits({"hosts": 2})))
     (tmp_path / "limited").mkdir()
