@@ -301,7 +301,7 @@ def build(parts: Parts) -> Service:
             parts.rules,
             index,
             intake,
-            Trials(booker, enforcement, parts.rules.search_time),
+            Trials(booker, enforcement, parts.rules.planning_time, parts.rules.search_time),
         ),
         health=lambda: _health(parts, engine, events, outbox),
     )

@@ -19,6 +19,11 @@ class RoomCounts:
     def __init__(self, index: AvailabilityIndex) -> None:
         self._index = index
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can count at once."""
+        return self._index.is_at_hand
+
     def stages(self, demand: Demand, period: Period) -> tuple[tuple[Stage, ...], int]:
         """Return the stages of the choice, and how many units would have room if there were no plans.
 
@@ -41,8 +46,11 @@ class RoomCounts:
     def any_hopeless(self, demands: Collection[Demand], period: Period) -> bool:
         """Whether there is too little room for one of the demands, even if there were no plans.
 
-        Demands that differ in their numbers only are counted once, with the largest least number.
+        Demands that differ in their numbers only are counted once, with the largest least number. False while it is
+        not ready.
         """
+        if not self.is_ready:
+            return False
         view = self._index.view()
         most: dict[Demand, int] = {}
         for demand in demands:

@@ -78,6 +78,11 @@ class AvailabilityIndex:
         self._first_end: dict[int, datetime] = {}
         self._distinct = DistinctValues()
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether a view can be had at once: false while another thread reads the whole ledger for the first time."""
+        return self._view is not None or not self._lock.locked()
+
     def view(self) -> View:
         """Return the ledger as it is now: what has changed since the last call is read.
 

@@ -219,7 +219,7 @@ class OfferService:
         openings = Openings(view, wanted.demands, ticks_of(length) + self._cleaning, allowed)
         offers: list[Offer] = []
         time = allowed[0][0] if allowed else None
-        while time is not None and len(offers) < limit:
+        while time is not None and len(offers) < limit and not trial.is_over:
             opening = openings.at_or_after(time)
             if opening is None:
                 break

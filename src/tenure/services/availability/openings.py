@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -80,10 +81,10 @@ class Openings:
         """Return the first opening from this time on; None if there is none."""
         while True:
             found = [
-                Opening(max(start, time), direct)
-                for stretches, direct in ((self._direct, True), (self._loose, False))
-                for start, end in stretches
-                if end > time
+                Opening(max(start, time), is_direct)
+                for stretches, is_direct in ((self._direct, True), (self._loose, False))
+                for place in [bisect_right(stretches, time, key=itemgetter(1))]
+                for start, _ in stretches[place : place + 1]
             ]
             first = min(found, key=lambda opening: (opening.start, not opening.direct), default=None)
             if first is not None or not self._extend():

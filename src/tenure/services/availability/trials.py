@@ -25,22 +25,26 @@ class Wanted:
 
 
 class Trials:
-    """Makes trials; each has the same time for bookings that plans must make way for."""
+    """Makes trials, each with the same time."""
 
-    def __init__(self, booker: Booker, enforcement: Enforcement, allowed: timedelta) -> None:
+    def __init__(self, booker: Booker, enforcement: Enforcement, allowed: timedelta, for_moves: timedelta) -> None:
+        """``allowed`` is the time of a trial, ``for_moves`` that for bookings that plans must make way for."""
         self._booker = booker
         self._enforcement = enforcement
         self._allowed = allowed
+        self._for_moves = for_moves
 
     def begin(self, actor: Actor, wanted: Wanted) -> Trial:
-        return Trial(self._booker, self._enforcement, actor, wanted, _TimeLeft(self._allowed.total_seconds()))
+        left = _TimeLeft(self._allowed.total_seconds(), self._for_moves.total_seconds())
+        return Trial(self._booker, self._enforcement, actor, wanted, left)
 
 
 @dataclass(slots=True)
 class _TimeLeft:
-    """The seconds that are left for bookings that plans must make way for."""
+    """The seconds that are left for all bookings, and for those that plans must make way for."""
 
     seconds: float
+    for_moves: float
     is_over: bool = False
 
 
@@ -59,6 +63,11 @@ class Trial:
         """Whether a period was not tried since the time was over."""
         return self._left.is_over
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no period is tried any more."""
+        return self._left.seconds <= 0
+
     def of(self, *demands: Demand) -> Trial:
         """Return a trial with other demands for the same reservations, which shares the time of this one."""
         return replace(self, _wanted=replace(self._wanted, demands=demands))
@@ -66,9 +75,9 @@ class Trial:
     def fits(self, starts_at: datetime, ends_at: datetime, *, direct: bool) -> bool:
         """Whether the lease can be booked in this period; ``direct`` if it may be so without moving plans.
 
-        Bookings that are not direct are tried as long as there is time for them, and then count as impossible.
+        Bookings are tried as long as there is time for them, and then count as impossible.
         """
-        if not direct and self._left.seconds <= 0:
+        if self.is_over or (not direct and self._left.for_moves <= 0):
             self._left.is_over = True
             return False
         began = time.monotonic()
@@ -77,8 +86,9 @@ class Trial:
         except (NotEnoughResources, OverQuota, Conflict):
             return False
         finally:
-            if not direct:
-                self._left.seconds -= time.monotonic() - began
+            spent = time.monotonic() - began
+            self._left.seconds -= spent
+            self._left.for_moves -= 0.0 if direct else spent
         return True
 
     def book(self, starts_at: datetime, ends_at: datetime) -> None:

@@ -68,6 +68,10 @@ class _Nowhere:
 class Counts(Protocol):
     """Counts resources faster than the database."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can count at once."""
+
     def stages(self, demand: Demand, period: Period) -> tuple[tuple[Stage, ...], int]:
         """Return the stages of the choice, and how many units would have room if there were no plans."""
 
@@ -297,7 +301,7 @@ class Planner:
     @property
     def _can_count(self) -> bool:
         """Whether the counts are those of this transaction: it has allocated nothing, and moved no plan."""
-        return self._counts is not None and not self._tx.chosen and not self._filled
+        return self._counts is not None and self._counts.is_ready and not self._tx.chosen and not self._filled
 
     def _is_hopeless(self, demand: Demand, period: Period) -> bool:
         """Whether there is known to be too little room even if there were no plans."""
