@@ -10,6 +10,7 @@ import pytest
 from conftest import BEGINNING
 from tenureclient import (
     NOW,
+    Alternative,
     BadRequest,
     Client,
     Forbidden,
@@ -209,3 +210,66 @@ def test_an_older_server_has_no_availability(versions: tuple[str, ...]) -> None:
         with pytest.raises(NeedsNewerServer, match=r"searching for periods .* came with API 1\.3"):
             client.offers.first([ONE], duration=HOUR)
         assert list(client.leases.list()) == []
+
+
+def refusal(client: Client, count: int, *, start: timedelta, length: timedelta) -> NotEnoughResources:
+    with pytest.raises(NotEnoughResources) as refused:
+        book(client, start=start, length=length, wanted=ReservationRequest.hosts(count))
+    return refused.value
+
+
+def test_a_refusal_has_alternatives(server: FakeServer) -> None:
+    add_hosts(server)
+    client = server.client()
+    book(client, start=3 * HOUR, length=2 * HOUR)
+    error = refusal(client, 3, start=HOUR, length=3 * HOUR)
+    assert error.is_proven is True
+    start = BEGINNING + HOUR
+    assert error.alternatives == (
+        Alternative("start", BEGINNING + 5 * HOUR, BEGINNING + 8 * HOUR),
+        Alternative("end", start, BEGINNING + 3 * HOUR),
+        Alternative("amount", start, start + 3 * HOUR, reservation=0, amount=2),
+    )
+    with pytest.raises(NotEnoughResources) as tried:
+        client.leases.create(
+            "bio",
+            start=start,
+            end=start + 3 * HOUR,
+            reservations=[ReservationRequest.hosts(3)],
+            dry_run=True,
+        )
+    assert tried.value.alternatives == error.alternatives
+
+
+@pytest.mark.parametrize("versions", OLDER)
+def test_a_refusal_of_an_older_server_has_no_alternatives(versions: tuple[str, ...]) -> None:
+    with FakeServer(now=BEGINNING, versions=versions) as server:
+        server.add_host("c1")
+        error = refusal(server.client(), 2, start=HOUR, length=HOUR)
+        assert (error.alternatives, error.is_proven) == ((), None)
+
+
+def test_unreadable_alternatives_do_not_hide_the_refusal() -> None:
+    error = NotEnoughResources("Not enough hosts available", details={"alternatives": [{"change": "start"}]})
+    assert error.alternatives == ()
+
+
+def test_a_lease_says_until_when_it_may_be_prolonged(server: FakeServer) -> None:
+    add_hosts(server)
+    client = server.client()
+    lease = book(client, start=HOUR, length=HOUR, wanted=ReservationRequest.hosts(3))
+    assert client.leases.get(lease.id).may_end_at is None
+    book(client, start=5 * HOUR, length=HOUR, wanted=ReservationRequest.hosts(3))
+    assert client.leases.get(lease.id).may_end_at == BEGINNING + 5 * HOUR
+    assert client.leases.look_ahead(lease.id).may_end_at == BEGINNING + 5 * HOUR
+
+
+@pytest.mark.parametrize("versions", OLDER)
+def test_an_older_server_does_not_look_ahead(versions: tuple[str, ...]) -> None:
+    with FakeServer(now=BEGINNING, versions=versions) as server:
+        server.add_host("c1")
+        client = server.client()
+        lease = book(client, start=HOUR, length=HOUR)
+        assert client.leases.get(lease.id).may_end_at is None
+        with pytest.raises(NeedsNewerServer, match=r"the latest possible end of a lease came with API 1\.3"):
+            client.leases.look_ahead(lease.id)

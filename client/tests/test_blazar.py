@@ -43,8 +43,8 @@ def test_first_call_determines_the_version(blazar: FakeServer) -> None:
     )
     client.leases.get(lease.id)
     assert client.version is Version.V1_0
-    assert [request.version for request in blazar.requests] == ["1.1", None, None]
-    assert blazar.requests[1].body == {
+    assert [request.version for request in blazar.requests] == ["1.3", "1.2", "1.1", None, None]
+    assert blazar.requests[3].body == {
         "name": "bio",
         "start_date": "2027-03-02 10:00",
         "end_date": "2027-03-03 10:00",
@@ -185,7 +185,8 @@ def test_a_blazar_from_before_microversions_is_spoken_to_in_its_form() -> None:
     lease = client.leases.create("bio", start=start, end=start + DAY)
     assert client.version is Version.V1_0
     assert lease.created_at == BEGINNING
-    assert [body["start_date"] for body in old.bodies] == ["2027-03-02T10:00:00Z", "2027-03-02 10:00"]
+    dates = [body["start_date"] for body in old.bodies]
+    assert dates == ["2027-03-02T10:00:00Z", "2027-03-02T10:00:00Z", "2027-03-02 10:00"]
 
 
 def test_an_old_blazar_is_not_asked_for_a_dry_run() -> None:

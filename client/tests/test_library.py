@@ -75,7 +75,7 @@ def test_a_lease_is_made_as_it_was_asked_for(server: FakeServer) -> None:
     again = client.leases.get(lease.id)
     assert replace(again, reservations=()) == replace(lease, reservations=())
     assert again.reservations[0].parameters.items() >= lease.reservations[0].parameters.items()
-    assert server.requests[0].version == "1.1"
+    assert server.requests[0].version == "1.3"
     assert server.requests[0].body == {
         "name": "bio",
         "start_date": "2027-03-02T10:00:30Z",
@@ -492,7 +492,7 @@ def test_place_is_sent_in_version_1_2(server: FakeServer) -> None:
     client.leases.update(lease.id, reservations=[ReservationChange(lease.reservations[0].id, zone)])
     client.leases.create("sized", start=NOW, end=BEGINNING + DAY, reservations=[sized_hosts()])
     versions = [request.version for request in server.requests if request.method in {"POST", "PUT"}]
-    assert versions == ["1.1", "1.2", "1.2"]
+    assert versions == ["1.3", "1.2", "1.3"]
 
 
 def sized_hosts() -> ReservationRequest:

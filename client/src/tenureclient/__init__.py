@@ -14,6 +14,7 @@ from tenureclient.availability import CapacityGroup, CapacityStep, CapacityTimel
 from tenureclient.client import Client
 from tenureclient.dry_run import Cost, DryRun, ExpectedLimit
 from tenureclient.errors import (
+    Alternative,
     ApiError,
     BadRequest,
     Conflict,
@@ -63,6 +64,7 @@ __all__ = [
     "NOW",
     "AffectedReservation",
     "Allocation",
+    "Alternative",
     "ApiError",
     "BadRequest",
     "CapacityGroup",

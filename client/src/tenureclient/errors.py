@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
-from tenureclient.wire import JsonObject, JsonValue
+from tenureclient.wire import Fields, JsonObject, JsonValue, MalformedDocument
 
 _NAMES = {
     400: "InvalidParameter",
@@ -59,6 +60,35 @@ class Shortfall:
             ),
             reservation=reservation if isinstance(reservation, int) else None,
             unknown_properties=tuple(str(name) for name in unknown) if isinstance(unknown, list) else (),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A request that would be met in place of a refused one.
+
+    ``change`` is the only point that differs: ``start`` (of the same length), ``end`` (an earlier one),
+    ``amount`` or ``kind``. The last two are of the reservation at the position ``reservation``, which is to
+    have this ``amount``, or these ``resource_properties``. The dates are those of the whole request.
+    """
+
+    change: str
+    start_date: datetime
+    end_date: datetime
+    reservation: int | None = None
+    amount: int | None = None
+    resource_properties: str | None = None
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Alternative:
+        fields = Fields(document, "an alternative")
+        return cls(
+            change=fields.text("change"),
+            start_date=fields.moment("start_date"),
+            end_date=fields.moment("end_date"),
+            reservation=fields.maybe_number("reservation"),
+            amount=fields.maybe_number("amount"),
+            resource_properties=fields.maybe_text("resource_properties"),
         )
 
 
@@ -174,6 +204,20 @@ class NotEnoughResources(ApiError):
     @property
     def shortfall(self) -> Shortfall | None:
         return Shortfall.from_wire(self.details)
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Up to three requests that would be met instead; of a new lease, from API 1.3 on."""
+        try:
+            return Fields(self.details, "the details").each("alternatives", Alternative.from_wire)
+        except MalformedDocument:  # the refusal itself is what matters
+            return ()
+
+    @property
+    def is_proven(self) -> bool | None:
+        """Whether it is certain that there is no room; None if the server does not say so."""
+        proven = self.details.get("proven")
+        return proven if isinstance(proven, bool) else None
 
 
 class Denied(BadRequest):

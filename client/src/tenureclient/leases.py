@@ -26,6 +26,7 @@ SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 _EVENTS_FEATURE = "notifications at moments of your choice"
 _HOLD_FEATURE = "holding a lease until it is confirmed"
 _DRY_RUN_FEATURE = "a dry run of a request for a lease"
+_LOOK_AHEAD_FEATURE = "the latest possible end of a lease"
 _PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
 _PAGE = 500
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
@@ -87,7 +88,8 @@ class Leases:
         ``events`` are the moments at which a notification is sent. With ``hold_for`` (whole seconds) the
         booking lasts that long only, unless ``confirm`` is called. Both need API 1.2, and so does a
         reservation with a region, a zone or extra specs. ``dry_run`` books nothing, and needs API 1.3. Raises
-        ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why.
+        ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why, and its ``alternatives``
+        what is possible instead, if the server knows API 1.3.
         """
         requests, own = tuple(reservations), tuple(events)
 
@@ -111,7 +113,7 @@ class Leases:
         )
         if dry_run:
             return self._dry_run("POST", "leases", body=body)
-        return _lease(self._write("POST", "leases", body=body, feature=feature))
+        return _lease(self._write("POST", "leases", body=body, feature=feature, best=Version.V1_3))
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
@@ -126,7 +128,16 @@ class Leases:
         return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE))
 
     def get(self, lease_id: str) -> Lease:
-        return _lease(self._transport.call("GET", "leases", lease_id, best=Version.V1_2))
+        return _lease(self._transport.call("GET", "leases", lease_id, best=Version.V1_3))
+
+    def look_ahead(self, lease_id: str) -> Lease:
+        """Return the lease as ``get`` does, but raise ``NeedsNewerServer`` below API 1.3.
+
+        So a ``may_end_at`` of None means that nothing limits the end, if the lease is PENDING or ACTIVE.
+        """
+        return _lease(
+            self._transport.call("GET", "leases", lease_id, feature=_LOOK_AHEAD_FEATURE, since=Version.V1_3)
+        )
 
     def find(self, name_or_id: str) -> Lease:
         """Return the lease with this id, or else the only one with this name."""
@@ -387,11 +398,18 @@ class Leases:
                 reason = f": {lease.status_reason}" if lease.status_reason else ""
                 raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
 
-    def _write(self, method: str, *path: str, body: Body, feature: str | None) -> Answer:
-        """Create or change a lease, in the newest version if a feature needs it."""
+    def _write(
+        self,
+        method: str,
+        *path: str,
+        body: Body,
+        feature: str | None,
+        best: Version = Version.V1_1,
+    ) -> Answer:
+        """Create or change a lease, in version 1.2 at least if a feature needs it."""
         if feature is None:
-            return self._transport.call(method, *path, body=body)
-        return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2)
+            return self._transport.call(method, *path, body=body, best=best)
+        return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2, best=best)
 
     def _dry_run(self, method: str, *path: str, body: Body | None = None) -> DryRun:
         """Make a request as a dry run. An older server must not get it: it might carry it out."""

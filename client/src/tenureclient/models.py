@@ -143,6 +143,9 @@ class Lease:
     before_end_date: datetime | None
     hold_until: datetime | None = None
     """When the lease expires unless it is confirmed; None if it needs no confirmation."""
+    may_end_at: datetime | None = None
+    """Until when it may be prolonged on its resources. None if nothing limits it, if it is neither PENDING
+    nor ACTIVE, below API 1.3, and if the lease is not asked for alone."""
     degraded: bool
     project_id: str
     user_id: str
@@ -178,6 +181,7 @@ class Lease:
             reservations=fields.each("reservations", Reservation.from_wire),
             events=events,
             hold_until=fields.maybe_moment("hold_until"),
+            may_end_at=fields.maybe_moment("may_end_at"),
             detail=fields.maybe_text("detail"),
         )
 
