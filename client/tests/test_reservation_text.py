@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenureclient import ReservationChange, ReservationRequest, Version
-from tenureclient.conditions import UnreadableCondition, conditions_to_json
+from tenureclient.conditions import UnreadableCondition, conditions_from_json, conditions_to_json
 from tenureclient.reservation_text import (
     UnreadableReservation,
     format_reservation,
@@ -167,6 +167,23 @@ def test_what_is_not_a_count_is_refused(text: str) -> None:
 )
 def test_conditions_become_an_expression(conditions: list[str], expression: str) -> None:
     assert conditions_to_json(conditions) == expression
+
+
+@pytest.mark.parametrize(
+    ("expression", "conditions"),
+    [
+        ('["==", "$gpu", "v100"]', ["gpu=v100"]),
+        ('["and", ["==", "$gpu", "v100"], [">=", "$vcpus", "8"]]', ["gpu=v100", "vcpus>=8"]),
+        ('["==", "$rack", "a b"]', ["rack=a b"]),
+        ('["==", "$motto", "this or that"]', ['["==", "$motto", "this or that"]']),
+        ('["==", "$memory_mb", "4g"]', ['["==", "$memory_mb", "4g"]']),
+        ('["or", ["==", "$a", "1"], ["==", "$b", "2"]]', ['["or", ["==", "$a", "1"], ["==", "$b", "2"]]']),
+        ('["in", "$rack", "r1"]', ['["in", "$rack", "r1"]']),
+    ],
+)
+def test_an_expression_becomes_conditions(expression: str, conditions: list[str]) -> None:
+    assert conditions_from_json(expression) == conditions
+    assert json.loads(conditions_to_json(conditions)) == json.loads(expression)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from tenureclient.sizes import UnreadableSize, parse_size
 from tenureclient.wire import JsonValue
@@ -51,6 +52,25 @@ def conditions_to_json(conditions: Iterable[str]) -> str:
     if not terms:
         return ""
     return json.dumps(terms[0] if len(terms) == 1 else ["and", *terms])
+
+
+def conditions_from_json(expression: str) -> list[str]:
+    """Return conditions of which all hold if the expression holds; each in its short form if it has one."""
+    whole = _expression(expression)
+    if whole is None:
+        return [expression]
+    terms = whole[1:] if whole[0] == "and" else [whole]
+    return [_short_form(term) for term in terms]
+
+
+def _short_form(term: JsonValue) -> str:
+    match term:
+        case [str(operator), str(name), str(value)] if name.startswith("$"):
+            short = f"{name[1:]}{'=' if operator == '==' else operator}{value}"
+            with suppress(UnreadableCondition):
+                if json.loads(conditions_to_json([short])) == term:
+                    return short
+    return json.dumps(term)
 
 
 def _expression(text: str) -> list[JsonValue] | None:

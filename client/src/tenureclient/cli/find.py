@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta
 
 from osc_lib import exceptions
@@ -14,7 +15,12 @@ from tenureclient.cli.lease_create import DEFAULT_LENGTH
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import DataColumn, MomentColumn, Row, fields, pairs_column, table
 from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
-from tenureclient.cli.reservation_words import with_amount, words_of_reservations
+from tenureclient.cli.reservation_words import (
+    Inexpressible,
+    with_amount,
+    words_of_create,
+    words_of_reservations,
+)
 from tenureclient.cli.zones import name_of_zone
 from tenureclient.moments import (
     DAYS_OF_THE_WEEK,
@@ -65,9 +71,7 @@ class _Find(ReservationCommand):
 
         For people, a lease that could start soon is booked from the moment on at which the command is typed.
         """
-        program = [getattr(self.app, "NAME", "tenure"), *(self.cmd_name or "find").split()]
-        words = [*program[: program.index("find")], "lease", "create", parsed_args.name]
-        words += words_of_reservations(parsed_args)
+        words = [*words_of_create(self), parsed_args.name, *words_of_reservations(parsed_args)]
         is_soon = start <= self.surroundings.now() + _SOON
         if not (is_soon and self.prints_commands_apart(parsed_args)):
             words += ["--start", rfc3339(start)]
@@ -320,8 +324,9 @@ class FindMost(_FindOne):
             _COMMAND: None,
         }
         if found.amount:
-            options = with_amount(parsed_args, found.amount)
-            row[_COMMAND] = self.booking(options, found.start_date, found.end_date, None)
+            with suppress(Inexpressible):
+                options = with_amount(parsed_args, found.amount)
+                row[_COMMAND] = self.booking(options, found.start_date, found.end_date, None)
         return self.fields_of(parsed_args, row)
 
     def _end(self, parsed_args: argparse.Namespace, start: datetime | None) -> datetime:

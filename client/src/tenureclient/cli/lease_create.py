@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from osc_lib import exceptions
 
+from tenureclient.cli.alternatives import Alternatives, Dates
 from tenureclient.cli.command import ReservationShowOne, reading
 from tenureclient.cli.dry_run import add_dry_run_option, dry_run_fields, refuse_wait
 from tenureclient.cli.lease_options import (
@@ -20,8 +21,10 @@ from tenureclient.cli.lease_options import (
     wait_for,
 )
 from tenureclient.cli.render import fields, lease_row
+from tenureclient.cli.report import describe
 from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
 from tenureclient.dry_run import DryRun
+from tenureclient.errors import NotEnoughResources
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
 
 DEFAULT_LENGTH = timedelta(hours=24)
@@ -31,7 +34,7 @@ class CreateLease(ReservationShowOne):
     """Reserve resources for a stretch of time.
 
     Books everything that the options ask for, or nothing. If resources are not free, the answer says how many
-    there are, how many match, and how many of those are free.
+    there are, how many match, and how many of those are free. The commands below it book what is possible.
     """
 
     examples = (
@@ -90,17 +93,24 @@ class CreateLease(ReservationShowOne):
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
         if parsed_args.event:
             self.log.warning("--event has no effect; --notify DATE MESSAGE sends a notification at a moment.")
+        events = read_notify(self, parsed_args, after=start)
         client = self.client()
-        lease = client.leases.create(
-            parsed_args.name,
-            start=start,
-            end=end,
-            before_end=before_end,
-            reservations=reservations,
-            events=read_notify(self, parsed_args, after=start),
-            hold_for=parsed_args.hold,
-            dry_run=parsed_args.dry_run,
-        )
+        try:
+            lease = client.leases.create(
+                parsed_args.name,
+                start=start,
+                end=end,
+                before_end=before_end,
+                reservations=reservations,
+                events=events,
+                hold_for=parsed_args.hold,
+                dry_run=parsed_args.dry_run,
+            )
+        except NotEnoughResources as error:
+            begin = start if isinstance(start, datetime) else self.surroundings.now()
+            dates = Dates(begin, end, before_end, tuple(events))
+            instead = Alternatives(self, parsed_args, reservations, dates).describe(error.alternatives)
+            raise exceptions.CommandError("\n".join([describe(error), *instead])) from error
         if isinstance(lease, DryRun):
             return dry_run_fields(lease, self.surroundings.zone)
         if parsed_args.wait:

@@ -1,21 +1,52 @@
-"""The options of reservations as words of another command line."""
+"""The options of a command line as words of another one."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
+from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.reservation_options import add_reservation_options
+from tenureclient.conditions import conditions_from_json
+from tenureclient.moments import format_duration
 from tenureclient.reservation_request import ReservationRequest
 from tenureclient.reservation_text import format_reservation
+from tenureclient.wire import JsonObject
+
+#: The first word of all our commands in ``openstack``.
+_PREFIX = "reservation"
+
+
+class Inexpressible(ValueError):
+    """The options of the command line cannot say this."""
+
+
+def words_of_create(command: ReservationCommand) -> list[str]:
+    """Return the first words of ``lease create``, in the shell in which this command of ours runs."""
+    shell: str = getattr(command.app, "NAME", "tenure")
+    prefix = [_PREFIX] if (command.cmd_name or "").split()[:1] == [_PREFIX] else []
+    return [shell, *prefix, "lease", "create"]
 
 
 def words_of_reservations(parsed_args: argparse.Namespace) -> list[str]:
     """Return the options and values, as on a command line, that describe the same reservations."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add_reservation_options(parser)
+    return words_of_options(_reservation_actions(), parsed_args)
+
+
+def words_of_other_options(parser: argparse.ArgumentParser, parsed_args: argparse.Namespace) -> list[str]:
+    """Return the options and values of a command, in the order of its help, that describe no reservations."""
+    described = {action.dest for action in _reservation_actions()}
+    actions = [action for group in parser._action_groups for action in group._group_actions]
+    others = [action for action in actions if action.option_strings and action.dest not in described]
+    return words_of_options(others, parsed_args)
+
+
+def words_of_options(actions: Iterable[argparse.Action], parsed_args: argparse.Namespace) -> list[str]:
+    """Return those of the options that do not have their default, with their values."""
     words: list[str] = []
-    for action in parser._actions:
-        given = getattr(parsed_args, action.dest)
+    for action in actions:
+        given = getattr(parsed_args, action.dest, action.default)
         if given == action.default:
             continue
         option = action.option_strings[0]
@@ -23,30 +54,83 @@ def words_of_reservations(parsed_args: argparse.Namespace) -> list[str]:
             words += [option] if given == action.const else []
             continue
         for value in given if isinstance(given, list) else [given]:
-            words += [option, _word(value)]
+            values = map(_word, value) if isinstance(value, list) else [_word(value)]
+            words += [option, *values]
     return words
 
 
-def with_amount(parsed_args: argparse.Namespace, amount: int) -> argparse.Namespace:
-    """Return the options with another amount of their only reservation."""
-    options = argparse.Namespace(**vars(parsed_args))
-    if options.hosts is not None:
-        options.hosts = (amount, amount)
-    for name in ("instances", "volumes", "floating_ips"):
-        if getattr(options, name) is not None or (name == "floating_ips" and options.addresses):
-            setattr(options, name, amount)
-    options.reservation = [_resized(request, amount) for request in options.reservation]
+def _reservation_actions() -> Sequence[argparse.Action]:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_reservation_options(parser)
+    return parser._actions
+
+
+def with_amount(parsed_args: argparse.Namespace, amount: int, position: int = 0) -> argparse.Namespace:
+    """Return the options with another amount of the reservation at this position.
+
+    Raises ``Inexpressible`` if it cannot have this amount.
+    """
+    options, place = _place(parsed_args, position)
+    if isinstance(place, int):
+        request = options.reservation[place]
+        names = {"min", "max", "amount"} & set(request.parameters)
+        if not names and amount != 1:
+            raise Inexpressible
+        options.reservation[place] = _with(request, dict.fromkeys(names, amount))
+    elif place == "server":
+        if amount != 1:
+            raise Inexpressible
+    elif place == "floating_ips" and amount < len(options.addresses):
+        raise Inexpressible
+    else:
+        setattr(options, place, (amount, amount) if place == "hosts" else amount)
     return options
 
 
-def _resized(request: ReservationRequest, amount: int) -> ReservationRequest:
-    names = {"min", "max", "amount"} & set(request.parameters)
-    return ReservationRequest(request.resource_type, {**request.parameters, **dict.fromkeys(names, amount)})
+def with_condition(parsed_args: argparse.Namespace, condition: str, position: int) -> argparse.Namespace:
+    """Return the options with another condition on the resources of the reservation at this position.
+
+    Raises ``Inexpressible`` if no option gives it one.
+    """
+    options, place = _place(parsed_args, position)
+    if isinstance(place, int):
+        options.reservation[place] = _with(options.reservation[place], {"resource_properties": condition})
+    elif place == "hosts" or (place == "instances" and options.flavor is None):
+        options.conditions = conditions_from_json(condition)
+    else:
+        raise Inexpressible
+    return options
+
+
+def _place(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, str | int]:
+    """Return a copy of the options, and the option that gives the reservation at this position its amount.
+
+    A number is the position of a reservation in full words. The order is that of ``read_reservations``.
+    """
+    options = argparse.Namespace(**vars(parsed_args))
+    options.reservation = list(parsed_args.reservation)
+    given = {
+        "hosts": options.hosts is not None,
+        "instances": options.instances is not None,
+        "floating_ips": options.floating_ips is not None or bool(options.addresses),
+        "volumes": options.volumes is not None,
+        "server": options.server is not None or options.server_flavor is not None,
+    }
+    places = [*(name for name, is_given in given.items() if is_given), *range(len(options.reservation))]
+    if not 0 <= position < len(places):
+        raise Inexpressible
+    return options, places[position]
+
+
+def _with(request: ReservationRequest, parameters: JsonObject) -> ReservationRequest:
+    return ReservationRequest(request.resource_type, {**request.parameters, **parameters})
 
 
 def _word(value: object) -> str:
     """Return the value of an option as it is written."""
     match value:
+        case timedelta():
+            return format_duration(value)
         case (int(least), int(most)):
             return str(least) if least == most else f"{least}-{most}"
         case (str(key), str(spec)):
