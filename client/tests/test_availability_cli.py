@@ -259,13 +259,24 @@ def test_the_times_are_sent(server: FakeServer, tenure: Run) -> None:
     assert set(server.requests[-1].body or {}) == {"reservations", "duration"}  # type: ignore[arg-type]
 
 
+def test_times_past_midnight_are_a_night(server: FakeServer, tenure: Run) -> None:
+    arguments = ("find", "--hosts", "1", "--for", "1h", "--between", "22:00-02:00", "--time-zone", "UTC")
+    [first, second, _] = rows(tenure(*arguments, "-f", "json"))
+    body: Any = server.requests[-1].body
+    assert (body["starts_after"], body["starts_before"]) == ("22:00", "02:00")
+    assert (first["start_date"], second["start_date"]) == ("2027-03-01T22:00:00Z", "2027-03-01T23:00:00Z")
+    [saturday] = rows(
+        tenure(*arguments, "--on", "fri", "--earliest", "2027-03-06 01:00 UTC", "--limit", "1", "-f", "json")
+    )
+    assert saturday["start_date"] == "2027-03-06T01:00:00Z"  # the night belongs to Friday
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--on", "someday"],
         ["--between", "9-17"],
         ["--between", "09:00"],
-        ["--between", "22:00-02:00"],
         ["--limit", "0"],
         ["--for", "0s"],
         ["--within", "1d", "--latest", "friday"],

@@ -119,8 +119,10 @@ class Offers:
 
         The lease starts between ``earliest`` (default: the next full minute) and ``latest`` (default: 30
         days later), on one of the ``weekdays`` (some of ``WEEKDAYS``), and at a time of day from
-        ``starts_after`` to ``starts_before``. Days and times are those of ``time_zone``, such as
-        ``Europe/Paris`` (default: UTC). ``limit`` is the largest number of periods, at most 100 (default: 3).
+        ``starts_after`` to ``starts_before``. If the second is the earlier one, the times are those of a
+        night, which belongs to the day on which it begins. Days and times are those of ``time_zone``, such
+        as ``Europe/Paris`` (default: UTC). ``limit`` is the largest number of periods, at most 100 (default:
+        3).
         """
         dates = {"earliest": earliest, "latest": latest}
         clocks = {"starts_after": starts_after, "starts_before": starts_before}

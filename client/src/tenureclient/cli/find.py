@@ -147,8 +147,8 @@ class FindPeriods(_Find, ReservationLister):
             metavar="TIME-TIME",
             type=reading(_times),
             default=(None, None),
-            help="The lease starts at a time of day from the first to the second, such as 09:00-17:00"
-            " (default: any)",
+            help="The lease starts at a time of day from the first to the second, such as 09:00-17:00, or"
+            " 22:00-02:00 for a night (default: any)",
         )
         parser.add_argument(
             "--time-zone",
@@ -362,11 +362,9 @@ def _weekdays(text: str) -> list[str]:
 
 
 def _times(text: str) -> tuple[time, time]:
-    """Read two times of day, such as ``09:00-17:00``. Raises ``ValueError``."""
+    """Read two times of day, such as ``09:00-17:00`` or ``22:00-02:00``. Raises ``ValueError``."""
     try:
         since, before = (datetime.strptime(part.strip(), "%H:%M").time() for part in text.split("-"))
     except ValueError:
         raise ValueError(f"'{text}' is not two times of day; write it like 09:00-17:00.") from None
-    if since > before:
-        raise ValueError(f"'{text}' goes past midnight; search for its two parts.")
     return since, before
