@@ -120,6 +120,33 @@ def test_a_dry_run_books_nothing(server: FakeServer, openstack: Run) -> None:
     assert openstack(*lease, "set", "bio", "--prolong-for", "1h").output == "Updated lease: bio\n"
 
 
+def test_a_refusal_names_commands_that_book(server: FakeServer, openstack: Run) -> None:
+    server.add_host("c1")
+    lease = ("reservation", "lease", "create")
+    assert openstack(*lease, "first", "--hosts", "1", "--start", "+2h", "--for", "1h").code == 0
+    refused = openstack(*lease, "bio", "--hosts", "1", "--for", "3h", "--wait", "-c", "status", "-f", "value")
+    assert (refused.code, refused.output) == (1, "")
+    commands = [line.strip() for line in refused.errors.splitlines() if "lease create" in line]
+    begin, rest = "openstack reservation lease create bio --hosts 1", "--wait -f value -c status"
+    assert commands[:2] == [  # an application that ran before in this process prints them again
+        f"{begin} --start 2027-03-01T12:30:00Z --end 2027-03-01T15:30:00Z {rest}",
+        f"{begin} --end 2027-03-01T11:30:00Z {rest}",
+    ]
+    assert openstack(*commands[0].split()[1:]).output == "ACTIVE\n"
+
+
+def test_a_lease_is_prolonged_as_far_as_it_goes(server: FakeServer, openstack: Run) -> None:
+    server.add_host("c1")
+    lease = ("reservation", "lease")
+    assert openstack(*lease, "create", "bio", "--hosts", "1", "--for", "1h").code == 0
+    assert "nothing limits" in openstack(*lease, "prolong", "bio", "--max").errors
+    assert openstack(*lease, "create", "next", "--hosts", "1", "--start", "+5h", "--for", "1h").code == 0
+    shown = openstack(*lease, "show", "bio", "-f", "value", "-c", "may_end_at")
+    assert shown.output == "2027-03-01T14:30:00Z\n"
+    prolonged = openstack(*lease, "prolong", "bio", "--max")
+    assert prolonged.output == "Prolonged lease: bio, until 2027-03-01 15:30 CET\n"
+
+
 def test_help_has_the_examples_and_the_option(openstack: Run) -> None:
     shown = openstack("reservation", "lease", "create", "--help").output
     assert "    openstack reservation lease create bio-42 --hosts 2 --for 3d" in shown

@@ -30,6 +30,12 @@ class OfLease(ReservationCommand):
         return parser
 
 
+def find_to_show(client: Client, name_or_id: str) -> Lease:
+    """Return a lease as ``Leases.find`` does, with the fields that only a lease alone has."""
+    lease = client.leases.find(name_or_id)
+    return lease if lease.id == name_or_id else client.leases.get(lease.id)
+
+
 def add_wait_options(parser: argparse.ArgumentParser, wanted: str) -> None:
     parser.add_argument("--wait", action="store_true", help=f"Wait {wanted}; the progress goes to stderr")
     add_timeout_option(parser)

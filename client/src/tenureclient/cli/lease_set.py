@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from osc_lib import exceptions
 
@@ -23,10 +23,11 @@ from tenureclient.cli.lease_options import (
 from tenureclient.dry_run import DryRun
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
-from tenureclient.moments import NOW, Moment, parse_length
+from tenureclient.moments import NOW, Moment, format_moment, parse_length
 from tenureclient.reservation_request import OwnEvent
 from tenureclient.reservation_text import parse_reservation_change
 
+_PROLONGABLE = frozenset({"PENDING", "ACTIVE"})
 _ENDED = frozenset({"TERMINATED"})
 
 
@@ -126,28 +127,59 @@ class ProlongLease(OfLease, DryRunCommand):
     examples = (
         ("bio-42 --by 12h", "twelve hours longer"),
         ("'server web-1' --by 30d", "a server for another month"),
+        ("bio-42 --max", "for as long as nobody else needs its resources"),
     )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
+        longer = parser.add_mutually_exclusive_group(required=True)
+        longer.add_argument(
             "--by",
             metavar="DURATION",
             type=reading(parse_length),
-            required=True,
             help="For how much longer, such as 12h or 30d",
+        )
+        longer.add_argument(
+            "--max",
+            action="store_true",
+            help="For as long as the lease can keep its resources while nothing else changes",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        client = self.client()
+        client, zone = self.client(), self.surroundings.zone
         lease = client.leases.find(parsed_args.lease)
-        end = _moved(lease.end_date, parsed_args.by, None)
+        if parsed_args.max:
+            end: datetime | None = _latest_end(client.leases.look_ahead(lease.id), zone)
+        else:
+            end = _moved(lease.end_date, parsed_args.by, None)
         changed = client.leases.update(lease.id, end=end, dry_run=parsed_args.dry_run)
         if isinstance(changed, DryRun):
-            return dry_run_fields(changed, self.surroundings.zone)
-        self.output.write(f"Prolonged lease: {parsed_args.lease}\n")
+            return dry_run_fields(changed, zone)
+        until = f", until {format_moment(changed.end_date, zone)}" if parsed_args.max else ""
+        self.output.write(f"Prolonged lease: {parsed_args.lease}{until}\n")
         return NO_FIELDS
+
+
+def _latest_end(lease: Lease, zone: tzinfo | None) -> datetime:
+    """Return until when a lease can be prolonged; raise ``CommandError`` if it cannot, or without a limit."""
+    if lease.may_end_at is None and lease.status not in _PROLONGABLE:
+        raise exceptions.CommandError(
+            f"--max: lease {lease.name} is {lease.status}; only a lease that is PENDING or ACTIVE can be"
+            " prolonged."
+        )
+    if lease.may_end_at is None:
+        raise exceptions.CommandError(
+            f"--max: nothing limits the end of lease {lease.name}. Say how much longer it shall last with"
+            " --by, such as --by 12h, or give its end with 'lease set --end DATE'."
+        )
+    if lease.may_end_at <= lease.end_date:
+        raise exceptions.CommandError(
+            f"--max: lease {lease.name} cannot keep its resources beyond its end,"
+            f" {format_moment(lease.end_date, zone)}. More may be possible if the plans of other leases move:"
+            " try --by with --dry-run."
+        )
+    return lease.may_end_at
 
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from tenureclient.cli.lease_options import (
     OfLease,
     add_timeout_option,
     add_wait_options,
+    find_to_show,
     wait_deleted,
     wait_for,
 )
@@ -96,12 +97,16 @@ class ListLeases(ReservationLister):
 
 
 class ShowLease(OfLease, ReservationShowOne):
-    """Show a lease with its reservations and events."""
+    """Show a lease with its reservations and events.
+
+    may_end_at is until when it can be prolonged while nothing else changes. It is left out if nothing limits
+    it, if the lease is neither PENDING nor ACTIVE, and if the server does not know API 1.3.
+    """
 
     examples = (("bio-42", "by name"), ("bio-42 -f json -c status -c end_date", "some fields as JSON"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        return fields(lease_row(self.client().leases.find(parsed_args.lease), self.surroundings.zone))
+        return fields(lease_row(find_to_show(self.client(), parsed_args.lease), self.surroundings.zone))
 
 
 class DeleteLease(ReservationCommand):
