@@ -223,3 +223,16 @@ def test_an_older_server_names_none(tenure: Run, monkeypatch: pytest.MonkeyPatch
         refused = tenure("lease", "create", "bio", "--hosts", "2")
         assert "Not enough hosts available" in refused.errors
         assert alternatives(refused) == {}
+
+
+def test_dates_are_in_whole_seconds(server: FakeServer, tenure: Run) -> None:
+    book(server, 4, start=1, hours=1)
+    server.advance(timedelta(microseconds=345678))
+    notified = ("--notify", "+90m", "save")
+    later, *_ = alternatives(
+        tenure("lease", "create", "bio", "--hosts", "1", "--for", "2h", *notified)
+    ).values()
+    assert later == (
+        "tenure lease create bio --hosts 1 --start 2027-03-01T11:30:00Z --end 2027-03-01T13:30:00Z"
+        " --notify 2027-03-01T13:00:00Z save"
+    )

@@ -117,7 +117,7 @@ class Alternatives:
         options.end, options.length, options.end_date = rfc3339(alternative.end_date), None, None
         if dates.before_end is not None:
             before_end = dates.before_end + (alternative.end_date - dates.end)
-            has_room = before_end >= alternative.start_date
+            has_room = before_end > alternative.start_date
             options.before_end, options.before_end_date = rfc3339(before_end) if has_room else None, None
         later = alternative.start_date - dates.start if alternative.change == "start" else timedelta()
         moved = [min(event.time + later, alternative.end_date) for event in dates.events]

@@ -107,8 +107,7 @@ class CreateLease(ReservationShowOne):
                 dry_run=parsed_args.dry_run,
             )
         except NotEnoughResources as error:
-            begin = start if isinstance(start, datetime) else self.surroundings.now()
-            dates = Dates(begin, end, before_end, tuple(events))
+            dates = Dates(self._begin(start), end, before_end, tuple(events))
             instead = Alternatives(self, parsed_args, reservations, dates).describe(error.alternatives)
             raise exceptions.CommandError("\n".join([describe(error), *instead])) from error
         if isinstance(lease, DryRun):
@@ -122,11 +121,14 @@ class CreateLease(ReservationShowOne):
         if end is not None:
             return end
         length: timedelta = parsed_args.length or DEFAULT_LENGTH
-        now = self.surroundings.now().replace(microsecond=0)
         try:
-            return (start if isinstance(start, datetime) else now) + length
+            return self._begin(start) + length
         except OverflowError:
             raise exceptions.CommandError("--for: the end is too far away.") from None
+
+    def _begin(self, start: Moment) -> datetime:
+        """Return the start as a date; the present one is in whole seconds, as the server's."""
+        return start if isinstance(start, datetime) else self.surroundings.now().replace(microsecond=0)
 
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:
