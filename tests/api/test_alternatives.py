@@ -110,3 +110,19 @@ def test_a_dry_run_names_alternatives_and_older_versions_do_not(api: Api):
     assert api.post("/v1/leases?dry_run=true", body).json["details"]["alternatives"] == refusal(api, body)
     for version in ("1.1", "1.2"):
         assert "alternatives" not in api.using(version=version).post("/v1/leases", body).json["details"]
+
+
+def test_a_refusal_of_instances_of_a_flavor_names_alternatives(api: Api):
+    flavor = {"resource_type": "flavor:instance", "flavor_id": "4", "amount": 500}
+    found = refusal(api, api.lease_body(reservations=[flavor]))
+    assert [alternative["change"] for alternative in found] == ["amount"]
+
+
+def test_a_cloud_without_hosts_refuses_and_finds_nothing(tmp_path: Path):
+    with open_api(tmp_path, hosts=0) as opened:
+        api = opened.using(version="1.3")
+        assert refusal(api, api.lease_body()) == []
+        search = {"reservations": [HOSTS], "duration": 60}
+        assert api.post("/v1/offers", search).json == {"offers": [], "is_complete": True}
+        assert api.post("/v1/offers/longest", {"reservations": [HOSTS]}).status_code == 409
+        assert api.get("/v1/availability?resource_type=physical:host").json["groups"][0]["total"] == 0

@@ -88,6 +88,8 @@ def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Pat
             answer = api.call(method, url, body)
             assert answer.status_code not in {400, 405, 500}, f"{method} {path}: {answer.text}"
             api.world.leases.delete(ADMIN, lease.id)
+        refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, "min": 9, "max": 9}]))
+        assert refused.status_code == 409  # which asks for alternatives
     assert asked == OPERATIONS
 
 

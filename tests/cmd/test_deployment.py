@@ -378,6 +378,11 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "minutes_before_end_lease": (Row("7", of_rules("notice_before_end"), 7 * MINUTE),),
         "max_attempts": (Row("3", of_rules("max_attempts"), 3),),
         "planning_time": (Row("7", of_rules("planning_time"), 7 * SECOND),),
+        "exact_time_ms": (
+            Row("2000", of_rules("exact_time"), 2 * SECOND),
+            Row("0", of_rules("exact_time"), 0 * SECOND),
+        ),
+        "search_time_ms": (Row("2000", of_rules("search_time"), 2 * SECOND),),
         "start_patience": (Row("7", of_rules("start_patience"), 7 * MINUTE),),
         "start_patience_percent": (Row("7", of_rules("start_share"), 0.07),),
         "before_end_patience": (Row("7", of_rules("before_end_patience"), 7 * MINUTE),),

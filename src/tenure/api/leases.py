@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -23,6 +24,8 @@ from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
 from tenure.domain.rehearsal import Rehearsal
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, Page
+
+LOG = logging.getLogger(__name__)
 
 #: The prefix of the fields of a reservation in the body of a lease.
 _OF_RESERVATION = re.compile(r"^reservations\[\d+\]\.?")
@@ -189,10 +192,13 @@ def _alternatives(request: Request, wanted: LeaseRequest) -> Iterator[None]:
     except NotEnoughResources as error:
         if request.version >= Version.V1_3:
             error.additions["proven"] = error.is_proven
-            with suppress(TenureError):  # the refusal is the answer, with alternatives or without
+            try:
                 found = request.manager.offers.alternatives(request.actor, wanted, error.shortfall.reservation)
-                if found:
-                    error.additions["alternatives"] = [AlternativeDocument.show(each) for each in found]
+            except TenureError as failure:  # the refusal is the answer, with alternatives or without
+                LOG.info("no alternatives were sought: %s", failure)
+                found = ()
+            if found:
+                error.additions["alternatives"] = [AlternativeDocument.show(each) for each in found]
         raise
 
 

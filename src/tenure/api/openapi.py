@@ -19,6 +19,7 @@ from tenure.api.errors import VersionNotSupported
 from tenure.api.links import Links
 from tenure.api.operations import Operation, longest_part
 from tenure.api.schemas import answers
+from tenure.api.schemas.availability import ErrorOf13
 from tenure.api.schemas.bounds import ANYTHING, anything, bounded
 from tenure.api.versions import HEADER, LATEST, OLDEST, SERVICE_TYPE, Version
 
@@ -79,7 +80,8 @@ References = Callable[[type[BaseModel], Mode], Document]
 
 
 def _schemas(served: Iterable[Operation], version: Version) -> tuple[References, Document]:
-    wanted: list[tuple[type[BaseModel], Mode]] = [(model, "serialization") for model in _ERRORS]
+    errors: tuple[type[BaseModel], ...] = _ERRORS if version < Version.V1_3 else (*_ERRORS, ErrorOf13)
+    wanted: list[tuple[type[BaseModel], Mode]] = [(model, "serialization") for model in errors]
     for operation in served:
         wanted += [(operation.body(version), "validation")] if operation.body else []
         wanted += [
@@ -226,7 +228,7 @@ def _refusal(operation: Operation, status: int, references: References, version:
     if version is OLDEST:
         schemas += [schema(answers.ErrorOfRoute), schema(answers.ErrorOfFramework)]
     else:
-        schemas += [schema(answers.ErrorDocument)]
+        schemas += [schema(ErrorOf13 if version >= Version.V1_3 else answers.ErrorDocument)]
     if status == 400:
         schemas += [schema(answers.ErrorWithoutVersion)]
     if status == 401 and version is OLDEST:

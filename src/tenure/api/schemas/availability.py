@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tenure.api.schemas.answers import Answer, From, Region, Rfc3339Text, Written
+from tenure.api.schemas.answers import Answer, ErrorDocument, From, Region, Rfc3339Text, Written
 from tenure.api.schemas.moments import Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.queries import DEFAULT_LIMIT, Limit, Query
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, PRINTABLE, ExternalId, RegionName
@@ -232,6 +232,21 @@ class AlternativeDocument(Answer):
     reservation: int | None
     amount: int | None
     resource_properties: str | None
+
+
+class RefusalDetails(BaseModel):
+    """The reasons of an error as data; ``proven`` and ``alternatives`` are those of a lack of resources."""
+
+    model_config = ConfigDict(extra="allow")
+
+    proven: bool = False
+    alternatives: list[AlternativeDocument] = Field(default_factory=list, max_length=3)
+
+
+class ErrorOf13(ErrorDocument):
+    """An error from 1.3 on. ``field`` names the wrong field, if there is a single one."""
+
+    details: RefusalDetails = Field(default_factory=RefusalDetails)  # type: ignore[assignment]  # it is only described
 
 
 class LongestDocument(Answer):

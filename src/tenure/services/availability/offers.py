@@ -182,7 +182,8 @@ class OfferService:
     def _another_kind(self, actor: Actor, view: View, trial: Trial, case: _Refused) -> Alternative | None:
         """Return the request for resources of the most frequent other kind that fits."""
         place, reservation = case.lacking, case.wanted.reservations[case.lacking]
-        if not reservation.parameters.get("resource_properties"):
+        asked = self._types[reservation.resource_type].request_model(strict=True).model_fields
+        if "resource_properties" not in asked or not reservation.parameters.get("resource_properties"):
             return None
         names = self._public_names(actor, case.wanted.demands[place].inventory)
         anything = self._with_condition(reservation, "", place)
@@ -326,6 +327,6 @@ def _possible_ends(
     """Return when a lease would have to end before an allocation begins on a resource that could serve it, in order."""
     chosen = np.any([condition.chosen for condition in conditions], axis=0)
     begins = [timeline.uses.starts[mask[timeline.uses.rows]] for timeline, mask in view.parts(chosen)]
-    ends = np.unique(np.concatenate(begins)) - ticks_of(cleaning)
+    ends = np.unique(np.concatenate((np.zeros(0, dtype=np.int64), *begins))) - ticks_of(cleaning)
     ends = np.unique(ends // SECOND * SECOND)
     return [moment(end) for end in ends[(ends >= ticks(first)) & (ends < ticks(last))]]

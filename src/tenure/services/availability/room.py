@@ -76,7 +76,7 @@ def units(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, pla
 
     Without ``planned``, as if there were no plans.
     """
-    rows, counts = [], []
+    rows, counts = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
     for timeline, mask in view.parts(chosen):
         if demand.exclusive:
             gaps = timeline.gaps if planned else timeline.fixed_gaps
