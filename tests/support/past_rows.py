@@ -44,7 +44,7 @@ HOST = "physical:host"
 NAMES = {str(number): f"sim-host-{number:03d}" for number in range(1, 9)}
 
 #: Since which revision there is a table that the first schema lacks.
-TABLES = {"resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011"}
+TABLES = {"resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011", "ledger_feed": "0013"}
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,7 @@ _ROWS = (
     Row("resource_traits", {"resource_id": 4, "trait": "HW_CPU_X86_AVX2"}),
     Row("projects", {"id": "demo-project", "version": 5}),
     Row("surplus_trusts", {"id": "fedcba9876543210fedcba9876543210", "created_at": at("09:00")}),
+    Row("ledger_feed", {"id": 1, "at": at("09:00"), "changed": json.dumps({"resources": [1, 2]})}),
 )  # fmt: skip
 
 
