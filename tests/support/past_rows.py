@@ -79,7 +79,9 @@ def insert_rows(connection: Connection, revision: str) -> None:
 
 def _columns(connection: Connection, table: str) -> dict[str, object]:
     """Return a sample for each column of a table, but for a number that the database counts itself."""
-    counted = {("resources", "id"), ("allocations", "id"), ("history", "id"), ("outbox", "id"), ("properties", "id")}
+    counted = {
+        (counting, "id") for counting in ("resources", "allocations", "history", "outbox", "properties", "ledger_feed")
+    }
     samples: Mapping[type, object] = {str: "sample", datetime: at("07:00")}
     return {
         column["name"]: samples.get(column["type"].python_type, 1)
@@ -319,7 +321,7 @@ _ROWS = (
     Row("resource_traits", {"resource_id": 4, "trait": "HW_CPU_X86_AVX2"}),
     Row("projects", {"id": "demo-project", "version": 5}),
     Row("surplus_trusts", {"id": "fedcba9876543210fedcba9876543210", "created_at": at("09:00")}),
-    Row("ledger_feed", {"id": 1, "at": at("09:00"), "changed": json.dumps({"resources": [1, 2]})}),
+    Row("ledger_feed", {"at": at("09:00"), "changed": json.dumps({"resources": [1, 2]})}),
 )  # fmt: skip
 
 
