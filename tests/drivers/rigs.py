@@ -57,7 +57,7 @@ class FakeRig:
     resource_type = HOST
     owner = OWNER
     neighbour = NEIGHBOUR
-    patience = timedelta(seconds=5)
+    patience = timedelta(seconds=30)
     pause = timedelta(0)
 
     def __init__(self, cloud: FakeOpenStack, transport: str = HTTP) -> None:
