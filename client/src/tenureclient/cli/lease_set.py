@@ -127,7 +127,7 @@ class ProlongLease(OfLease, DryRunCommand):
     examples = (
         ("bio-42 --by 12h", "twelve hours longer"),
         ("'server web-1' --by 30d", "a server for another month"),
-        ("bio-42 --max", "for as long as nobody else needs its resources"),
+        ("bio-42 --max", "until the next reservation of its resources"),
     )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
