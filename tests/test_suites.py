@@ -183,6 +183,26 @@ def test_the_last_lines_name_skipped_tests_and_the_sum(capsys: pytest.CaptureFix
     ]
 
 
+def test_the_summary_names_each_failed_test_with_its_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    source = """
+import pytest
+
+@pytest.fixture
+def broken(): raise OSError("no disk")
+
+def test_adds(): assert 1 + 1 == 3, "one line\\nand another"
+def test_uses(broken): pass
+"""
+    summarise({"it": run(suite_of(tmp_path, source))}, [], complete=False)
+    printed = capsys.readouterr().out
+    assert printed.partition("FAILED\n")[2].splitlines()[:4] == [
+        "  test_it.test_adds",
+        "      AssertionError: one line",
+        "  test_it.test_uses",
+        '      failed on setup with "OSError: no disk"',
+    ]
+
+
 def test_every_test_file_belongs_to_a_suite():
     covered = {
         path

@@ -52,6 +52,9 @@ NICENESS = 10
 
 NO_TESTS_COLLECTED = 5
 
+#: How much of an error the summary shows: what comes before it may be cut off where it is read.
+ERROR_LENGTH = 300
+
 #: Before the names of suites that are left out.
 BUT = "--but"
 
@@ -90,6 +93,8 @@ class Result:
     seconds: float = 0.0
     #: The reasons for leaving tests out, and how many each concerns.
     left_out: Counter[str] = field(default_factory=Counter)
+    #: The failed tests, each with the first line of its error.
+    errors: dict[str, str] = field(default_factory=dict)
     #: The tests that failed and passed when they were run once more.
     passed_again: list[str] = field(default_factory=list)
 
@@ -185,7 +190,8 @@ def run_suite(suite: Suite, environ: Mapping[str, str], reports: Path = REPORTS)
         if again.passed + again.failed == result.failed:
             result.passed += again.passed
             result.failed = again.failed
-            result.passed_again = sorted(failures(report) - failures(second))
+            result.errors = again.errors
+            result.passed_again = sorted(failures(report).keys() - failures(second).keys())
         result.seconds += again.seconds
     return result
 
@@ -224,7 +230,8 @@ def _run_with_deadline(command: Sequence[str], folder: Path, environ: Mapping[st
 
 def read_report(report: Path) -> Result:
     """Count what a JUnit report tells. A test that fails and whose fixture fails as well counts once."""
-    result = Result(failed=len(failures(report)))
+    failed = failures(report)
+    result = Result(failed=len(failed), errors=failed)
     tree = ElementTree.parse(report)
     for case in tree.iter("testcase"):
         skipped = case.find("skipped")
@@ -240,12 +247,13 @@ def read_report(report: Path) -> Result:
     return result
 
 
-def failures(report: Path) -> set[str]:
-    """Return the tests that failed by a JUnit report."""
+def failures(report: Path) -> dict[str, str]:
+    """Return the tests that failed by a JUnit report, each with the first line of its error."""
     return {
-        f"{case.get('classname')}.{case.get('name')}"
+        f"{case.get('classname')}.{case.get('name')}": next(iter((problem.get("message") or "").splitlines()), "")
         for case in ElementTree.parse(report).iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
+        for problem in case
+        if problem.tag in {"failure", "error"}
     }
 
 
@@ -355,17 +363,22 @@ def add_up(results: Iterable[Result]) -> Result:
         total.failed += result.failed
         total.seconds += result.seconds
         total.left_out += result.left_out
+        total.errors |= result.errors
         total.passed_again += result.passed_again
     return total
 
 
 def summarise(results: Mapping[str, Result], notes: Sequence[str], *, complete: bool) -> int:
-    """Print a table of what was run, what was run again and what was left out, then the sum; return the exit code."""
+    """Print a table of what was run, what failed, what was run again and what was left out, then the sum; return the exit code."""
     total = add_up(results.values())
     print(f"\n{'suite':<14}{'passed':>8}{'failed':>8}{'skipped':>9}{'minutes':>9}")
     for name, result in results.items():
         print(_row(name, result))
     print(_row("all", total))
+    if total.errors:
+        print("\nFAILED")
+        for name, error in sorted(total.errors.items()):
+            print(f"  {name}\n      {error[:ERROR_LENGTH]}")
     if total.passed_again:
         print("\nFAILED, AND PASSED WHEN RUN AGAIN")
         for name in total.passed_again:
