@@ -296,7 +296,6 @@ def test_refusal_cost_does_not_grow_with_plans(world: World):
     assert costs[1] == costs[0]
 
 
-@pytest.mark.xfail(strict=True, reason="the counts say that there is room, so the search is repeated until it gives up")
 def test_a_plan_that_ends_while_a_request_is_carried_out_still_refuses_it(tmp_path: Path):
     """The counts of a refusal are made later than the search: by then the plan that was in the way is over."""
     with open_world(tmp_path, hosts=1) as world:

@@ -369,7 +369,10 @@ def add_up(results: Iterable[Result]) -> Result:
 
 
 def summarise(results: Mapping[str, Result], notes: Sequence[str], *, complete: bool) -> int:
-    """Print a table of what was run, what failed, what was run again and what was left out, then the sum; return the exit code."""
+    """Print the figures of each suite, what failed, was run again or was left out, then the sum.
+
+    Returns the exit code.
+    """
     total = add_up(results.values())
     print(f"\n{'suite':<14}{'passed':>8}{'failed':>8}{'skipped':>9}{'minutes':>9}")
     for name, result in results.items():

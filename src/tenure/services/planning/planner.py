@@ -913,10 +913,12 @@ class Planner:
         requested: int | None,
         kept: int | None,
     ) -> Shortfall:
+        stages: tuple[Stage, ...] = ()
         if self._can_count and not without:
             assert self._counts is not None
             stages, _ = self._counts.stages(demand, period)
-        else:
+        # Of enough room only the transaction itself can tell: the counts are of a later time, by a later clock.
+        if not stages or stages[-1].count >= demand.minimum:
             stages = self._tx.allocations.stages(demand, period, now=self._now, ignoring=None, without=without)
         return Shortfall(
             resource_type=demand.resource_type or demand.inventory,
