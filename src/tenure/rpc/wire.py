@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from types import GenericAlias, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -38,6 +38,8 @@ def _new_converter() -> Converter:
     converter.register_structure_hook(Capacity, lambda value, _kind: Capacity(value))
     converter.register_unstructure_hook(timedelta, lambda value: value.total_seconds())
     converter.register_structure_hook(timedelta, lambda value, _kind: timedelta(seconds=value))
+    converter.register_unstructure_hook(time, time.isoformat)
+    converter.register_structure_hook(time, lambda value, _kind: time.fromisoformat(value))
     converter.register_structure_hook_func(lambda kind: kind is object, lambda value, _kind: value)  # a JSON value
     converter.register_structure_hook_func(_is_requested_date, _decode_requested_date)
     converter.register_unstructure_hook_func(_is_requested_date, lambda value: converter.unstructure(value))
