@@ -14,6 +14,7 @@ from bench.measure import Series, percentile
 from bench.operations import ADMIN, GPU, HOUR, LARGE, RACK_1, Site, Wanted, member, open_site, refused, times_of
 from bench.scale import described
 from tenure.domain.availability import AvailabilityQuery, Grouping, OfferQuery
+from tenure.domain.request import Window
 from tenure.services.availability.index import AvailabilityIndex
 from tests.support.databases import DatabaseServers
 
@@ -67,7 +68,7 @@ def _first(wanted: Wanted, length: timedelta) -> Callable[[Site, random.Random],
     def act(site: Site, rng: random.Random) -> object:
         earliest = site.times.now + timedelta(days=rng.randrange(1, 60))
         request = wanted.lease(earliest, earliest + length)
-        query = OfferQuery(request.reservations, length, earliest, earliest + YEAR)
+        query = OfferQuery(request.reservations, Window(length, earliest, earliest + YEAR))
         return site.service.manager.offers.first(member(0), query)
 
     return act

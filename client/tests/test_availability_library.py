@@ -19,6 +19,7 @@ from tenureclient import (
     NotEnoughResources,
     ReservationChange,
     ReservationRequest,
+    StartWindow,
 )
 from tenureclient.testing import FakeServer
 
@@ -103,23 +104,53 @@ def test_the_first_periods_are_found(server: FakeServer) -> None:
     add_hosts(server)
     client = server.client()
     book(client, start=0 * HOUR, length=2 * HOUR, wanted=TWO)
-    found = client.offers.first([TWO], duration=3 * HOUR, earliest=NOW, limit=2)
+    found = client.offers.first([TWO], StartWindow(duration=3 * HOUR, earliest=NOW), limit=2)
     assert found.is_complete
     assert [offer.start_date for offer in found.offers] == [BEGINNING + 2 * HOUR, BEGINNING + 5 * HOUR]
     assert (found.offers[0].end_date, found.offers[0].left_over) == (BEGINNING + 5 * HOUR, (1,))
     wednesday = client.offers.first(
         [ONE],
-        duration=HOUR,
-        earliest=BEGINNING,
-        latest=BEGINNING + 7 * DAY,
-        weekdays=["wed"],
-        starts_after=time(9),
-        starts_before=time(17),
-        time_zone="Europe/Berlin",
+        StartWindow(
+            duration=HOUR,
+            earliest=BEGINNING,
+            latest=BEGINNING + 7 * DAY,
+            weekdays=["wed"],
+            starts_after=time(9),
+            starts_before=time(17),
+            time_zone="Europe/Berlin",
+        ),
         limit=1,
     )
     assert wednesday.offers[0].start_date == datetime(2027, 3, 3, 8, tzinfo=UTC)
-    assert client.offers.first([ReservationRequest.hosts(9)], duration=HOUR).offers == ()
+    assert client.offers.first([ReservationRequest.hosts(9)], StartWindow(duration=HOUR)).offers == ()
+
+
+def test_a_lease_gets_the_first_period_of_a_window(server: FakeServer) -> None:
+    add_hosts(server)
+    client = server.client()
+    book(client, start=0 * HOUR, length=2 * HOUR, wanted=TWO)
+    window = StartWindow(duration=3 * HOUR, earliest=NOW)
+    lease = client.leases.create("bio", window=window, reservations=[TWO])
+    assert (lease.start_date, lease.end_date) == (BEGINNING + 2 * HOUR, BEGINNING + 5 * HOUR)
+    assert lease.choice is None
+
+
+def test_a_lease_gets_the_first_choice_that_fits(server: FakeServer) -> None:
+    add_hosts(server)
+    client = server.client()
+    book(client, start=0 * HOUR, length=2 * HOUR, wanted=TWO)
+    choices = [[TWO], [ONE]]
+    lease = client.leases.create("bio", start=NOW, end=BEGINNING + HOUR, any_of=choices)
+    assert lease.choice == 1
+    assert lease.reservations[0].parameters["min"] == 1
+    dry_run = client.leases.create("bio", window=StartWindow(duration=HOUR), any_of=choices, dry_run=True)
+    assert dry_run.lease.choice == 0
+
+
+@pytest.mark.parametrize("dates", [{}, {"start": NOW}, {"window": StartWindow(duration=HOUR), "start": NOW}])
+def test_a_lease_has_both_dates_or_a_window(server: FakeServer, dates: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a window in place of both"):
+        server.client().leases.create("bio", reservations=[ONE], **dates)
 
 
 def test_the_longest_and_the_largest_lease_are_found(server: FakeServer) -> None:
@@ -208,7 +239,9 @@ def test_an_older_server_has_no_availability(versions: tuple[str, ...]) -> None:
         with pytest.raises(NeedsNewerServer, match=r"availability over time came with API 1\.3"):
             client.availability.show()
         with pytest.raises(NeedsNewerServer, match=r"searching for periods .* came with API 1\.3"):
-            client.offers.first([ONE], duration=HOUR)
+            client.offers.first([ONE], StartWindow(duration=HOUR))
+        with pytest.raises(NeedsNewerServer, match=r"a lease with an open start.* came with API 1\.3"):
+            client.leases.create("bio", window=StartWindow(duration=HOUR), reservations=[ONE])
         assert list(client.leases.list()) == []
 
 

@@ -399,7 +399,7 @@ def test_a_server_is_reserved_or_room_for_one_that_is_named_later(stocked: FakeS
     [
         (("--at-end", "stop"), "--at-end: say which server"),
         (("--in-place", "--server-flavor", "3"), "--in-place: only a server that is there"),
-        (("--server", "1", "--server-flavor", "3"), "not allowed with"),
+        (("--server", "1", "--server-flavor", "3"), "--server-flavor: a server that exists has a flavor"),
         (("--server", "1", "--before-end-action", "notify"), "--before-end-action"),
     ],
 )

@@ -39,6 +39,7 @@ from tenure.services.availability.feed import FeedService
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.availability.offers import OfferService
+from tenure.services.availability.periods import PeriodSearch
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.availability.trials import Trials
 from tenure.services.context import Authorize, Rules
@@ -48,6 +49,7 @@ from tenure.services.events.service import EventService
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.default_leases import DefaultLeaseBook
+from tenure.services.leases.flexible import FlexibleBooker
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
@@ -256,6 +258,9 @@ def build(parts: Parts) -> Service:
             parts.db, parts.types, solver, parts.rules.exact_time, parts.rules.preemption_notice
         )
     booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements)
+    trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules.planning_time, parts.rules.search_time)
+    periods = PeriodSearch(parts.clock, parts.rules, index, trials)
+    flexible = FlexibleBooker(trials, periods)
     manager = Manager(
         leases=LeaseService(
             parts.db,
@@ -267,6 +272,7 @@ def build(parts: Parts) -> Service:
             access,
             intake,
             booker,
+            flexible,
             LookAhead(index, parts.rules),
             enforcement,
         ),
@@ -280,6 +286,7 @@ def build(parts: Parts) -> Service:
             access,
             intake,
             booker,
+            flexible,
             enforcement,
         ),
         resources=ResourceService(
@@ -300,8 +307,8 @@ def build(parts: Parts) -> Service:
             parts.authorize,
             parts.rules,
             index,
-            intake,
-            Trials(booker, enforcement, parts.rules.planning_time, parts.rules.search_time),
+            trials,
+            periods,
         ),
         health=lambda: _health(parts, engine, events, outbox),
     )

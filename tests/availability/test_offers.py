@@ -13,7 +13,7 @@ import pytest
 from tenure.domain.availability import OfferQuery
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import Lease
-from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.domain.request import LeaseRequest, ReservationRequest, Window
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support.world import ADMIN, OWNER, World, address_reservation, instance_reservation, open_world, reservation
 
@@ -100,7 +100,7 @@ def check_first(history: History) -> int:
     length = history.dice.randint(1, 4) * HOUR
     earliest = history.now + history.dice.randint(0, 3) * HOUR
     latest = history.now + HORIZON * HOUR
-    found = world.service.manager.offers.first(OWNER, OfferQuery(wanted, length, earliest, latest, limit=2))
+    found = world.service.manager.offers.first(OWNER, OfferQuery(wanted, Window(length, earliest, latest), limit=2))
     assert found.is_complete
     starts = [earliest + place * HOUR / 2 for place in range(2 * HORIZON)]
     begin = earliest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from datetime import time, timedelta
+from typing import Any, get_args
 
 import pytest
 
@@ -23,12 +23,15 @@ from tenure.domain.errors import (
 )
 from tenure.domain.request import (
     BookingQuery,
+    FlexibleRequest,
     LeaseChange,
     LeaseQuery,
     LeaseRequest,
     Moment,
     ReservationChange,
     ResourceQuery,
+    StartTimes,
+    Window,
 )
 from tenure.domain.shortfall import Shortfall, Stage
 from tenure.rpc.client import ManagerFailed
@@ -68,7 +71,9 @@ QUERIES = {
     "ResourceQuery": ResourceQuery(HOST, 3),
     "BookingQuery": BookingQuery(HOST, 9),
     "AvailabilityQuery": AvailabilityQuery(HOST),
-    "OfferQuery": OfferQuery((reservation(1, 1),), HOUR),
+    "OfferQuery": OfferQuery(
+        (reservation(1, 1),), Window(HOUR, times=StartTimes((0, 4), time(9), time(17, 30), "Europe/Paris"))
+    ),
     "LeaseRequest": LeaseRequest(
         "far", NOW + timedelta(hours=9), NOW + timedelta(hours=12), None, (reservation(1, 2),)
     ),
@@ -96,7 +101,8 @@ def read(manager: Manager, operation: str, lease_id: str, host_id: str) -> objec
     given = {name: arguments[name] for name in wanted if name in arguments}
     for name in ("query", "request", "change"):
         if name in wanted:
-            given[name] = QUERIES[declared.hints[name].__name__]
+            kinds = get_args(declared.hints[name]) or (declared.hints[name],)
+            given[name] = QUERIES[kinds[0].__name__]
     if "reservation_id" in wanted:
         given["reservation_id"] = manager.leases.get(OWNER, lease_id).reservations[0].id
     return declared.bound_to(manager)(**given)
@@ -140,6 +146,9 @@ def test_remote_writes_take_effect(line: Line):
     line.there.leases.delete(OWNER, held.id)
     with pytest.raises(NotFound):
         line.here.leases.get(OWNER, lease.id)
+    choices = ((reservation(9, 9),), (reservation(1, 1),))
+    open_start = FlexibleRequest("open", choices, Window(HOUR, Moment.NOW, now + 9 * HOUR), is_listed=True)
+    assert line.there.leases.create(OWNER, open_start).choice == 1
     line.world.cloud.world.ensure_hosts(5)
     name = max(line.world.cloud.discover(HOST), key=lambda host: int(host.external_id)).name
     host = line.there.resources.register(ADMIN, HOST, name, {"ssd": "yes"})
@@ -174,7 +183,8 @@ def example_of(kind: type[TenureError]) -> TenureError:
         LeaseBusy: lambda: LeaseBusy("STARTING"),
         MissingParameter: lambda: MissingParameter("min", "max"),
         NotEnoughResources: lambda: NotEnoughResources(
-            Shortfall(HOST, "hosts", 3, (Stage("reservable", 4), Stage("free", 1)), 1, ("x",), 2), field="min"
+            Shortfall(HOST, "hosts", 3, (Stage("reservable", 4), Stage("free", 1)), 1, ("x",), 2, "", NOW, False, 1),
+            field="min",
         ),
         errors.OutOfLease: errors.OutOfLease,
         errors.OverQuota: lambda: errors.OverQuota("instances", limit=4, used=3, requested=2),

@@ -53,7 +53,7 @@ from tenureclient.models import (
     ResourceChange,
 )
 from tenureclient.moments import NOW
-from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer
+from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.volumepools import LeaseVolumePool, VolumePool
 from tenureclient.wire import Version
@@ -110,6 +110,7 @@ __all__ = [
     "ServerError",
     "Shortfall",
     "Stage",
+    "StartWindow",
     "TenureError",
     "Unauthorized",
     "UnexpectedAnswer",

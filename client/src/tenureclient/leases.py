@@ -15,6 +15,7 @@ from tenureclient.lease_filter import SORT_KEYS, LeaseFilter, sort_value
 from tenureclient.lease_watch import LeaseWatch, WaitProgress
 from tenureclient.models import HistoryEntry, Lease, LeaseHost
 from tenureclient.moments import Moment
+from tenureclient.offers import StartWindow
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.transport import Answer, Body, Transport, parsed
 from tenureclient.volumepools import LeaseVolumePool
@@ -25,6 +26,7 @@ SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 
 _EVENTS_FEATURE = "notifications at moments of your choice"
 _HOLD_FEATURE = "holding a lease until it is confirmed"
+_FLEXIBLE_FEATURE = "a lease with an open start, or with choices"
 _DRY_RUN_FEATURE = "a dry run of a request for a lease"
 _LOOK_AHEAD_FEATURE = "the latest possible end of a lease"
 _PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
@@ -50,9 +52,11 @@ class Leases:
         self,
         name: str,
         *,
-        start: Moment,
-        end: datetime,
+        start: Moment | None = None,
+        end: datetime | None = None,
+        window: StartWindow | None = None,
         reservations: Iterable[ReservationRequest] = (),
+        any_of: Iterable[Iterable[ReservationRequest]] = (),
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
@@ -63,9 +67,11 @@ class Leases:
         self,
         name: str,
         *,
-        start: Moment,
-        end: datetime,
+        start: Moment | None = None,
+        end: datetime | None = None,
+        window: StartWindow | None = None,
         reservations: Iterable[ReservationRequest] = (),
+        any_of: Iterable[Iterable[ReservationRequest]] = (),
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
@@ -75,31 +81,42 @@ class Leases:
         self,
         name: str,
         *,
-        start: Moment,
-        end: datetime,
+        start: Moment | None = None,
+        end: datetime | None = None,
+        window: StartWindow | None = None,
         reservations: Iterable[ReservationRequest] = (),
+        any_of: Iterable[Iterable[ReservationRequest]] = (),
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
         dry_run: bool = False,
     ) -> Lease | DryRun:
-        """Book all the reservations, or none.
+        """Book all the reservations, or none, from ``start`` to ``end``, or in the first period of a window.
 
-        ``events`` are the moments at which a notification is sent. With ``hold_for`` (whole seconds) the
-        booking lasts that long only, unless ``confirm`` is called. Both need API 1.2, and so does a
-        reservation with a region, a zone or extra specs. ``dry_run`` books nothing, and needs API 1.3. Raises
-        ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why, and its ``alternatives``
-        what is possible instead, if the server knows API 1.3.
+        With ``any_of`` in place of ``reservations``, the first of these choices that fits is booked; the
+        ``choice`` of the lease says which. ``events`` are the moments at which a notification is sent. With
+        ``hold_for`` (whole seconds) the booking lasts that long only, unless ``confirm`` is called. Both need
+        API 1.2, and so does a reservation with a region, a zone or extra specs; a window and choices need API
+        1.3. ``dry_run`` books nothing, and needs API 1.3.
+
+        Raises ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why, and its
+        ``alternatives`` what is possible instead, if the server knows API 1.3. Raises ``ValueError`` unless
+        there are both dates or a window.
         """
         requests, own = tuple(reservations), tuple(events)
+        choices = tuple(tuple(choice) for choice in any_of)
+        dates = {"start_date": start, "end_date": end}
+        if any((moment is None) is (window is None) for moment in dates.values()):
+            raise ValueError("A lease needs a start and an end, or a window in place of both.")
 
         def body(version: Version) -> JsonObject:
-            document: dict[str, JsonValue] = {
-                "name": name,
-                "start_date": moment_to_wire(start, version),
-                "end_date": moment_to_wire(end, version),
-                "reservations": [request.to_wire(version) for request in requests],
-            }
+            document: dict[str, JsonValue] = {"name": name, "reservations": _wired(requests, version)}
+            if window is not None:
+                document |= window.to_wire()
+            document |= {key: moment_to_wire(moment, version) for key, moment in dates.items() if moment}
+            if choices:
+                del document["reservations"]
+                document["any_of"] = [{"reservations": _wired(choice, version)} for choice in choices]
             if before_end is not None:
                 document["before_end_date"] = moment_to_wire(before_end, version)
             if own:
@@ -108,12 +125,16 @@ class Leases:
                 document["hold_for"] = int(hold_for.total_seconds())
             return document
 
-        feature = (
-            _HOLD_FEATURE if hold_for is not None else _EVENTS_FEATURE if own else _place_feature(requests)
-        )
+        feature, since = _place_feature(requests), Version.V1_2
+        if hold_for is not None or own:
+            feature = _HOLD_FEATURE if hold_for is not None else _EVENTS_FEATURE
+        if window is not None or choices:
+            feature, since = _FLEXIBLE_FEATURE, Version.V1_3
         if dry_run:
             return self._dry_run("POST", "leases", body=body)
-        return _lease(self._write("POST", "leases", body=body, feature=feature, best=Version.V1_3))
+        return _lease(
+            self._write("POST", "leases", body=body, feature=feature, since=since, best=Version.V1_3)
+        )
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
@@ -404,12 +425,13 @@ class Leases:
         *path: str,
         body: Body,
         feature: str | None,
+        since: Version = Version.V1_2,
         best: Version = Version.V1_1,
     ) -> Answer:
-        """Create or change a lease, in version 1.2 at least if a feature needs it."""
+        """Create or change a lease, in the version ``since`` at least if a feature needs it."""
         if feature is None:
             return self._transport.call(method, *path, body=body, best=best)
-        return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2, best=best)
+        return self._transport.call(method, *path, body=body, feature=feature, since=since, best=best)
 
     def _dry_run(self, method: str, *path: str, body: Body | None = None) -> DryRun:
         """Make a request as a dry run. An older server must not get it: it might carry it out."""
@@ -423,6 +445,10 @@ class Leases:
             since=Version.V1_3,
         )
         return parsed(DryRun.from_wire, answer.body)
+
+
+def _wired(requests: Iterable[ReservationRequest], version: Version) -> list[JsonValue]:
+    return [request.to_wire(version) for request in requests]
 
 
 def _lease(answer: Answer) -> Lease:

@@ -146,6 +146,8 @@ class Lease:
     may_end_at: datetime | None = None
     """Until when it may be prolonged on its resources. None if nothing limits it, if it is neither PENDING
     nor ACTIVE, below API 1.3, and if the lease is not asked for alone."""
+    choice: int | None = None
+    """Which of the choices of its request it has, counted from 0; None if the request had none."""
     degraded: bool
     project_id: str
     user_id: str
@@ -182,6 +184,7 @@ class Lease:
             events=events,
             hold_until=fields.maybe_moment("hold_until"),
             may_end_at=fields.maybe_moment("may_end_at"),
+            choice=fields.maybe_number("choice"),
             detail=fields.maybe_text("detail"),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
@@ -14,6 +14,39 @@ from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_
 WEEKDAYS = tuple(day[:3] for day in DAYS_OF_THE_WEEK)
 
 _FEATURE = "searching for periods in which a lease fits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWindow:
+    """When a lease of a given length may start.
+
+    It starts between ``earliest`` (default: the next full minute) and ``latest`` (default: 30 days later), on
+    one of the ``weekdays`` (some of ``WEEKDAYS``), and at a time of day from ``starts_after`` to
+    ``starts_before``. If the second is the earlier time, both are those of a night, which belongs to the day
+    on which it begins. Days and times are those of ``time_zone``, such as ``Europe/Paris`` (default: UTC).
+    """
+
+    duration: timedelta
+    earliest: Moment | None = None
+    latest: datetime | None = None
+    weekdays: Sequence[str] = ()
+    starts_after: time | None = None
+    starts_before: time | None = None
+    time_zone: str | None = None
+
+    def to_wire(self) -> dict[str, JsonValue]:
+        dates = {"earliest": self.earliest, "latest": self.latest}
+        clocks = {"starts_after": self.starts_after, "starts_before": self.starts_before}
+        document: dict[str, JsonValue] = {
+            "duration": int(self.duration.total_seconds()),
+            **{name: moment_to_wire(moment, Version.V1_3) for name, moment in dates.items() if moment},
+            **{name: f"{clock:%H:%M}" for name, clock in clocks.items() if clock is not None},
+        }
+        if self.weekdays:
+            document["weekdays"] = list[JsonValue](self.weekdays)
+        if self.time_zone is not None:
+            document["time_zone"] = self.time_zone
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,37 +138,15 @@ class Offers:
     def first(
         self,
         reservations: Iterable[ReservationRequest],
+        window: StartWindow,
         *,
-        duration: timedelta,
-        earliest: Moment | None = None,
-        latest: datetime | None = None,
-        weekdays: Iterable[str] = (),
-        starts_after: time | None = None,
-        starts_before: time | None = None,
-        time_zone: str | None = None,
         limit: int | None = None,
     ) -> FirstOffers:
-        """Return the first periods in which all the reservations fit; no two of them overlap.
+        """Return the first periods in a window in which all the reservations fit; no two of them overlap.
 
-        The lease starts between ``earliest`` (default: the next full minute) and ``latest`` (default: 30
-        days later), on one of the ``weekdays`` (some of ``WEEKDAYS``), and at a time of day from
-        ``starts_after`` to ``starts_before``. If the second is the earlier one, the times are those of a
-        night, which belongs to the day on which it begins. Days and times are those of ``time_zone``, such
-        as ``Europe/Paris`` (default: UTC). ``limit`` is the largest number of periods, at most 100 (default:
-        3).
+        ``limit`` is the largest number of periods, at most 100 (default: 3).
         """
-        dates = {"earliest": earliest, "latest": latest}
-        clocks = {"starts_after": starts_after, "starts_before": starts_before}
-        document: dict[str, JsonValue] = {
-            "reservations": _wired(reservations),
-            "duration": int(duration.total_seconds()),
-            **{name: moment_to_wire(moment, Version.V1_3) for name, moment in dates.items() if moment},
-            **{name: f"{clock:%H:%M}" for name, clock in clocks.items() if clock is not None},
-        }
-        if days := list(weekdays):
-            document["weekdays"] = list[JsonValue](days)
-        if time_zone is not None:
-            document["time_zone"] = time_zone
+        document: dict[str, JsonValue] = {"reservations": _wired(reservations), **window.to_wire()}
         if limit is not None:
             document["limit"] = limit
         return parsed(FirstOffers.from_wire, self._search("offers", document=document).body)

@@ -23,7 +23,7 @@ from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
 from tenure.domain.rehearsal import Rehearsal
-from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, Page
+from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseQuery, LeaseRequest, Page
 
 LOG = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class _UseCases:
         with _alternatives(request, wanted):
             return request.manager.rehearsals.create(request.actor, wanted)
 
-    def _wanted(self, request: Request) -> LeaseRequest:
+    def _wanted(self, request: Request) -> LeaseRequest | FlexibleRequest:
         return self._schemas[request.version].read_request(request.body())
 
     def get(self, request: Request) -> Lease:
@@ -185,7 +185,7 @@ class _UseCases:
 
 
 @contextmanager
-def _alternatives(request: Request, wanted: LeaseRequest) -> Iterator[None]:
+def _alternatives(request: Request, wanted: LeaseRequest | FlexibleRequest) -> Iterator[None]:
     """Add to a refusal for lack of resources, from 1.3 on, what could be had instead."""
     try:
         yield

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tenure.domain.capacity import Capacity
-from tenure.domain.request import ReservationRequest, When
+from tenure.domain.request import ReservationRequest, When, Window
 
 
 class Grouping(StrEnum):
@@ -97,31 +97,11 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class StartTimes:
-    """The times at which a lease may start: on these days of the week (Monday is 0), between these times of the day.
-
-    The days and times are those of the zone, a name of the time zone database. No days mean all days, no ``since`` the
-    beginning of the day, and no ``until`` its end.
-    """
-
-    weekdays: tuple[int, ...] = ()
-    since: time | None = None
-    until: time | None = None
-    zone: str = "UTC"
-
-
-@dataclass(frozen=True, slots=True)
 class OfferQuery:
-    """A search for the first periods of this length in which all reservations of a lease fit.
-
-    The lease starts at ``earliest`` or later, by default from the next full minute on, and at ``latest`` or earlier.
-    """
+    """A search for the first periods in which all reservations of a lease fit."""
 
     reservations: tuple[ReservationRequest, ...]
-    length: timedelta
-    earliest: When | None = None
-    latest: datetime | None = None
-    times: StartTimes = StartTimes()
+    window: Window
     limit: int = 1
 
 

@@ -229,6 +229,8 @@ class Lease(LeaseDetails):
     status_detail: str | None = None
     #: Until when it may be prolonged; only if that was asked for, and None if nothing limits it.
     may_end_at: datetime | None = None
+    #: Which of the choices of its request it has, counted from 0; None if the request had no choices.
+    choice: int | None = None
 
     @property
     def reason(self) -> Reason | None:

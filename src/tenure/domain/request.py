@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -59,6 +59,68 @@ class LeaseRequest(LeaseDetails):
     events: tuple[UserEvent, ...] = ()
     #: How long the booking is held until it must be confirmed. None creates the lease at once.
     hold_for: timedelta | None = None
+    #: Which of the choices of a flexible request it is, counted from 0; None if there were no choices.
+    choice: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """The times at which a lease may start: on these days of the week (Monday is 0), between these times of the day.
+
+    The days and times are those of the zone, a name of the time zone database. No days mean all days, no ``since`` the
+    beginning of the day, and no ``until`` its end.
+    """
+
+    weekdays: tuple[int, ...] = ()
+    since: time | None = None
+    until: time | None = None
+    zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When a lease of this length may start.
+
+    It starts at ``earliest`` or later, by default from the next full minute on; at ``latest`` or earlier, by default
+    within 30 days; and at one of the ``times``.
+    """
+
+    length: timedelta
+    earliest: When | None = None
+    latest: datetime | None = None
+    times: StartTimes = StartTimes()
+
+
+@dataclass(frozen=True, slots=True)
+class FlexibleRequest(LeaseDetails):
+    """A lease to create with the first of several choices of reservations that fit, in a period or in a window.
+
+    Either ``window`` is given, and the lease gets the first period that fits in it; or both dates are.
+    """
+
+    #: The reservations, in the order of preference.
+    choices: tuple[tuple[ReservationRequest, ...], ...]
+    window: Window | None = None
+    starts_at: When | None = None
+    ends_at: When | None = None
+    before_end_at: When | None = None
+    events: tuple[UserEvent, ...] = ()
+    hold_for: timedelta | None = None
+    #: Whether the caller listed choices; otherwise there is one, which has no number.
+    is_listed: bool = False
+
+    def at(self, starts_at: When, ends_at: When, place: int) -> LeaseRequest:
+        """Return the request for a choice and a period."""
+        return LeaseRequest(
+            **self.details(),
+            starts_at=starts_at,
+            ends_at=ends_at,
+            before_end_at=self.before_end_at,
+            reservations=self.choices[place],
+            events=self.events,
+            hold_for=self.hold_for,
+            choice=place if self.is_listed else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

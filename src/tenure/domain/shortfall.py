@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Shortfall:
     kept: int | None = field(default=None)
     #: The parameter that names resources that are not all free, if there are enough others.
     naming: str = ""
+    #: The latest start that was asked for, if later starts would have done; and whether all up to it were tried.
+    latest: datetime | None = None
+    is_complete: bool = True
+    #: How many other choices of reservations were asked for, which do not fit either.
+    other_choices: int = 0
 
     @property
     def matching(self) -> int:
@@ -59,6 +65,11 @@ class Shortfall:
             text += f" Not all of those that are {self.naming} can be had."
         if self.unknown_properties:
             text += f" No resource has the property {', '.join(self.unknown_properties)}."
+        if self.latest is not None:
+            tried = "No later start" if self.is_complete else "No later start that could be tried in time"
+            text += f" {tried} is possible until {self.latest:%Y-%m-%d %H:%M} UTC."
+        if self.other_choices:
+            text += f" The other choices ({self.other_choices}) are not possible either."
         return text
 
 

@@ -62,6 +62,7 @@ class LeaseStore:
             "trust_id": lease.trust_id,
             "version": lease.version,
             "created_at": lease.created_at,
+            "choice": lease.choice,
         }
         try:
             self._session.execute(insert(LeaseRow), [row])
@@ -448,6 +449,7 @@ def _lease(row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[
         updated_at=row.updated_at,
         trust_id=row.trust_id,
         status_detail=row.status_detail,
+        choice=row.choice,
     )
 
 

@@ -207,6 +207,8 @@ class LeaseRow(Base):
 
     id: Mapped[str] = mapped_column(text(36), primary_key=True)
     name: Mapped[str] = mapped_column(text(80))
+    #: Which of the choices of a request it has.
+    choice: Mapped[int | None] = mapped_column(Integer)
     project_id: Mapped[str] = mapped_column(text(64))
     user_id: Mapped[str] = mapped_column(text(64))
     starts_at: Mapped[datetime] = mapped_column(UtcDateTime)

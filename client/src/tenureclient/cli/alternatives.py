@@ -19,6 +19,7 @@ from tenureclient.cli.reservation_words import (
     words_of_other_options,
     words_of_reservations,
 )
+from tenureclient.cli.window_options import without_window
 from tenureclient.conditions import conditions_from_json
 from tenureclient.errors import Alternative
 from tenureclient.moments import format_duration, format_moment
@@ -111,7 +112,7 @@ class Alternatives:
         Notifications move with the start, and with an end that would come before them.
         """
         dates = self._dates
-        options = argparse.Namespace(**vars(self._args))
+        options = without_window(self._args)
         if alternative.change == "start":
             options.start, options.start_date = rfc3339(alternative.start_date), None
         options.end, options.length, options.end_date = rfc3339(alternative.end_date), None, None

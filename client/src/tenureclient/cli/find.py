@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, timedelta
 
 from osc_lib import exceptions
 
@@ -21,16 +21,9 @@ from tenureclient.cli.reservation_words import (
     words_of_create,
     words_of_reservations,
 )
-from tenureclient.cli.zones import name_of_zone
-from tenureclient.moments import (
-    DAYS_OF_THE_WEEK,
-    DURATION_FORMS,
-    MOMENT_FORMS,
-    Moment,
-    format_duration,
-    parse_length,
-)
-from tenureclient.offers import WEEKDAYS, Offer
+from tenureclient.cli.window_options import add_window_options, later, read_window
+from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, Moment, format_duration, parse_length
+from tenureclient.offers import Offer
 from tenureclient.reservation_text import parse_amount
 from tenureclient.wire import rfc3339
 
@@ -120,41 +113,7 @@ class FindPeriods(_Find, ReservationLister):
             default=DEFAULT_LENGTH,
             help=f"Length of the lease: {DURATION_FORMS} (default: 24h)",
         )
-        parser.add_argument(
-            "--earliest",
-            metavar="DATE",
-            help=f"The earliest start: {MOMENT_FORMS} (default: the next full minute)",
-        )
-        last = parser.add_mutually_exclusive_group()
-        last.add_argument(
-            "--within",
-            metavar="DURATION",
-            type=reading(parse_length),
-            help="The lease starts within this time from now, or from --earliest (default: 30d)",
-        )
-        last.add_argument("--latest", metavar="DATE", help="The latest start, written like the earliest")
-        parser.add_argument(
-            "--on",
-            dest="weekdays",
-            metavar="DAY[,DAY...]",
-            type=reading(_weekdays),
-            default=[],
-            help="The lease starts on one of these days of the week, such as mon,tue (default: any)",
-        )
-        parser.add_argument(
-            "--between",
-            dest="times",
-            metavar="TIME-TIME",
-            type=reading(_times),
-            default=(None, None),
-            help="The lease starts at a time of day from the first to the second, such as 09:00-17:00, or"
-            " 22:00-02:00 for a night (default: any)",
-        )
-        parser.add_argument(
-            "--time-zone",
-            metavar="ZONE",
-            help="The zone of these days and times, such as Europe/Paris (default: that of this machine)",
-        )
+        add_window_options(parser)
         parser.add_argument(
             "--limit",
             metavar="COUNT",
@@ -166,19 +125,8 @@ class FindPeriods(_Find, ReservationLister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         reservations = read_some_reservations(parsed_args)
-        earliest = self.date(parsed_args.earliest, "--earliest")
-        since, before = parsed_args.times
-        found = self.client().offers.first(
-            reservations,
-            duration=parsed_args.length,
-            earliest=earliest,
-            latest=self._latest(parsed_args, earliest),
-            weekdays=parsed_args.weekdays,
-            starts_after=since,
-            starts_before=before,
-            time_zone=self._time_zone(parsed_args),
-            limit=parsed_args.limit,
-        )
+        window = read_window(self, parsed_args, parsed_args.length)
+        found = self.client().offers.first(reservations, window, limit=parsed_args.limit)
         self.warn_unless(found.is_complete)
         if not found.offers:
             self.log.warning("No period was found in which the lease would fit.")
@@ -205,29 +153,6 @@ class FindPeriods(_Find, ReservationLister):
         code = super().produce_output(parsed_args, column_names, data)
         self.write_commands(self._commands)
         return code
-
-    def _latest(self, parsed_args: argparse.Namespace, earliest: Moment | None) -> datetime | None:
-        begin = earliest if isinstance(earliest, datetime) else self.surroundings.now()
-        if parsed_args.latest is not None:
-            return self.instant(parsed_args.latest, "--latest", after=begin)
-        if parsed_args.within is None:
-            return None
-        return later(begin, parsed_args.within, "--within")
-
-    def _time_zone(self, parsed_args: argparse.Namespace) -> str | None:
-        """Return the zone of the days and times; None if there are none."""
-        if parsed_args.time_zone is not None:
-            zone: str = parsed_args.time_zone
-            return zone
-        if not parsed_args.weekdays and parsed_args.times == (None, None):
-            return None
-        name = name_of_zone(self.surroundings.zone)
-        if name is None:
-            raise exceptions.CommandError(
-                "--time-zone: the zone of this machine has no known name; give the one that is meant, such as"
-                " Europe/Paris or UTC."
-            )
-        return name
 
 
 class _FindOne(_Find, ReservationShowOne):
@@ -335,14 +260,6 @@ class FindMost(_FindOne):
         return later(start or self.surroundings.now(), parsed_args.length, "--for")
 
 
-def later(moment: datetime, length: timedelta, option: str) -> datetime:
-    """Return the moment this long after another one, in whole seconds; an error names the option."""
-    try:
-        return moment.astimezone(UTC).replace(microsecond=0) + length
-    except OverflowError:
-        raise exceptions.CommandError(f"{option}: the date is too far away.") from None
-
-
 def _add_from(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
@@ -350,21 +267,3 @@ def _add_from(parser: argparse.ArgumentParser) -> None:
         metavar="DATE",
         help=f"Start of the lease: {MOMENT_FORMS} (default: the next full minute)",
     )
-
-
-def _weekdays(text: str) -> list[str]:
-    """Read days of the week, separated by commas. Raises ``ValueError``."""
-    days = [day.strip().lower() for day in text.split(",")]
-    for day in days:
-        if day not in (*WEEKDAYS, *DAYS_OF_THE_WEEK):
-            raise ValueError(f"'{day}' is not a day of the week; write {', '.join(WEEKDAYS)}.")
-    return [day[:3] for day in days]
-
-
-def _times(text: str) -> tuple[time, time]:
-    """Read two times of day, such as ``09:00-17:00`` or ``22:00-02:00``. Raises ``ValueError``."""
-    try:
-        since, before = (datetime.strptime(part.strip(), "%H:%M").time() for part in text.split("-"))
-    except ValueError:
-        raise ValueError(f"'{text}' is not two times of day; write it like 09:00-17:00.") from None
-    return since, before

@@ -22,10 +22,17 @@ from tenureclient.cli.lease_options import (
 )
 from tenureclient.cli.render import fields, lease_row
 from tenureclient.cli.report import describe
-from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
+from tenureclient.cli.reservation_options import (
+    add_choice_option,
+    add_reservation_options,
+    first_choice,
+    read_choices,
+)
+from tenureclient.cli.window_options import add_window_options, has_window, read_window
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
+from tenureclient.offers import StartWindow
 
 DEFAULT_LENGTH = timedelta(hours=24)
 
@@ -35,6 +42,9 @@ class CreateLease(ReservationShowOne):
 
     Books everything that the options ask for, or nothing. If resources are not free, the answer says how many
     there are, how many match, and how many of those are free. The commands below it book what is possible.
+
+    With --within, --earliest, --latest, --on or --between, the lease gets the first period that fits. With
+    --or, it gets the first of several choices that fits; what is described before --or comes first.
     """
 
     examples = (
@@ -52,6 +62,10 @@ class CreateLease(ReservationShowOne):
             "bio-42 --hosts 2-4 --with 'vcpus>=8' --with gpu=v100 --start 'friday 14:00' --for 8h --wait",
             "two to four hosts with properties, waiting for the start",
         ),
+        (
+            "bio-42 --hosts 4 --with gpu=a100 --or --hosts 8 --with gpu=v100 --for 3d --within 2w",
+            "four hosts of one kind, or else eight of another, as soon as they are free in two weeks",
+        ),
         ("bio-42 --hosts 2 --for 3d --dry-run", "book nothing, and see what it would take"),
         (
             "bio-42 --start-date '2027-03-01 09:30' --end-date '2027-03-02 09:30' --reservation"
@@ -65,7 +79,9 @@ class CreateLease(ReservationShowOne):
         parser.add_argument("name", metavar="LEASE", help="Name for the lease")
         _add_dates(parser)
         add_notify_option(parser)
+        add_window_options(parser.add_argument_group("an open start, in place of --start and --end"))
         add_reservation_options(parser)
+        add_choice_option(parser)
         parser.add_argument(
             "--event",
             metavar="KEY=VALUE[,KEY=VALUE...]",
@@ -84,7 +100,8 @@ class CreateLease(ReservationShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        reservations = read_some_reservations(parsed_args)
+        choices = read_choices(parsed_args)
+        window = self._window(parsed_args)
         start = read_date(self, parsed_args, "start", "start_date") or NOW
         end = self._end(parsed_args, start)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=start)
@@ -98,23 +115,37 @@ class CreateLease(ReservationShowOne):
         try:
             lease = client.leases.create(
                 parsed_args.name,
-                start=start,
-                end=end,
+                start=start if window is None else None,
+                end=end if window is None else None,
+                window=window,
                 before_end=before_end,
-                reservations=reservations,
+                reservations=choices[0] if len(choices) == 1 else (),
+                any_of=choices if len(choices) > 1 else (),
                 events=events,
                 hold_for=parsed_args.hold,
                 dry_run=parsed_args.dry_run,
             )
         except NotEnoughResources as error:
             dates = Dates(self._begin(start), end, before_end, tuple(events))
-            instead = Alternatives(self, parsed_args, reservations, dates).describe(error.alternatives)
+            options = first_choice(parsed_args)
+            instead = Alternatives(self, options, choices[0], dates).describe(error.alternatives)
             raise exceptions.CommandError("\n".join([describe(error), *instead])) from error
         if isinstance(lease, DryRun):
             return dry_run_fields(lease, self.surroundings.zone)
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args)
         return fields(lease_row(lease, self.surroundings.zone))
+
+    def _window(self, parsed_args: argparse.Namespace) -> StartWindow | None:
+        """Return when the lease may start; None if its start is fixed."""
+        if not has_window(parsed_args):
+            return None
+        for name in ("start", "start_date", "end", "end_date", "before_end", "before_end_date", "notify"):
+            if getattr(parsed_args, name):
+                raise exceptions.CommandError(
+                    f"--{name.replace('_', '-')}: the start is open, so no date depends on it; give either."
+                )
+        return read_window(self, parsed_args, parsed_args.length or DEFAULT_LENGTH)
 
     def _end(self, parsed_args: argparse.Namespace, start: Moment) -> datetime:
         end = read_instant(self, parsed_args, "end", "end_date", after=start)

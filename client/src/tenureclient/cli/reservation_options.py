@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from osc_lib import exceptions
 
@@ -65,6 +66,70 @@ _TYPES = """resource types, for --reservation (what is in brackets may be left o
     [region=NAME]
   EXPRESSION is ["==", "$PROPERTY", "VALUE"], ["in", "$PROPERTY", "VALUE", ...], ["and", EXPRESSION, ...],
   ["or", EXPRESSION, ...] or ["not", EXPRESSION]; besides == there are != >= <= > and <."""
+
+
+class _NextChoice(argparse.Action):
+    """Ends a choice of reservations: the options that describe reservations begin anew."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        described = [action for action in parser._actions if action.dest in _described()]
+        choice = {action.dest: getattr(namespace, action.dest) for action in described}
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), argparse.Namespace(**choice)])
+        for action in described:
+            setattr(namespace, action.dest, action.default)
+
+
+def add_choice_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option between the choices of a lease."""
+    parser.add_argument(
+        "--or",
+        dest="choices",
+        nargs=0,
+        action=_NextChoice,
+        default=[],
+        help="What follows describes other reservations, which are booked if those before do not fit (may be"
+        " repeated)",
+    )
+
+
+def read_choices(parsed_args: argparse.Namespace) -> Sequence[Sequence[ReservationRequest]]:
+    """Return the reservations of each choice. Raises ``CommandError``."""
+    return [read_some_reservations(choice) for choice in [*parsed_args.choices, parsed_args]]
+
+
+def first_choice(parsed_args: argparse.Namespace) -> argparse.Namespace:
+    """Return the options as if the first choice were the only one."""
+    first = vars(parsed_args.choices[0]) if parsed_args.choices else {}
+    return argparse.Namespace(**{**vars(parsed_args), **first, "choices": []})
+
+
+@cache
+def _described() -> frozenset[str]:
+    """Return the names under which the options that describe reservations are read."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_reservation_options(parser)
+    return frozenset(action.dest for action in parser._actions)
+
+
+class _Rule(argparse.Action):
+    """Sets a rule; another one for the same choice is an error."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) not in (None, self.const):
+            raise argparse.ArgumentError(self, "not allowed with the opposite")
+        setattr(namespace, self.dest, self.const)
 
 
 def add_reservation_options(parser: argparse.ArgumentParser) -> None:
@@ -155,27 +220,31 @@ def _add_instances(parser: argparse._ArgumentGroup) -> None:
         type=reading(parse_size("g")),
         help="Disk of each, in GB, or such as 1t (default: 0, for instances that boot from a volume)",
     )
-    rule = parser.add_mutually_exclusive_group()
-    rule.add_argument(
-        "--affinity", action="store_true", default=None, help="All of them on one host (default: no rule)"
+    # Not an exclusive group: its options could not be in different choices.
+    parser.add_argument(
+        "--affinity",
+        nargs=0,
+        action=_Rule,
+        const=True,
+        help="All of them on one host (default: no rule)",
     )
-    rule.add_argument(
+    parser.add_argument(
         "--anti-affinity",
         dest="affinity",
-        action="store_false",
-        default=None,
+        nargs=0,
+        action=_Rule,
+        const=False,
         help="Each of them on a host of its own",
     )
 
 
 def _add_server(parser: argparse._ArgumentGroup) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    parser.add_argument(
         "--server",
         metavar="SERVER_ID",
         help="Reserve this server: it is shelved until the start, and unshelved then on reserved room",
     )
-    which.add_argument(
+    parser.add_argument(
         "--server-flavor",
         metavar="FLAVOR_ID",
         help="Reserve room for a server of this flavor; name it later, with server_id=... in lease set",
@@ -345,6 +414,8 @@ def _server(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
                     f"{option}: say which server with --server, or --server-flavor."
                 )
         return
+    if server is not None and flavor is not None:
+        raise exceptions.CommandError("--server-flavor: a server that exists has a flavor; give either.")
     if parsed_args.in_place and server is None:
         raise exceptions.CommandError(
             "--in-place: only a server that is there can stay there; name it with --server."

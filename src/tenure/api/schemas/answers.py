@@ -327,9 +327,11 @@ class LeaseOf13(LeaseOf12):
 
     ``may_end_at`` is until when it may be prolonged on the resources that it has, while nothing else changes. It is
     null if nothing limits it; for a lease that cannot be prolonged; and except where a single lease is shown.
+    ``choice`` is which of the choices of its request it has, counted from 0; null if the request had none.
     """
 
     may_end_at: Rfc3339Text | None
+    choice: int | None
 
 
 class HistoryEntry(Answer):

@@ -24,8 +24,9 @@ from tenure.api.schemas.answers import Answer, ErrorDocument, From, Region, Rfc3
 from tenure.api.schemas.moments import Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.queries import DEFAULT_LIMIT, Limit, Query
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, PRINTABLE, ExternalId, RegionName
-from tenure.domain.availability import AvailabilityQuery, Grouping, StartTimes
+from tenure.domain.availability import AvailabilityQuery, Grouping
 from tenure.domain.errors import InvalidParameter
+from tenure.domain.request import StartTimes, Window
 
 #: The longest duration of a lease in a search, in seconds.
 LONGEST_DURATION = 3 * 366 * 86_400
@@ -106,8 +107,8 @@ TimeZone = Annotated[
 ]
 
 
-class OfferSearch(BaseModel):
-    """A search for the first periods in which a lease fits. A subclass adds its reservations.
+class StartWindow(BaseModel):
+    """When a lease of a given length may start.
 
     ``duration`` is in seconds. The lease starts between ``earliest`` and ``latest``; on one of the ``weekdays``, and
     between ``starts_after`` and ``starts_before``, times of the day in ``time_zone``.
@@ -122,12 +123,18 @@ class OfferSearch(BaseModel):
     starts_after: TimeOfDay = _OPTIONAL
     starts_before: TimeOfDay = _OPTIONAL
     time_zone: TimeZone = "UTC"
-    limit: Annotated[StrictInt, Field(ge=1, le=MOST_OFFERS)] = USUAL_OFFERS
 
-    def times(self) -> StartTimes:
-        """Return the times at which the lease may start."""
+    def window(self) -> Window:
+        """Return the window."""
         days = tuple(sorted({_DAYS.index(day) for day in self.weekdays}))
-        return StartTimes(days, self.starts_after, self.starts_before, self.time_zone)
+        times = StartTimes(days, self.starts_after, self.starts_before, self.time_zone)
+        return Window(timedelta(seconds=self.duration), self.earliest, self.latest, times)
+
+
+class OfferSearch(StartWindow):
+    """A search for the first periods in which a lease fits. A subclass adds its reservations."""
+
+    limit: Annotated[StrictInt, Field(ge=1, le=MOST_OFFERS)] = USUAL_OFFERS
 
 
 class LongestSearch(BaseModel):

@@ -24,15 +24,16 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tenure.api.schemas import answers
 from tenure.api.schemas.answers import Answer, AnswerAt, Document, ModelAt, Written
-from tenure.api.schemas.availability import LargestSearch, LongestSearch, OfferSearch
+from tenure.api.schemas.availability import LONGEST_DURATION, LargestSearch, LongestSearch, OfferSearch, StartWindow
 from tenure.api.schemas.moments import MinuteOrNow, Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_ID, PRINTABLE, GivenName, Identifier, LenientName, Message, RegionName
 from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.availability import OfferQuery
-from tenure.domain.errors import InvalidParameter
+from tenure.domain.errors import InvalidParameter, MissingParameter
 from tenure.domain.lease import DETAILS, MAX_USER_EVENTS, Lease, Reservation
 from tenure.domain.request import (
+    FlexibleRequest,
     LeaseChange,
     LeaseRequest,
     ReservationChange,
@@ -128,6 +129,44 @@ class LeaseCreateWithEvents(StrictLeaseCreate):
     hold_for: Annotated[StrictInt, Field(ge=1, le=LONGEST_HOLD)] = _OPTIONAL
 
 
+#: The fields of a window.
+_WINDOW = tuple(StartWindow.model_fields)
+#: The most choices of a request.
+MOST_CHOICES = 10
+
+
+class FlexibleLeaseCreate(LeaseCreateWithEvents, StartWindow):
+    """A new lease, which may leave open when it starts and what it consists of.
+
+    With ``duration`` in place of both dates, it gets the first period that fits: it starts between ``earliest`` and
+    ``latest``; on one of the ``weekdays``, and between ``starts_after`` and ``starts_before``, times of the day in
+    ``time_zone``. With ``any_of`` in place of ``reservations``, it gets the first of these choices that fits.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["start_date", "end_date"]}, {"required": ["duration"]}]}
+    )
+
+    start_date: Rfc3339OrNow = _OPTIONAL
+    end_date: Rfc3339 = _OPTIONAL
+    duration: Annotated[StrictInt, Field(ge=1, le=LONGEST_DURATION)] = _OPTIONAL
+
+    def is_flexible(self) -> bool:
+        """Whether the start is open. Raises ``MissingParameter`` and ``InvalidParameter`` for fields that conflict."""
+        given = self.model_fields_set
+        if "duration" not in given:
+            for name in _WINDOW:
+                if name in given:
+                    raise MissingParameter("duration")
+            if missing := [name for name in ("end_date", "start_date") if name not in given]:
+                raise MissingParameter(*missing)
+            return False
+        for name in ("start_date", "end_date", "before_end_date", "events"):
+            if getattr(self, name):
+                raise InvalidParameter("It cannot be given together with a duration.", field=name)
+        return True
+
+
 class LeaseUpdateWithEvents(StrictLeaseUpdate):
     """A change of a lease; fields that are absent stay as they are. ``events`` replace all events of the owner."""
 
@@ -138,7 +177,7 @@ class LeaseConfirm(_Strict):
     """The confirmation of a held lease, with parameters of its reservations that were not known before."""
 
 
-_CREATE_BASE: ModelAt = by_version(LenientLeaseCreate, StrictLeaseCreate, LeaseCreateWithEvents)
+_CREATE_BASE: ModelAt = by_version(LenientLeaseCreate, StrictLeaseCreate, LeaseCreateWithEvents, FlexibleLeaseCreate)
 _UPDATE_BASE: ModelAt = by_version(LenientLeaseUpdate, StrictLeaseUpdate, LeaseUpdateWithEvents)
 
 
@@ -162,6 +201,10 @@ class LeaseSchemas:
         member = _reservation(requests)
         changed = _list_of(_reservation([(kind.name, _change_model(kind, version)) for kind in self._kinds]))
         self.create_model = _with_reservations("LeaseCreate", _CREATE_BASE(version), _list_of(member))
+        if can_be_flexible(version):
+            choice = _with_reservations("Choice", _Strict, _list_of(member))
+            choices = Annotated[list[choice], Field(min_length=1, max_length=MOST_CHOICES)]  # type: ignore[valid-type]  # known at run time only
+            self.create_model = create_model("LeaseCreate", __base__=self.create_model, any_of=(choices, _OPTIONAL))
         self.update_model = _with_reservations("LeaseUpdate", _UPDATE_BASE(version), changed)
         self.confirm_model = _with_reservations("LeaseConfirm", LeaseConfirm, changed)
         self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
@@ -173,9 +216,11 @@ class LeaseSchemas:
             "Rehearsal", __base__=answers.RehearsalDocument, lease=(self.answer, ...)
         )
 
-    def read_request(self, body: Mapping[str, object]) -> LeaseRequest:
+    def read_request(self, body: Mapping[str, object]) -> LeaseRequest | FlexibleRequest:
         """Return the lease that ``body`` requests."""
         given: Any = check(self.create_model, body, self._version, tags=self._names)
+        if can_be_flexible(self._version) and (given.is_flexible() or given.any_of is not None):
+            return self._flexible(given)
         return LeaseRequest(
             **_details(given),
             starts_at=given.start_date,
@@ -184,6 +229,22 @@ class LeaseSchemas:
             reservations=tuple(map(self._asked, given.reservations)),
             events=self._user_events(given) or (),
             hold_for=self._hold_for(given),
+        )
+
+    def _flexible(self, given: Any) -> FlexibleRequest:
+        if given.any_of is not None and given.reservations:
+            raise InvalidParameter("It cannot be given together with reservations.", field="any_of")
+        listed = [choice.reservations for choice in given.any_of] if given.any_of is not None else [given.reservations]
+        return FlexibleRequest(
+            **_details(given),
+            choices=tuple(tuple(map(self._asked, reservations)) for reservations in listed),
+            window=given.window() if given.is_flexible() else None,
+            starts_at=given.start_date,
+            ends_at=given.end_date,
+            before_end_at=given.before_end_date,
+            events=self._user_events(given) or (),
+            hold_for=self._hold_for(given),
+            is_listed=given.any_of is not None,
         )
 
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
@@ -196,10 +257,7 @@ class LeaseSchemas:
         given: Any = check(self.search_model, body, self._version, tags=self._names)
         return OfferQuery(
             reservations=tuple(map(self._asked, given.reservations)),
-            length=timedelta(seconds=given.duration),
-            earliest=given.earliest,
-            latest=given.latest,
-            times=given.times(),
+            window=given.window(),
             limit=given.limit,
         )
 
@@ -303,6 +361,11 @@ def has_user_events(version: Version) -> bool:
 def can_be_held(version: Version) -> bool:
     """Whether a lease can be held until it is confirmed."""
     return version >= Version.V1_2
+
+
+def can_be_flexible(version: Version) -> bool:
+    """Whether a new lease can leave open when it starts and what it consists of."""
+    return version >= Version.V1_3
 
 
 def has_regions(version: Version) -> bool:

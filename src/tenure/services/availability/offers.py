@@ -19,35 +19,30 @@ from tenure.domain.availability import (
     Change,
     LargestOffer,
     LongestOffer,
-    Offer,
     OfferQuery,
     Offers,
-    StartTimes,
 )
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import minute_of
-from tenure.domain.request import LeaseRequest, ReservationRequest, When
+from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest, StartTimes, When
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex, View
-from tenure.services.availability.openings import Condition, Openings, conditions_of, place_of
-from tenure.services.availability.room import fitting, starts, units
+from tenure.services.availability.openings import Condition, conditions_of
+from tenure.services.availability.periods import MINUTE, USUAL_REACH, PeriodSearch
+from tenure.services.availability.room import count, starts
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
 from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.steps import SECOND, Mask, Stretch, moment, ticks, ticks_of
+from tenure.services.availability.steps import SECOND, moment, ticks, ticks_of
 from tenure.services.availability.trials import Trial, Trials, Wanted
 from tenure.services.context import Authorize, Rules, require
 from tenure.services.leases.changes import SHORTEST, check_length, placed_demand, resolve
-from tenure.services.leases.intake import Intake
 from tenure.store.database import Database
 
-MINUTE = timedelta(minutes=1)
 #: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
 MOST_ALTERNATIVES = 3
 KINDS_TRIED = 10
 #: The shortest lease that is offered in place of a longer one.
 SHORTEST_ALTERNATIVE = timedelta(minutes=1)
-#: How far ahead a search looks, if it is not told.
-USUAL_REACH = timedelta(days=30)
 
 
 class OfferService:
@@ -61,8 +56,8 @@ class OfferService:
         authorize: Authorize,
         rules: Rules,
         index: AvailabilityIndex,
-        intake: Intake,
         trials: Trials,
+        periods: PeriodSearch,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -70,8 +65,8 @@ class OfferService:
         self._authorize = authorize
         self._rules = rules
         self._index = index
-        self._intake = intake
         self._trials = trials
+        self._periods = periods
 
     def first(self, actor: Actor, query: OfferQuery) -> Offers:
         """Return the first periods in which a lease fits; no two of them overlap.
@@ -79,21 +74,7 @@ class OfferService:
         Raises ``Forbidden``, ``InvalidParameter``, and ``Unavailable`` if the cloud or the database does not answer.
         """
         wanted = self._wanted(actor, query.reservations)
-        now = self._clock.now()
-        earliest = minute_of(now) + MINUTE if query.earliest is None else resolve(query.earliest, now)
-        latest = earliest + USUAL_REACH if query.latest is None else query.latest
-        if earliest < minute_of(now):
-            raise InvalidParameter("It must not be in the past.", field="earliest")
-        if not earliest <= latest <= now + LONGEST_SPAN:
-            raise InvalidParameter(
-                f"It must not be before the earliest start, nor more than {LONGEST_SPAN.days} days ahead.",
-                field="latest",
-            )
-        check_length(self._rules, earliest, earliest + query.length, field="duration")
-        view, trial = self._index.view(), self._trials.begin(actor, wanted)
-        allowed = stretches_of(query.times, earliest, latest)
-        offers = self._first(view, trial, wanted, query.length, allowed, query.limit)
-        return Offers(tuple(offers), not trial.has_given_up)
+        return self._periods.first(actor, wanted, query.window, query.limit)
 
     def longest(
         self, actor: Actor, reservations: tuple[ReservationRequest, ...], starts_at: When | None = None
@@ -124,9 +105,7 @@ class OfferService:
         view, trial = self._index.view(), self._trials.begin(actor, wanted)
         chosen = view.catalogue.matching(replace(demand, minimum=1))
         end = ticks(ends_at) + self._cleaning
-        hint, most = (
-            self._count(view, demand, chosen, ticks(start), end, planned=planned) for planned in (True, False)
-        )
+        hint, most = (count(view, demand, chosen, ticks(start), end, planned=planned) for planned in (True, False))
 
         def fits(amount: int) -> bool:
             resized = trial.of(replace(demand, minimum=amount, maximum=amount))
@@ -136,17 +115,21 @@ class OfferService:
             hint, most = min(hint, 1), min(most, 1)
         amount = _largest(fits, most, hint)
         zones = {
-            zone: self._count(view, demand, chosen & view.catalogue.has(ZONE, zone), ticks(start), end)
+            zone: count(view, demand, chosen & view.catalogue.has(ZONE, zone), ticks(start), end)
             for zone in view.catalogue.values(ZONE, chosen)
         }
         return LargestOffer(start, ends_at, amount, zones, not trial.has_given_up)
 
-    def alternatives(self, actor: Actor, request: LeaseRequest, lacking: int) -> tuple[Alternative, ...]:
+    def alternatives(
+        self, actor: Actor, request: LeaseRequest | FlexibleRequest, lacking: int
+    ) -> tuple[Alternative, ...]:
         """Return up to three requests that would be met, in place of one that was refused for lack of resources.
 
-        ``lacking`` is the position of the reservation that was refused. The search takes a bounded time. Raises the
-        errors of ``first``.
+        Of a flexible request, they are alternatives to its first choice at its first possible start. ``lacking`` is the
+        position of the reservation that was refused. The search takes a bounded time. Raises the errors of ``first``.
         """
+        if isinstance(request, FlexibleRequest):
+            request = self._periods.earliest(request, 0)
         wanted = self._wanted(actor, request.reservations)
         start, end = resolve(request.starts_at, self._clock.now()), resolve(request.ends_at, self._clock.now())
         case = _Refused(wanted, lacking, start, end)
@@ -157,7 +140,7 @@ class OfferService:
 
     def _another_start(self, view: View, trial: Trial, case: _Refused) -> Alternative | None:
         allowed = stretches_of(StartTimes(), case.start, case.start + USUAL_REACH)
-        offers = self._first(view, trial, case.wanted, case.end - case.start, allowed, 1)
+        offers = self._periods.within(view, trial, case.wanted, case.end - case.start, allowed, 1)
         return Alternative(Change.START, offers[0].starts_at, offers[0].ends_at) if offers else None
 
     def _earlier_end(self, view: View, trial: Trial, case: _Refused) -> Alternative | None:
@@ -175,7 +158,7 @@ class OfferService:
 
         single = replace(demand, minimum=1)
         chosen = view.catalogue.matching(single)
-        hint = self._count(view, single, chosen, ticks(case.start), ticks(case.end) + self._cleaning)
+        hint = count(view, single, chosen, ticks(case.start), ticks(case.end) + self._cleaning)
         amount = _largest(fits, demand.minimum - 1, min(hint, demand.minimum - 1))
         return Alternative(Change.AMOUNT, case.start, case.end, place, amount) if amount else None
 
@@ -191,7 +174,7 @@ class OfferService:
             condition = _condition_for(kind.attributes)
             demand = self._with_condition(reservation, condition, place)
             chosen = view.catalogue.matching(demand)
-            if self._count(view, demand, chosen, ticks(case.start), ticks(case.end) + self._cleaning) < demand.minimum:
+            if count(view, demand, chosen, ticks(case.start), ticks(case.end) + self._cleaning) < demand.minimum:
                 continue
             demands = [*case.wanted.demands[:place], demand, *case.wanted.demands[place + 1 :]]
             if condition and trial.of(*demands).fits(case.start, case.end, direct=True):
@@ -212,25 +195,6 @@ class OfferService:
     @property
     def _cleaning(self) -> int:
         return ticks_of(self._rules.cleaning_time)
-
-    def _first(
-        self, view: View, trial: Trial, wanted: Wanted, length: timedelta, allowed: Sequence[Stretch], limit: int
-    ) -> list[Offer]:
-        """Return the first periods of this length that fit and begin in the allowed stretches."""
-        openings = Openings(view, wanted.demands, ticks_of(length) + self._cleaning, allowed)
-        offers: list[Offer] = []
-        time = allowed[0][0] if allowed else None
-        while time is not None and len(offers) < limit and not trial.is_over:
-            opening = openings.at_or_after(time)
-            if opening is None:
-                break
-            start, end = opening.start, opening.start + ticks_of(length)
-            if trial.fits(moment(start), moment(end), direct=opening.direct):
-                offers.append(Offer(moment(start), moment(end), self._left(view, wanted, start, end)))
-                time = end
-            else:
-                time = openings.next_change(start)
-        return offers
 
     def _last_end(self, view: View, trial: Trial, wanted: Wanted, start: datetime, last: datetime) -> datetime | None:
         """Return the latest end up to ``last`` of a lease with this start; None if there is no room at all."""
@@ -262,28 +226,7 @@ class OfferService:
         require(self._authorize, "tenure:availability:get", actor, target)
         if not reservations:
             raise InvalidParameter("A search needs a reservation at least.", field="reservations")
-        completed, demands = self._intake.completed(actor, reservations)
-        self._intake.check_conditions(completed, demands, seen=self._authorize("admin", actor, target))
-        return Wanted(completed, demands)
-
-    def _left(self, view: View, wanted: Wanted, start: int, end: int) -> tuple[int, ...]:
-        """Return how many more units of each demand would fit in the period beside the lease."""
-        found = []
-        for demand in wanted.demands:
-            if demand.subject is not None:  # a thing that exists is reserved once
-                found.append(0)
-                continue
-            single = replace(demand, minimum=1)
-            free = self._count(view, single, view.catalogue.matching(single), start, end + self._cleaning)
-            beside = (other for other in wanted.demands if place_of(other) == place_of(demand))
-            taken = min(demand.maximum, free) + sum(other.minimum for other in beside if other is not demand)
-            found.append(max(0, free - taken))
-        return tuple(found)
-
-    def _count(self, view: View, demand: Demand, chosen: Mask, start: int, end: int, *, planned: bool = True) -> int:
-        """Return how many units have room on the chosen resources throughout a period."""
-        _, counts = units(view, demand, chosen, start, end, planned=planned)
-        return fitting(demand, counts)
+        return self._trials.want(actor, reservations)
 
 
 @dataclass(frozen=True, slots=True)

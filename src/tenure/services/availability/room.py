@@ -104,6 +104,12 @@ def fitting(demand: Demand, counts: Ints) -> int:
             return int(counts.sum())
 
 
+def count(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, planned: bool = True) -> int:
+    """Return how many units of the demand have room on the chosen resources in ``[start, end)``, as ``units``."""
+    _, counts = units(view, demand, chosen, start, end, planned=planned)
+    return fitting(demand, counts)
+
+
 def free_until(view: View, row: int, amounts: Capacity | None, time: int) -> int:
     """Return until when a resource, from this time on, has room for these amounts; for None, is free as a whole.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from tenure.domain.availability import StartTimes
+from tenure.domain.request import StartTimes
 from tenure.services.availability.steps import Stretch, ticks
 
 _DAY = timedelta(days=1)

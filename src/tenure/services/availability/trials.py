@@ -11,8 +11,10 @@ from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import Conflict, NotEnoughResources, OverQuota
 from tenure.domain.request import ReservationRequest
+from tenure.services.context import Authorize
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.booking import Booker
+from tenure.services.leases.intake import Intake
 from tenure.store.database import Transaction
 
 
@@ -27,14 +29,32 @@ class Wanted:
 class Trials:
     """Makes trials, each with the same time."""
 
-    def __init__(self, booker: Booker, enforcement: Enforcement, allowed: timedelta, for_moves: timedelta) -> None:
+    def __init__(
+        self,
+        authorize: Authorize,
+        intake: Intake,
+        booker: Booker,
+        enforcement: Enforcement,
+        allowed: timedelta,
+        for_moves: timedelta,
+    ) -> None:
         """``allowed`` is the time of a trial, ``for_moves`` that for bookings that plans must make way for."""
+        self._authorize = authorize
+        self._intake = intake
         self._booker = booker
         self._enforcement = enforcement
         self._allowed = allowed
         self._for_moves = for_moves
 
+    def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Wanted:
+        """Return the completed reservations and their demands. Raises ``InvalidParameter`` and ``Unavailable``."""
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        completed, demands = self._intake.completed(actor, reservations)
+        self._intake.check_conditions(completed, demands, seen=self._authorize("admin", actor, target))
+        return Wanted(completed, demands)
+
     def begin(self, actor: Actor, wanted: Wanted) -> Trial:
+        """Return a trial of these reservations, whose time begins to count with its first booking."""
         left = _TimeLeft(self._allowed.total_seconds(), self._for_moves.total_seconds())
         return Trial(self._booker, self._enforcement, actor, wanted, left)
 

@@ -257,6 +257,7 @@ class Booker:
             + new_events(lease_id, request.events, now)
             + deadline,
             created_at=now,
+            choice=request.choice,
         )
 
 

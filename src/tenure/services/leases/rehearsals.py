@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from math import ceil
 from typing import TypeVar
 
@@ -13,13 +14,14 @@ from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.lease import AllocationState, Lease
 from tenure.domain.rehearsal import Cost, ExpectedAllowance, Rehearsal
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
+from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, ReservationRequest
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Authorize, Rules, require
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker, new_reservation
 from tenure.services.leases.changes import NO_FACTS, Changed, Facts, LeaseChanger
+from tenure.services.leases.flexible import FlexibleBooker
 from tenure.services.leases.intake import Intake
 from tenure.services.limits.quotas import UNLIMITED, Quotas, name_of, names_of
 from tenure.services.planning.budget import Budget
@@ -45,6 +47,7 @@ class RehearsalService:
         access: LeaseAccess,
         intake: Intake,
         booker: Booker,
+        flexible: FlexibleBooker,
         enforcement: Enforcement,
     ) -> None:
         self._db = db
@@ -56,12 +59,18 @@ class RehearsalService:
         self._access = access
         self._intake = intake
         self._booker = booker
+        self._flexible = flexible
         self._enforcement = enforcement
 
-    def create(self, actor: Actor, request: LeaseRequest) -> Rehearsal:
+    def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest) -> Rehearsal:
         """Return what creating this lease would do."""
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         require(self._authorize, "blazar:leases:post", actor, target)
+        if isinstance(request, FlexibleRequest):
+            return self._flexible.book(actor, request, partial(self._rehearse_create, actor))
+        return self._rehearse_create(actor, request)
+
+    def _rehearse_create(self, actor: Actor, request: LeaseRequest) -> Rehearsal:
         draft = self._booker.draft(actor, request)
         account = _Account(self._quotas, self._types, actor.project_id, draft.lease.id, self._clock.now())
         rehearsal, unasked = self._booker.admit(

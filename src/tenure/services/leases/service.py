@@ -25,6 +25,7 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.request import (
+    FlexibleRequest,
     LeaseChange,
     LeasedResource,
     LeaseQuery,
@@ -48,6 +49,7 @@ from tenure.services.leases.changes import (
     Facts,
     LeaseChanger,
 )
+from tenure.services.leases.flexible import FlexibleBooker
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
 from tenure.services.leases.trusts import Need, Trusts
@@ -72,6 +74,7 @@ class LeaseService:
         access: LeaseAccess,
         intake: Intake,
         booker: Booker,
+        flexible: FlexibleBooker,
         look_ahead: LookAhead,
         enforcement: Enforcement,
     ) -> None:
@@ -85,11 +88,14 @@ class LeaseService:
         self._access = access
         self._intake = intake
         self._booker = booker
+        self._flexible = flexible
         self._look_ahead = look_ahead
         self._trusts = Trusts(db, types, cloud, rules.regions)
 
-    def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
+    def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest, *, lease_id: str | None = None) -> Lease:
         """Book everything the request names, or nothing; with ``hold_for`` the lease must be confirmed in that time.
+
+        Of a flexible request, the first choice that fits is booked, in the first period that fits.
 
         A caller that may repeat the request gives it a new, unguessable ``lease_id``. If the same
         caller already has a lease with that id, it is returned as it is now. Raises ``Forbidden``,
@@ -102,21 +108,9 @@ class LeaseService:
                 booked = self._booker.booked_before(tx, actor, lease_id)
             if booked is not None:
                 return self._access.redacted(actor, self._record_promise(lease_id) or booked)
-        draft = self._booker.draft(actor, request, lease_id=lease_id)
-        lease = draft.lease
-        with self._trusts.given_by(actor, self._trusts.needed_for(lease.reservations)) as trust_id:
-            entrusted = replace(draft, lease=replace(lease, trust_id=trust_id))
-            booked = self._booker.admit(
-                actor,
-                entrusted,
-                lambda booking: self._enforcement.create(lease, booking.work, survey=booking.survey),
-            )
-        if booked is not None and trust_id is not None:
-            self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
-        if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
-            lease = self._prepare(lease, Claim(preparation(lease).id, lease.id))
-        self._cloud.wake()
-        return self._access.redacted(actor, booked or lease)
+        if isinstance(request, FlexibleRequest):
+            return self._flexible.book(actor, request, partial(self._create, actor, lease_id=lease_id))
+        return self._create(actor, request, lease_id=lease_id)
 
     def get(self, actor: Actor, lease_id: str, *, look_ahead: bool = False) -> Lease:
         """Return the lease; raise ``NotFound`` if there is none that the actor may see.
@@ -271,6 +265,23 @@ class LeaseService:
         )
 
     # --- inside
+
+    def _create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None) -> Lease:
+        draft = self._booker.draft(actor, request, lease_id=lease_id)
+        lease = draft.lease
+        with self._trusts.given_by(actor, self._trusts.needed_for(lease.reservations)) as trust_id:
+            entrusted = replace(draft, lease=replace(lease, trust_id=trust_id))
+            booked = self._booker.admit(
+                actor,
+                entrusted,
+                lambda booking: self._enforcement.create(lease, booking.work, survey=booking.survey),
+            )
+        if booked is not None and trust_id is not None:
+            self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
+        if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
+            lease = self._prepare(lease, Claim(preparation(lease).id, lease.id))
+        self._cloud.wake()
+        return self._access.redacted(actor, booked or lease)
 
     def _change(
         self,

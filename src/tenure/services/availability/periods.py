@@ -1,0 +1,117 @@
+"""The search for the first periods in which a lease fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.availability import Offer, Offers
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.period import minute_of
+from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
+from tenure.services.availability.index import AvailabilityIndex, View
+from tenure.services.availability.openings import Openings, place_of
+from tenure.services.availability.room import count
+from tenure.services.availability.service import LONGEST_SPAN
+from tenure.services.availability.start_times import stretches_of
+from tenure.services.availability.steps import Stretch, moment, ticks_of
+from tenure.services.availability.trials import Trial, Trials, Wanted
+from tenure.services.context import Rules
+from tenure.services.leases.changes import check_length, resolve
+
+MINUTE = timedelta(minutes=1)
+#: How far ahead a search looks, if it is not told.
+USUAL_REACH = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The stretches of time in which a lease may start, from ``earliest`` to ``latest``."""
+
+    earliest: datetime
+    latest: datetime
+    stretches: Sequence[Stretch]
+
+
+class PeriodSearch:
+    """Searches for periods in which a lease fits. A period that is found was booked, and the booking undone."""
+
+    def __init__(self, clock: Clock, rules: Rules, index: AvailabilityIndex, trials: Trials) -> None:
+        self._clock = clock
+        self._rules = rules
+        self._index = index
+        self._trials = trials
+
+    def first(self, actor: Actor, wanted: Wanted, window: Window, limit: int) -> Offers:
+        """Return the first periods in a window in which a lease fits; no two of them overlap.
+
+        Raises the errors of ``starts``, and ``Unavailable`` if the database does not answer.
+        """
+        allowed = self.starts(window)
+        view, trial = self._index.view(), self._trials.begin(actor, wanted)
+        offers = self.within(view, trial, wanted, window.length, allowed.stretches, limit)
+        return Offers(tuple(offers), not trial.has_given_up)
+
+    def starts(self, window: Window) -> Starts:
+        """Return when a lease may start in a window. Raises ``InvalidParameter`` if that is no window."""
+        now = self._clock.now()
+        earliest = minute_of(now) + MINUTE if window.earliest is None else resolve(window.earliest, now)
+        latest = earliest + USUAL_REACH if window.latest is None else window.latest
+        if earliest < minute_of(now):
+            raise InvalidParameter("It must not be in the past.", field="earliest")
+        if not earliest <= latest <= now + LONGEST_SPAN:
+            raise InvalidParameter(
+                f"It must not be before the earliest start, nor more than {LONGEST_SPAN.days} days ahead.",
+                field="latest",
+            )
+        check_length(self._rules, earliest, earliest + window.length, field="duration")
+        return Starts(earliest, latest, stretches_of(window.times, earliest, latest))
+
+    def earliest(self, request: FlexibleRequest, place: int) -> LeaseRequest:
+        """Return a choice of a request, at its first possible start. Raises the errors of ``starts``."""
+        if request.window is None:
+            assert request.starts_at is not None
+            assert request.ends_at is not None
+            return request.at(request.starts_at, request.ends_at, place)
+        allowed = self.starts(request.window)
+        if not allowed.stretches:
+            raise InvalidParameter("No start up to this date is on these days, at these times.", field="latest")
+        start = moment(allowed.stretches[0][0])
+        return request.at(start, start + request.window.length, place)
+
+    def within(
+        self, view: View, trial: Trial, wanted: Wanted, length: timedelta, allowed: Sequence[Stretch], limit: int
+    ) -> list[Offer]:
+        """Return the first periods of this length that fit and begin in the allowed stretches."""
+        openings = Openings(view, wanted.demands, ticks_of(length + self._rules.cleaning_time), allowed)
+        offers: list[Offer] = []
+        time = allowed[0][0] if allowed else None
+        while time is not None and len(offers) < limit and not trial.is_over:
+            opening = openings.at_or_after(time)
+            if opening is None:
+                break
+            start, end = opening.start, opening.start + ticks_of(length)
+            if trial.fits(moment(start), moment(end), direct=opening.direct):
+                offers.append(Offer(moment(start), moment(end), self._left(view, wanted, start, end)))
+                time = end
+            else:
+                time = openings.next_change(start)
+        return offers
+
+    def _left(self, view: View, wanted: Wanted, start: int, end: int) -> tuple[int, ...]:
+        """Return how many more units of each demand would fit in the period beside the lease."""
+        found = []
+        for demand in wanted.demands:
+            if demand.subject is not None:  # a thing that exists is reserved once
+                found.append(0)
+                continue
+            single = replace(demand, minimum=1)
+            cleaned = end + ticks_of(self._rules.cleaning_time)
+            free = count(view, single, view.catalogue.matching(single), start, cleaned)
+            beside = (other for other in wanted.demands if place_of(other) == place_of(demand))
+            taken = min(demand.maximum, free) + sum(other.minimum for other in beside if other is not demand)
+            found.append(max(0, free - taken))
+        return tuple(found)

@@ -1,0 +1,77 @@
+"""Booking of flexible requests: the first choice that fits, in the first period that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from tenure.domain.actor import Actor
+from tenure.domain.availability import Offers
+from tenure.domain.errors import NotEnoughResources, OverQuota, TenureError
+from tenure.domain.request import FlexibleRequest, LeaseRequest
+from tenure.services.availability.periods import PeriodSearch
+from tenure.services.availability.trials import Trials
+
+R = TypeVar("R")
+
+#: How often a period is searched for a choice, if others take the period before it is booked.
+SEARCHES = 3
+
+
+class FlexibleBooker:
+    """Makes a fixed request of a flexible one, and books it."""
+
+    def __init__(self, trials: Trials, periods: PeriodSearch) -> None:
+        self._trials = trials
+        self._periods = periods
+
+    def book(self, actor: Actor, request: FlexibleRequest, book: Callable[[LeaseRequest], R]) -> R:
+        """Return the result of ``book`` for the first choice that it can book, in its first period.
+
+        Raises the errors of ``book`` and of the search. If nothing fits, that is the refusal of the first choice.
+        """
+        refusal: NotEnoughResources | OverQuota | None = None
+        for place in range(len(request.choices)):
+            try:
+                with _fields_of_choice(request, place):
+                    return self._book_choice(actor, request, place, book)
+            except (NotEnoughResources, OverQuota) as error:
+                refusal = refusal or error
+        assert refusal is not None
+        if isinstance(refusal, NotEnoughResources) and len(request.choices) > 1:
+            shortfall = replace(refusal.shortfall, other_choices=len(request.choices) - 1)
+            raise NotEnoughResources(shortfall, field=refusal.field, is_proven=False) from None
+        raise refusal
+
+    def _book_choice(self, actor: Actor, request: FlexibleRequest, place: int, book: Callable[[LeaseRequest], R]) -> R:
+        earliest = self._periods.earliest(request, place)
+        if request.window is None:
+            return book(earliest)
+        wanted = self._trials.want(actor, request.choices[place])
+        found = Offers((), is_complete=True)
+        for _ in range(SEARCHES):
+            found = self._periods.first(actor, wanted, request.window, 1)
+            if not found.offers:
+                break
+            [offer] = found.offers
+            with suppress(NotEnoughResources):  # another request was faster
+                return book(request.at(offer.starts_at, offer.ends_at, place))
+        try:
+            return book(earliest)
+        except NotEnoughResources as error:
+            latest = self._periods.starts(request.window).latest
+            shortfall = replace(error.shortfall, latest=latest, is_complete=found.is_complete)
+            raise NotEnoughResources(shortfall, field=error.field) from None
+
+
+@contextmanager
+def _fields_of_choice(request: FlexibleRequest, place: int) -> Iterator[None]:
+    """Let errors name the fields of a choice as they are in the request."""
+    try:
+        yield
+    except TenureError as error:
+        if request.is_listed and error.field is not None and error.field.startswith("reservations"):
+            error.field = f"any_of[{place}].{error.field}"
+        raise
