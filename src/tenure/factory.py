@@ -32,7 +32,7 @@ from tenure.engine.preemption import Preemption
 from tenure.engine.refresh import Refresh
 from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
-from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
+from tenure.metrics import ADMISSIONS, DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.counts import RoomCounts
 from tenure.services.availability.feed import FeedService
@@ -215,6 +215,7 @@ def build(parts: Parts) -> Service:
         for name, enforcement_filter in parts.filters.items()
         if enforcement_filter.listens_to
     }
+    parts.db.on_admitted = lambda way: ADMISSIONS.labels(way.value).inc()
     channels = [
         Delivery(outbox, parts.clock, partial(deliver_to_filter, parts.filters[name], parts.origin), channel=name)
         for name in parts.db.listeners

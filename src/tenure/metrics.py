@@ -36,6 +36,16 @@ REFUSALS = Counter(
     "Requests for leases that were refused, by the name of the error and the stage that nothing passed",
     ("reason", "stage"),
 )
+ADMISSIONS = Counter(
+    "tenure_admissions_total",
+    "New leases that were booked, by how room was found: 'greedy' beside all plans, 'moved' after plans of other "
+    "leases made way, 'exact' by the exact search, 'waited' after a time of waiting",
+    ("way",),
+)
+UNPROVEN = Counter(
+    "tenure_exact_searches_unproven_total",
+    "Requests for leases that were refused although the exact search has not proven that there is no room",
+)
 LATENESS = Histogram(
     "tenure_event_lateness_seconds",
     "How long after they were due events were done, by type",

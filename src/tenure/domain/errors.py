@@ -117,6 +117,8 @@ class NotEnoughResources(TenureError):
         self.is_hopeless = is_hopeless
         #: Whether it is certain that no arrangement of plans admits the request.
         self.is_proven = is_proven or is_hopeless
+        #: Whether the exact search was asked.
+        self.was_searched = False
         #: Further details, which the API adds.
         self.additions: dict[str, object] = {}
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
-from tenure.metrics import REFUSALS, timed
+from tenure.metrics import REFUSALS, UNPROVEN, timed
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.leases.rehearsals import RehearsalService
@@ -91,6 +91,8 @@ def _measured(operation: str, use_case: Callable[P, R]) -> Callable[P, R]:
             except TenureError as error:
                 if operation in _DECIDING:
                     REFUSALS.labels(type(error).__name__, _stage(error)).inc()
+                    if isinstance(error, NotEnoughResources) and error.was_searched and not error.is_proven:
+                        UNPROVEN.inc()
                 raise
 
     return measured

@@ -28,6 +28,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from sqlalchemy.orm import Session
 
 from tenure.clock import Clock
+from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Choice
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store.allocations import AllocationStore
@@ -126,6 +127,8 @@ class Transaction:
         #: The preferred choices for reservations, if still possible; and the choices that others are about to get.
         self.preferred: Mapping[str, Choice] = {}
         self.spoken_for: Collection[Choice] = ()
+        #: How the new leases of this transaction are admitted, by lease id; reported once it is committed.
+        self.admissions: dict[str, AdmissionWay] = {}
         self.changed = Feed(session)
         self.feed = FeedStore(session)
         self.ledger = LedgerStore(session)
@@ -191,6 +194,8 @@ class Database:
         self._patience_seconds = patience_seconds
         #: The channels of the outbox that get lease messages besides notifications: topics by channel.
         self.listeners: Mapping[str, frozenset[str]] = {}
+        #: Called for each new lease of a transaction that was committed.
+        self.on_admitted: Callable[[AdmissionWay], None] = lambda _way: None
         self._writing = threading.Lock()
         #: How many transactions of this process wait for their turn to write, on SQLite.
         self._waiting = 0
@@ -243,6 +248,8 @@ class Database:
                     session.flush()
                     tx.changed.write(self.time())
                     _commit(session)
+                    for way in tx.admissions.values():
+                        self.on_admitted(way)
                     return result
             except GaveWay:
                 if time.monotonic() - began > self._patience_seconds:

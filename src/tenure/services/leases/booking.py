@@ -120,7 +120,8 @@ class Booker:
                 raise
             for _ in range(ARRANGED):
                 search = self._arrangements.find(draft.demands, self._period(draft.lease), now=draft.lease.created_at)
-                refusal.is_proven = search.is_proven
+                refusal.was_searched = True
+                refusal.is_proven = search.is_proven and search.arrangement is None
                 if search.arrangement is None:
                     break
                 with suppress(OutdatedArrangement, NotEnoughResources):
@@ -188,6 +189,7 @@ class Booker:
                     planner.place_all(demands, order, place, begin=begin)
                 else:
                     planner.book_arranged(reservation_ids, demands, period, arrangement)
+            tx.admissions[lease.id] = planner.way
             write_history(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 notify(tx, "lease.create", lease, now=now)

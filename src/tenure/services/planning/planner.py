@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
+from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Allocation, Candidate, Choice, Demand, Place, Spread, beside, choose
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
@@ -124,6 +125,7 @@ class Planner:
         self._raised: dict[int, int] = {}
         #: Resources to which this transaction has moved plans; earlier reads of these may be out of date.
         self._filled: set[int] = set()
+        self._is_arranged = False
         #: Demands for which the last search found no room; forgotten when a plan moves.
         self._nowhere: list[_Nowhere] = []
         #: The new resource of reservations whose units stay together, once a unit has moved.
@@ -277,6 +279,7 @@ class Planner:
                 self._rearrange(moved)
         except Overtaken:
             raise OutdatedArrangement from None
+        self._is_arranged = True
         for position, units in arrangement.places.items():
             demand = demands[position]
             span = demand.span(period)
@@ -297,6 +300,13 @@ class Planner:
         new = {resource_id: count for resource_id, count in wanted.items() if count}
         self._tx.allocations.add(moved.plans[0].reservation_id, new, moved.plans[0].period, moved.demand)
         self._filled.update(new)
+
+    @property
+    def way(self) -> AdmissionWay:
+        """How room was found for what has been booked."""
+        if self._is_arranged:
+            return AdmissionWay.EXACT
+        return AdmissionWay.MOVED if self._filled else AdmissionWay.GREEDY
 
     @property
     def _can_count(self) -> bool:
