@@ -66,6 +66,7 @@ from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
 from tenure.services.resources.service import ResourceService
+from tenure.services.usage.service import UsageService
 from tenure.store import schema
 from tenure.store.database import Database
 
@@ -300,6 +301,7 @@ def build(parts: Parts) -> Service:
             parts.rules.regions,
         ),
         limits=LimitService(parts.db, parts.clock, parts.types, parts.authorize, parts.quotas),
+        usage=UsageService(parts.db, parts.clock, parts.types, parts.authorize),
         availability=AvailabilityService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, index),
         offers=OfferService(
             parts.db,

@@ -691,6 +691,14 @@ WRONG_AVAILABILITY: Mapping[str, Sequence[str]] = {
     "marker": ("", "x" * 256, "%00"),
     "colour": ("red",),
 }
+#: What parameters of a question for accounts must not be.
+WRONG_USAGE: Mapping[str, Sequence[str]] = {
+    "project_id": ("", "x" * 256, "%00"),
+    "resource_type": ("", "physical:ship", "x" * 256, "%00"),
+    "format": ("", "xml", "CSV"),
+    "limit": ("5",),
+}
+_JANUARY = "start_date=2030-01-01T00:00:00Z&end_date=2030-02-01T00:00:00Z"
 #: What lengths of time, and numbers of offers, must not be.
 _NUMBERS = (None, True, 0, -1, 1.5, "1", 10**12, HUGE, *LISTS)
 _TIMES_OF_DAY = (None, True, 5, "", "24:00", "9", "09:60", "now", HUGE, *LISTS)
@@ -866,6 +874,28 @@ ENDPOINTS = (
         for version in Version
         if version > Version.V1_1
         for endpoint in _SINCE_1_2
+    ),
+    Endpoint(
+        "1.3",
+        "GET",
+        "/v1/usage",
+        also=(
+            Bad("start_date", path="?end_date=2030-02-01T00:00:00Z"),
+            Bad("end_date", path="?start_date=2030-01-01T00:00:00Z"),
+            *(
+                Bad("start_date", path=f"?end_date=2030-02-01T00:00:00Z&start_date={value}")
+                for value in ("", "now", "2030-01-01", "%00")
+            ),
+            *(
+                Bad("end_date", path=f"?start_date=2030-01-01T00:00:00Z&end_date={value}")
+                for value in ("", "now", "2030-01-01T00:00:00Z", "2029-01-01T00:00:00Z", "2034-01-01T00:00:00Z")
+            ),
+            *(
+                Bad(name, path=f"?{_JANUARY}&{name}={value}")
+                for name, values in WRONG_USAGE.items()
+                for value in values
+            ),
+        ),
     ),
     Endpoint(
         "1.3",

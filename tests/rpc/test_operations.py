@@ -34,6 +34,7 @@ from tenure.domain.request import (
     Window,
 )
 from tenure.domain.shortfall import Shortfall, Stage
+from tenure.domain.usage import UsageQuery
 from tenure.rpc.client import ManagerFailed
 from tenure.rpc.operations import TABLE
 from tenure.rpc.server import LATE, SKEW, Endpoint
@@ -74,6 +75,7 @@ QUERIES = {
     "OfferQuery": OfferQuery(
         (reservation(1, 1),), Window(HOUR, times=StartTimes((0, 4), time(9), time(17, 30), "Europe/Paris"))
     ),
+    "UsageQuery": UsageQuery(NOW - timedelta(days=1), NOW + timedelta(days=1)),
     "LeaseRequest": LeaseRequest(
         "far", NOW + timedelta(hours=9), NOW + timedelta(hours=12), None, (reservation(1, 2),)
     ),

@@ -172,6 +172,7 @@ _HOST = {
 #: The queries without which a request is refused, by path.
 NEEDED_QUERIES = {
     "/v1/availability": "resource_type=physical:host",
+    "/v1/usage": "start_date=2030-01-01T00:00:00Z&end_date=2030-02-01T00:00:00Z",
     "/v1/offers": urlencode({"duration": 3600, "reservations": json.dumps([_HOST])}),
 }
 #: The bodies of searches, by path.

@@ -13,12 +13,12 @@ from typing import Any
 
 import falcon
 
-from tenure.api.answers import Shape
+from tenure.api.answers import Csv, Shape
 from tenure.api.bodies import JsonObject, read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
 from tenure.api.schemas.answers import ModelAt
-from tenure.api.schemas.queries import NO_QUERY, DryRunQuery, Query, QueryAt, query_of, read_query
+from tenure.api.schemas.queries import NO_QUERY, CsvQuery, DryRunQuery, Query, QueryAt, query_of, read_query
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import OLDEST, Version
@@ -59,6 +59,8 @@ class Operation:
     since: Version = OLDEST
     #: None if the operation has no dry run. Otherwise its query is a ``DryRunQuery`` from some version on.
     dry_run: DryRun | None = None
+    #: The answer as CSV; None if it has none. Otherwise the query is a ``CsvQuery``.
+    csv: Csv | None = None
     #: The statuses of refusals, beside those of every operation; if None, ``refusals`` derives them.
     refused_with: tuple[int, ...] | None = None
     #: Whether the operation needs no authentication. Its query is ignored then.
@@ -154,6 +156,8 @@ class Endpoint:
             if operation.dry_run is not None and isinstance(query, DryRunQuery) and query.dry_run:
                 request.status = 200
                 _write(resp, request, operation.dry_run.answer, operation.dry_run.run(request))
+            elif operation.csv is not None and isinstance(query, CsvQuery) and query.format == "csv":
+                _write_csv(resp, request, operation.csv, operation.run(request))
             else:
                 _write(resp, request, operation.answer, operation.run(request))
 
@@ -168,5 +172,12 @@ def _write(resp: falcon.Response, request: Request, answer: Shape | None, value:
             resp.data = json.dumps(content).encode()
         else:
             resp.stream = content
+    resp.set_headers(request.headers)
+    resp.status = request.status or request.operation.success
+
+
+def _write_csv(resp: falcon.Response, request: Request, shape: Csv, value: object) -> None:
+    resp.content_type = "text/csv; charset=utf-8"
+    resp.data = shape.text(value, request.version).encode()
     resp.set_headers(request.headers)
     resp.status = request.status or request.operation.success

@@ -110,6 +110,14 @@ _LIMITS = _rule(
 )
 
 
+_USAGE = _rule(
+    "tenure:usage:get",
+    _READER_OR_ADMIN,
+    "See what a project has had in a period, in resource-hours; without a project, administrators see all.",
+    ("GET", "/v1/usage"),
+)
+
+
 _AVAILABILITY = _rule(
     "tenure:availability:get",
     _READER_OR_ADMIN,
@@ -179,6 +187,7 @@ def list_rules() -> tuple[policy.RuleDefault, ...]:
         *_ROLES,
         *_lease_rules(wire for wire, _ in inventories),
         _LIMITS,
+        _USAGE,
         _AVAILABILITY,
         _property_rule(wire for wire, _ in inventories),
         *(rule for wire, stock in inventories for rule in _inventory_rules(wire, stock.rules)),

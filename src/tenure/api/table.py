@@ -11,6 +11,7 @@ from tenure.api.leases import lease_operations
 from tenure.api.limits import LIMITS
 from tenure.api.operations import Operation
 from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.usage import USAGE
 from tenure.api.versions import Version
 from tenure.resources.contract import ResourceType
 
@@ -26,6 +27,7 @@ def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
         *PUBLIC,
         *lease_operations(schemas),
         LIMITS,
+        USAGE,
         *availability_operations(schemas),
         *inventory_operations(kinds),
     )

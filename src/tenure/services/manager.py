@@ -20,6 +20,7 @@ from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
 from tenure.services.limits.service import LimitService
 from tenure.services.resources.service import ResourceService
+from tenure.services.usage.service import UsageService
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +31,7 @@ SERVICES: Mapping[str, type] = {
     "rehearsals": RehearsalService,
     "resources": ResourceService,
     "limits": LimitService,
+    "usage": UsageService,
     "availability": AvailabilityService,
     "offers": OfferService,
 }
@@ -58,6 +60,7 @@ class Manager:
     rehearsals: RehearsalService
     resources: ResourceService
     limits: LimitService
+    usage: UsageService
     availability: AvailabilityService
     offers: OfferService
     health: Callable[[], tuple[PartHealth, ...]]

@@ -41,6 +41,7 @@ from tenure.store.ledger import LedgerStore
 from tenure.store.outbox import OutboxStore
 from tenure.store.projects import ProjectStore
 from tenure.store.resources import ResourceStore
+from tenure.store.usage import UsageStore
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -139,6 +140,7 @@ class Transaction:
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
         self.projects = ProjectStore(session)
+        self.usage = UsageStore(session)
 
     def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
         """Lock what earlier attempts wanted; the last attempt locks all resources. Return the locked ids.

@@ -72,6 +72,12 @@ class DryRunQuery(Query):
     dry_run: Truth = False
 
 
+class CsvQuery(Query):
+    """The answer is JSON, or CSV on request."""
+
+    format: Literal["json", "csv"] = "json"
+
+
 class LimitsQuery(Query):
     project_id: ExternalId | None = None
 

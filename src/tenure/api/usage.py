@@ -1,0 +1,25 @@
+"""The operation of accounts."""
+
+from __future__ import annotations
+
+from tenure.api.answers import Csv, Whole
+from tenure.api.operations import Operation, Request
+from tenure.api.schemas.usage import UsageDocument, UsageListQuery
+from tenure.api.versions import Version, by_version
+from tenure.domain.usage import Usage
+
+
+def _show(request: Request) -> Usage:
+    return request.manager.usage.show(request.actor, request.query.to_domain())
+
+
+USAGE = Operation(
+    "GET",
+    "/v1/usage",
+    "Show what projects have had in a period, in resource-hours",
+    _show,
+    Whole(by_version(UsageDocument)),
+    query=by_version(UsageListQuery),
+    since=Version.V1_3,
+    csv=Csv("usage", by_version(UsageDocument)),
+)

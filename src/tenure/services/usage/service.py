@@ -1,0 +1,50 @@
+"""The use case of accounts: what projects have had in a period."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.period import Period
+from tenure.domain.usage import Usage, UsageQuery, add_up
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Authorize, require
+from tenure.store.database import Database
+
+#: The longest period of an answer.
+LONGEST_SPAN = timedelta(days=3 * 366)
+
+
+class UsageService:
+    """The use cases of accounts. They only read the ledger."""
+
+    def __init__(self, db: Database, clock: Clock, types: ResourceTypes, authorize: Authorize) -> None:
+        self._db = db
+        self._clock = clock
+        self._types = types
+        self._authorize = authorize
+
+    def show(self, actor: Actor, query: UsageQuery) -> Usage:
+        """Return what the actor's project has had in a period; for an administrator, what each project has had.
+
+        Raises ``Forbidden`` for another project, and ``InvalidParameter``.
+        """
+        target = {"project_id": query.project_id or actor.project_id, "user_id": actor.user_id}
+        require(self._authorize, "tenure:usage:get", actor, target)
+        if query.project_id is None and not self._authorize("admin", actor, target):
+            query = replace(query, project_id=actor.project_id)
+        if query.ends_at <= query.starts_at:
+            raise InvalidParameter("The period must end after it starts.", field="end_date")
+        if query.ends_at - query.starts_at > LONGEST_SPAN:
+            raise InvalidParameter(f"The period lasts for {LONGEST_SPAN.days} days at most.", field="end_date")
+        resource_type = None if query.resource_type is None else self._types[query.resource_type].name
+        period = Period(query.starts_at, query.ends_at)
+        with self._db.read() as tx:
+            parts = tx.usage.parts(
+                period, now=self._clock.now(), project_id=query.project_id, resource_type=resource_type
+            )
+            sums = add_up(parts, period)
+        return Usage(period.start, period.end, sums)
