@@ -20,6 +20,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from tenure import metrics
 from tenure.api.auth import write_token_file
 from tenure.cmd import api, manager
+from tenure.metrics import PresentGauges
 from tests.api.rig import USERS
 from tests.support.waiting import COMMAND_SECONDS
 
@@ -197,6 +198,8 @@ def shown_metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
             [family] = metric.describe()
             suffix = "_total" if family.type == "counter" else ""
             found[family.name + suffix] = (family.type, tuple(metric._labelnames))
+        elif isinstance(metric, PresentGauges):
+            found |= {family.name: (family.type, metric.LABELS) for family in metric.describe()}
     return found
 
 

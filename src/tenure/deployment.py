@@ -38,7 +38,7 @@ from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_filters, open_type_drivers, type_drivers
-from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
+from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, PRESENT, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes, load_types
 from tenure.rpc.bus import Misconfigured
 from tenure.rpc.client import RpcClient, remote_manager
@@ -94,6 +94,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
         )
     )
     watch_queues(service.events, service.outbox)
+    PRESENT.source = service.present.amounts
     return service
 
 

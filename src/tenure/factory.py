@@ -40,6 +40,7 @@ from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.periods import PeriodSearch
+from tenure.services.availability.present import PresentService
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.availability.trials import Trials
 from tenure.services.context import Authorize, Rules
@@ -165,6 +166,7 @@ class Service:
     healing: HealingService
     health_check: HealthCheck
     refresh: Refresh
+    present: PresentService
     parts: Parts
 
 
@@ -198,6 +200,7 @@ def build(parts: Parts) -> Service:
     )
     clock_watch = ClockWatch(events, outbox)
     index = AvailabilityIndex(parts.db, parts.clock)
+    present = PresentService(parts.clock, index, inventories)
     periodic = [
         Periodic("availability", index.refresh, INDEX_INTERVAL),
         Periodic("feed", FeedService(parts.db).prune, FEED_INTERVAL),
@@ -319,7 +322,18 @@ def build(parts: Parts) -> Service:
         defaults = DefaultLeases(manager.leases, DefaultLeaseBook(parts.db), driver, parts.clock, parts.default_terms)
         engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
     return Service(
-        metered(manager), engine, events, drift, outbox, repair, clock_watch, healing, health_check, refresh, parts
+        metered(manager),
+        engine,
+        events,
+        drift,
+        outbox,
+        repair,
+        clock_watch,
+        healing,
+        health_check,
+        refresh,
+        present,
+        parts,
     )
 
 

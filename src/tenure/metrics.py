@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 
-from prometheus_client import Counter, Gauge, Histogram, start_http_server
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 LOG = logging.getLogger(__name__)
 
@@ -79,6 +83,58 @@ DRIFT_FOUND = Counter(
     "tenure_drift_found_total", "Differences found between the cloud and the ledger", ("resource_type",)
 )
 DRIFT_MENDED = Counter("tenure_drift_mended_total", "Differences that were mended", ("resource_type",))
+
+
+@dataclass(frozen=True, slots=True)
+class PresentAmounts:
+    """What there is of a resource class in a region at present, and what leases have of it."""
+
+    resource_type: str
+    region: str
+    resource_class: str
+    total: int
+    reserved: int
+    allocated: int
+    idle_reserved: int
+    out_of_order: int
+
+
+class PresentGauges(Collector):
+    """Gauges whose values and labels are read when they are asked for; without a ``source`` they show nothing."""
+
+    LABELS = ("resource_type", "region", "resource_class")
+    _TEXTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+        {
+            "tenure_resources": ("total", "Resources, or what they have of a class"),
+            "tenure_resources_reserved": ("reserved", "The part that belongs to leases at present, started or not"),
+            "tenure_resources_allocated": ("allocated", "The part of this that leases hold which have started"),
+            "tenure_resources_idle_reserved": ("idle_reserved", "The part that is reserved and not allocated"),
+            "tenure_resources_out_of_order": (
+                "out_of_order",
+                "What takes no reservations, in use or not",
+            ),
+        }
+    )
+
+    def __init__(self) -> None:
+        self.source: Callable[[], Sequence[PresentAmounts]] = tuple
+
+    def describe(self) -> Iterator[Metric]:
+        for name, (_, text) in self._TEXTS.items():
+            yield GaugeMetricFamily(name, text, labels=self.LABELS)
+
+    def collect(self) -> Iterator[Metric]:
+        amounts = self.source()
+        for family in self.describe():
+            field, _ = self._TEXTS[family.name]
+            for each in amounts:
+                labels = {name: getattr(each, name) for name in self.LABELS}
+                family.add_sample(family.name, labels, getattr(each, field))
+            yield family
+
+
+PRESENT = PresentGauges()
+REGISTRY.register(PRESENT)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from tenure.domain.allocation import Demand
-from tenure.domain.capacity import Capacity
+from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.requirement import AnyOf, Comparison, Expression, Not, Term
 from tenure.services.availability.steps import Ints, Mask
 from tenure.services.availability.timeline import Rows
@@ -210,6 +210,16 @@ class Catalogue:
         table = [capacity[resource_class] for capacity in self._capacities.distinct.values]
         found: Ints = np.array([*table, 0], dtype=np.int64)[self._capacities.numbers]
         return found
+
+    def amounts(self, resource_class: str) -> Ints:
+        """Return how much of a class each resource has; of ``WHOLE`` one."""
+        if resource_class == WHOLE:
+            return np.ones(len(self.reservable), dtype=np.int64)
+        return self.capacity(resource_class)
+
+    def regions(self, chosen: Mask) -> list[str]:
+        """Return the regions of the chosen resources, in alphabetical order."""
+        return sorted(self._regions.distinct.values[number] for number in np.unique(self._regions.numbers[chosen]))
 
     def classes(self, chosen: Mask) -> list[str]:
         """Return the resource classes that the chosen resources have, in alphabetical order."""

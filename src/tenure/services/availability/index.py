@@ -72,6 +72,8 @@ class AvailabilityIndex:
         self._lock = threading.Lock()
         self._position = FeedPosition()
         self._view: View | None = None
+        #: When it was found to be the present state of the ledger.
+        self._followed_at: datetime | None = None
         #: The allocations of the resources that have changed since the large arrays were made, by row.
         self._latest: dict[int, list[ListedUse]] = {}
         #: The first end of those of them that are not plans, by row.
@@ -83,23 +85,34 @@ class AvailabilityIndex:
         """Whether a view can be had at once: false while another thread reads the whole ledger for the first time."""
         return self._view is not None or not self._lock.locked()
 
+    def latest(self, *, since: datetime) -> View | None:
+        """Return the ledger as it was last read, if that was after a moment; the database is not asked."""
+        view, at = self._view, self._followed_at
+        return None if at is None or at < since else view
+
     def view(self) -> View:
         """Return the ledger as it is now: what has changed since the last call is read.
 
         Raises ``Unavailable`` if the database does not work.
         """
         with self._lock:
-            return self._follow()
+            return self._follow_now()
 
     def refresh(self) -> None:
         """Follow the ledger, and make the large arrays anew if much has changed: for a thread in the background."""
         with self._lock:
-            view = self._follow()
+            view = self._follow_now()
             if len(self._latest) > max(CHANGED_LEAST, CHANGED_SHARE * len(view.catalogue)):
                 self._consolidate(view)
 
-    def _follow(self) -> View:
-        view, now = self._view, self._clock.now()
+    def _follow_now(self) -> View:
+        now = self._clock.now()
+        view = self._follow(now)
+        self._followed_at = now
+        return view
+
+    def _follow(self, now: datetime) -> View:
+        view = self._view
         with self._db.read() as tx:
             if view is None:
                 return self._read(tx, now)

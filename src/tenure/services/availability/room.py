@@ -41,6 +41,24 @@ def used(
     return found
 
 
+def in_use(view: View, time: int) -> Uses:
+    """Return the allocations of all resources at a time, plans included."""
+    parts = ((view.base, ~view.changed), (view.latest, view.changed))
+    base, latest = (
+        uses.select(mask[uses.rows] & (uses.starts <= time) & (uses.ends > time))
+        for uses, mask in ((timeline.uses, mask) for timeline, mask in parts)
+    )
+    return base.beside(latest)
+
+
+def taken(view: View, uses: Uses, resource_class: str) -> int:
+    """Return how much of a class allocations of one moment take, counted as ``used`` does."""
+    if resource_class == WHOLE:
+        return len(np.unique(uses.rows))
+    per_use = _table(view, [resource_class])[uses.amounts, 0]
+    return int(np.where(uses.exclusive, view.catalogue.capacity(resource_class)[uses.rows], per_use).sum())
+
+
 def taken_as_whole(view: View, chosen: Mask) -> Loads:
     """Return how many allocations take one of the chosen resources as a whole, over time."""
     found = no_loads()

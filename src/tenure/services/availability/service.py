@@ -194,9 +194,7 @@ class _Amounts:
     def of(cls, view: View, chosen: Mask, resource_class: str, project_id: str | None) -> _Amounts:
         """Return the amounts of the chosen resources; or of a project, which has no resources of its own."""
         catalogue = view.catalogue
-        capacity = (
-            np.ones(len(chosen), dtype=np.int64) if resource_class == WHOLE else catalogue.capacity(resource_class)
-        )
+        capacity = catalogue.amounts(resource_class)
         working, broken = chosen & catalogue.reservable, chosen & ~catalogue.reservable
         return cls(
             resources=int(chosen.sum()),
