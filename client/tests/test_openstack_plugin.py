@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -84,6 +85,14 @@ def test_a_refusal_is_readable(openstack: Run) -> None:
     assert refused.code == 1
     assert "of those, free for the whole period  0" in refused.errors
     assert "Traceback" not in refused.errors
+
+
+def test_accounts_are_shown(server: FakeServer, openstack: Run) -> None:
+    server.add_host("c1")
+    assert openstack("reservation", "lease", "create", "bio", "--hosts", "1", "--for", "2h").code == 0
+    server.advance(timedelta(hours=1))
+    shown = openstack("reservation", "usage", "-f", "value", "-c", "resource_class", "-c", "held_hours")
+    assert shown.output == "WHOLE 1.0\n", shown.errors
 
 
 def test_periods_are_found_and_booked(server: FakeServer, openstack: Run) -> None:

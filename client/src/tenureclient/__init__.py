@@ -55,6 +55,7 @@ from tenureclient.models import (
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.usage import PeriodUsage, UsageSum
 from tenureclient.volumepools import LeaseVolumePool, VolumePool
 from tenureclient.wire import Version
 
@@ -101,6 +102,7 @@ __all__ = [
     "Offer",
     "OverQuota",
     "OwnEvent",
+    "PeriodUsage",
     "ProjectLimits",
     "Reservation",
     "ReservationChange",
@@ -114,6 +116,7 @@ __all__ = [
     "TenureError",
     "Unauthorized",
     "UnexpectedAnswer",
+    "UsageSum",
     "Version",
     "VolumePool",
     "WaitProgress",

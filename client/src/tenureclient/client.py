@@ -17,6 +17,7 @@ from tenureclient.limits import Limits
 from tenureclient.offers import Offers
 from tenureclient.properties import HostProperties
 from tenureclient.transport import DEFAULT_TIMEOUT, Transport
+from tenureclient.usage import Usage
 from tenureclient.volumepools import VolumePools
 from tenureclient.wire import Version
 
@@ -52,6 +53,7 @@ class Client:
         self.floatingips = FloatingIPs(self._transport)
         self.volume_pools = VolumePools(self._transport)
         self.limits = Limits(self._transport)
+        self.usage = Usage(self._transport)
         self.availability = Availability(self._transport)
         self.offers = Offers(self._transport)
         self.properties = HostProperties(self._transport)

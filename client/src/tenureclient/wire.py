@@ -79,6 +79,16 @@ class Fields:
     def maybe_number(self, name: str) -> int | None:
         return None if self._document.get(name) is None else self.number(name)
 
+    def decimal(self, name: str) -> float:
+        """Return a number with or without a fraction."""
+        value = self._document.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._malformed(name, "a number")
+        return float(value)
+
+    def maybe_decimal(self, name: str) -> float | None:
+        return None if self._document.get(name) is None else self.decimal(name)
+
     def numbers(self, name: str) -> Mapping[str, int]:
         """Return an object of whole numbers; an absent one is empty."""
         values = Fields(self._document.get(name) or {}, f"{name} of {self._subject}")

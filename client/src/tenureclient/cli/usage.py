@@ -1,0 +1,88 @@
+"""usage"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import timedelta
+
+from tenureclient.cli.availability import TYPES
+from tenureclient.cli.command import ReservationLister
+from tenureclient.cli.render import Row, table
+from tenureclient.moments import MOMENT_FORMS
+from tenureclient.usage import UsageSum
+
+#: The length of the period, if no start is given.
+_USUAL = timedelta(days=30)
+
+
+class ShowUsage(ReservationLister):
+    """Show what the project has had in a period, in resource-hours; for administrators, of all projects.
+
+    booked_hours were promised to leases, whether these have started or not; held_hours had leases that had
+    started, up to now. A host for an hour is one hour of WHOLE; parts of hosts are counted by class: 2048 MB
+    for an hour are 2048 hours of MEMORY_MB. Deleted leases count, too.
+    """
+
+    examples = (
+        ("", "the last 30 days"),
+        ("host --from 2027-02-01 --to 2027-03-01 -f csv", "hosts in February, for a program"),
+        ("--project 3f2a8c1e5b7d4e0f9a6b --to +30d", "of a project, with what it has booked for 30 days"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "resource_type",
+            metavar="TYPE",
+            nargs="?",
+            help="Only reservations of this resource type, in short host, instance, server, floatingip or"
+            " volume (default: all)",
+        )
+        parser.add_argument(
+            "--from",
+            dest="start",
+            metavar="DATE",
+            help=f"Start of the period: {MOMENT_FORMS} (default: 30 days before its end)",
+        )
+        parser.add_argument(
+            "--to",
+            dest="end",
+            metavar="DATE",
+            help="End of the period, not included (default: now)",
+        )
+        parser.add_argument("--project", metavar="PROJECT_ID", help="Of this project (for administrators)")
+        # Output options come last in the help, as in the other commands.
+        parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        end = self.instant("now" if parsed_args.end is None else parsed_args.end, "--to")
+        start = end - _USUAL if parsed_args.start is None else self.instant(parsed_args.start, "--from")
+        usage = self.client().usage.show(
+            start=start,
+            end=end,
+            project_id=parsed_args.project,
+            resource_type=TYPES.get(parsed_args.resource_type, parsed_args.resource_type),
+        )
+        return table(usage.sums, _row, _columns(usage.sums), parsed_args.columns)
+
+
+def _columns(sums: Sequence[UsageSum]) -> tuple[str, ...]:
+    regions = ("region",) if any(each.region for each in sums) else ()
+    used = ("used_hours",) if any(each.used_hours is not None for each in sums) else ()
+    return ("project_id", "resource_type", *regions, "resource_class", "booked_hours", "held_hours", *used)
+
+
+def _row(each: UsageSum) -> Row:
+    return {
+        "project_id": each.project_id,
+        "resource_type": each.resource_type,
+        "region": each.region,
+        "resource_class": each.resource_class,
+        "booked_hours": each.booked_hours,
+        "held_hours": each.held_hours,
+        "used_hours": each.used_hours,
+    }
