@@ -58,6 +58,11 @@ def _of_inventories() -> dict[str, tuple[str, ...]]:
 EXPECTED = {
     "GET /v1/leases": (_MARKER,),
     **_of_inventories(),
+    "GET /v1/usage": (
+        r"The period must end after it starts\.",
+        r"The period lasts for \d+ days at most\.",
+        r"The (.|\n)* resource type is not supported",
+    ),
     "POST /v1/leases": (*_DATES, _LENGTH, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
     f"GET {_LEASE}/history": (r"marker: there is no entry (.|\n)* that the history could go on after\.",),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
