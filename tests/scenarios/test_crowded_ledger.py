@@ -16,13 +16,14 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.request import LeaseRequest
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.simulated import HostHealth
+from tenure.store.database import Transaction
 from tests.scenarios.test_ledger_model import (
     ADDRESS,
     TICK,
@@ -232,20 +233,33 @@ class CrowdedMachine(LedgerMachine):
             assume(False)
         ids = [reservation.id for reservation in lease.reservations]
         if len({part.resource_id for part in booking.parts}) > 1:
-            with self.world.db.engine.begin() as connection:
-                for reservation_id, part in zip(ids, booking.parts, strict=True):
-                    connection.execute(
-                        text("UPDATE allocations SET resource_id = :resource WHERE reservation_id = :reservation"),
-                        {"resource": part.resource_id, "reservation": reservation_id},
-                    )
+            move = text("UPDATE allocations SET resource_id = :resource WHERE reservation_id = :reservation")
+            self.write(
+                [
+                    (move, {"resource": part.resource_id, "reservation": reservation_id})
+                    for reservation_id, part in zip(ids, booking.parts, strict=True)
+                ]
+            )
         return Known(lease, dict(zip(ids, wanted, strict=True)))
 
     def reservable(self, resource_ids: set[int]) -> None:
         """Make only these resources reservable."""
-        with self.world.db.engine.begin() as connection:
-            connection.execute(text("UPDATE resources SET reservable = 0"))
-            for resource_id in resource_ids:
-                connection.execute(text("UPDATE resources SET reservable = 1 WHERE id = :id"), {"id": resource_id})
+        close, reopen = (
+            text("UPDATE resources SET reservable = 0"),
+            text("UPDATE resources SET reservable = 1 WHERE id = :id"),
+        )
+        self.write([(close, {}), *((reopen, {"id": resource_id}) for resource_id in resource_ids)])
+
+    def write(self, statements: Sequence[tuple[TextClause, Mapping[str, object]]]) -> None:
+        """Write to the tables by hand, and tell the indexes that follow the ledger."""
+
+        def work(tx: Transaction) -> None:
+            for statement, values in statements:
+                tx.session.execute(statement, dict(values))
+            tx.changed.add_resources(ids)
+
+        ids = list(self.resources())
+        self.world.db.write(work)
 
     def limit(self, number: int, *, vcpus: int = VCPUS, most: int | None = None) -> None:
         """Change the size of a host, or the most virtual CPUs of an instance there, before the first booking."""
