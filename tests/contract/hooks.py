@@ -24,12 +24,13 @@ _DATES = (
 )
 _REGION = r"There is no region (.|\n)*"
 #: The number of the reservation at fault, where the request has several.
-_PLACE = r"(reservations\[\d+\]: )?"
+_NAMED = r"(any_of\[\d+\]\.)?reservations?(\[\d+\])?"
+_PLACE = rf"({_NAMED}: )?"
 _CHOICE = (
     rf"Not enough ({'|'.join(sorted(kind.noun for kind in load_types()))}) available",  # 1.0; a 409 later
     "Malformed requirements",
     _REGION,
-    r"(reservations\[\d+\]\.resource_properties: )?The property (.|\n)* is a number everywhere, and (.|\n)* is none",
+    rf"({_NAMED}\.resource_properties: )?The property (.|\n)* is a number everywhere, and (.|\n)* is none",
     *(f"{_PLACE}{refusal}" for samples in installed_samples().values() for refusal in samples.refusals),
 )
 _RESERVATIONS = (
@@ -40,7 +41,24 @@ _RESERVATIONS = (
 )
 _EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
-_LENGTH = r"A lease lasts for \d+ days at most"
+_LENGTH = r"A lease lasts for (\d+ days at most|a second at least)"
+_TYPE = r"The (.|\n)* resource type is not supported"
+#: What a schema cannot express of a window for the start.
+_WINDOW = (
+    "It must not be in the past",
+    "It must not be before the earliest start, nor more than",
+    "No start up to this date is on these days, at these times",
+    _LENGTH,
+)
+#: Texts in a query that stand for a body, which has a schema of its own.
+_IN_TEXT = (
+    "It must be JSON text",
+    r"(duration|earliest|latest|limit|reservations?|start_date|end_date|starts_after|starts_before|time_zone|weekdays)"
+    r"\b(.|\n)*",
+    r"Missing parameter (.|\n)*",
+    _TYPE,
+)
+_SEARCH = ("A search needs a reservation at least", *_WINDOW, *_CHOICE)
 
 
 def _of_inventories() -> dict[str, tuple[str, ...]]:
@@ -61,9 +79,29 @@ EXPECTED = {
     "GET /v1/usage": (
         r"The period must end after it starts\.",
         r"The period lasts for \d+ days at most\.",
-        r"The (.|\n)* resource type is not supported",
+        _TYPE,
     ),
-    "POST /v1/leases": (*_DATES, _LENGTH, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
+    "GET /v1/availability": (
+        r"The period must end after it starts, and after now\.",
+        r"The period lasts for \d+ days at most\.",
+        r"There would be more than \d+ steps\.",
+        r"No resource of (.|\n)* has (.|\n)*\.",
+        _TYPE,
+        *_CHOICE,
+    ),
+    "GET /v1/offers": (*_SEARCH, *_IN_TEXT),
+    "POST /v1/offers": _SEARCH,
+    "POST /v1/offers/longest": _SEARCH,
+    "POST /v1/offers/largest": (*_SEARCH, *_DATES),
+    "POST /v1/leases": (
+        *_DATES,
+        *_WINDOW,
+        *_CHOICE,
+        *_EVENTS,
+        "Datetime is out of lease limits",
+        r"It cannot be given together with (a duration|reservations)\.",
+        "Missing parameter duration",
+    ),
     f"GET {_LEASE}/history": (r"marker: there is no entry (.|\n)* that the history could go on after\.",),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"POST {_LEASE}/confirm": (*_CHOICE, *_RESERVATIONS),
@@ -129,7 +167,7 @@ def map_body(context: schemathesis.HookContext, body: Any) -> Any:
         ]
         if len(body["reservations"]) <= MAX_RESERVATIONS and all(map(_is_sound, body["reservations"])):
             del body["reservations"][2:]
-    elif "reservations" not in body and context.operation.method == "post":
+    elif "reservations" not in body and "any_of" not in body and context.operation.method == "post":
         body["reservations"] = [HOST]
     return body
 
@@ -196,15 +234,18 @@ def _is_count(value: object) -> bool:
 
 
 def _whole(body: dict[str, Any]) -> dict[str, Any]:
-    """The body with ``2`` for ``2.0``, also in its reservations.
+    """The body with ``2`` for ``2.0``, also in its reservations and choices.
 
     JSON Schema takes ``2.0`` for an integer and cannot be told otherwise; the API, as Blazar, does not.
     """
     body = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in body.items()
     }
-    if isinstance(body.get("reservations"), list):
-        body["reservations"] = [_whole(found) if isinstance(found, dict) else found for found in body["reservations"]]
+    for name in ("reservations", "any_of"):
+        if isinstance(body.get(name), list):
+            body[name] = [_whole(found) if isinstance(found, dict) else found for found in body[name]]
+    if isinstance(body.get("reservation"), dict):
+        body["reservation"] = _whole(body["reservation"])
     return body
 
 

@@ -29,7 +29,7 @@ OPERATIONS = {
     for version in Version
 }
 #: Who asks at which microversion: at the oldest a member, at the newest an administrator; the others in a long run.
-USUAL = {("1.0", "demo"), ("1.2", "admin")}
+USUAL = {(min(OPERATIONS), "demo"), (max(OPERATIONS), "admin")}
 CALLERS = [
     pytest.param(version, user, marks=[] if (version, user) in USUAL else pytest.mark.long)
     for version in OPERATIONS
