@@ -1,0 +1,160 @@
+"""What members may not see appears in no answer: names of hosts, other projects, private properties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.api.openapi import describe
+from tenure.api.table import operations_of
+from tenure.api.versions import Version
+from tenure.resources.contract import load_types
+from tests.api.rig import ADDRESSES, FLAVORS, HOSTS, INSTANCES, Api, open_api, rfc3339
+from tests.api.test_operations import BODIES, PARTS
+from tests.support.samples import NEEDED_QUERIES
+
+#: Hosts of two kinds, by a public property. The private one is the same on no two of them.
+KINDS = {"1": "a100", "2": "a100", "3": "v100", "4": "v100"}
+PRIVATE, VALUE = "cellar", "vault"
+#: Leases of the other project take three of the hosts for hours.
+HOURS = 6
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """A service on which a project has booked most, as a member of another project calls it."""
+    with open_api(tmp_path, hosts=len(KINDS)) as api:
+        admin = api.using("admin", "1.3")
+        for host_id, gpu in KINDS.items():
+            changed = admin.put(f"/v1/os-hosts/{host_id}", {"properties": {"gpu": gpu, PRIVATE: f"{VALUE}-{host_id}"}})
+            assert changed.status_code == 200, changed.text
+        assert admin.patch(f"/v1/os-hosts/properties/{PRIVATE}", {"private": True}).status_code == 200
+        api.register_address()
+        yield api.using("other", "1.3")
+
+
+def book_of_others(api: Api) -> dict[str, Any]:
+    """Book leases of another project, with a name of their own; return one of them."""
+    demo = api.using("demo", "1.3")
+    demo.book(name="their-lease", start=0, hours=HOURS, reservations=[INSTANCES, ADDRESSES])
+    demo.book(name="their-lease", start=0, hours=HOURS, reservations=[{**HOSTS, "min": 2, "max": 2}])
+    lease = demo.book(name="their-lease", start=1, hours=HOURS)
+    api.world.engine.settle()
+    return lease
+
+
+def secrets(api: Api) -> set[str]:
+    """Return texts that no answer to the member may have."""
+    names = {host["hypervisor_hostname"] for host in api.using("admin", "1.3").get("/v1/os-hosts").json["hosts"]}
+    leases = api.using("demo", "1.3").get("/v1/leases").json["leases"]
+    ids = {lease["id"] for lease in leases} | {each["id"] for lease in leases for each in lease["reservations"]}
+    assert len(names) == len(KINDS)
+    assert len(ids) > len(leases) > 0
+    return {"demo-project", "demo-user", "their-lease", PRIVATE, VALUE, *names, *ids}
+
+
+def leaks(answer: Any, secret: set[str], asked: str) -> set[str]:
+    """Return the secrets in an answer, but for what the question itself says."""
+    said = answer.text + "".join(f"{name}: {value}\n" for name, value in answer.headers.items())
+    return {text for text in secret if text in said and text not in asked}
+
+
+def endpoints(version: Version) -> list[tuple[str, str, Mapping[str, Any]]]:
+    paths = describe(operations_of(tuple(load_types())), version)["paths"]
+    return [(method.upper(), path, shown) for path, methods in paths.items() for method, shown in methods.items()]
+
+
+@pytest.mark.parametrize("version", list(Version), ids=str)
+def test_no_endpoint_tells_a_member_what_is_not_for_members(api: Api, version: Version):
+    lease = book_of_others(api)
+    secret = secrets(api)
+    member = api.using("other", version.value)
+    wrong, statuses = [], set()
+    for method, path, shown in endpoints(version):
+        parts = {**PARTS, "lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
+        url = path.format(**parts)
+        if method == "GET" and path in NEEDED_QUERIES:
+            url += f"?{NEEDED_QUERIES[path]}"
+        body = BODIES.get((method, path))
+        if (method, path) == ("POST", "/v1/leases"):
+            body = member.lease_body(start=0, hours=HOURS, reservations=[{**HOSTS, "min": 3, "max": 3}])
+        can_be_dry = any(parameter["name"] == "dry_run" for parameter in shown["parameters"])
+        for query in ("", "?dry_run=true") if can_be_dry else ("",):
+            answer = member.call(method, url + query, body)
+            statuses.add(answer.status_code)
+            assert answer.status_code != 500, answer.text
+            wrong += [f"{method} {path}: {text}" for text in leaks(answer, secret, f"{url} {body}")]
+    assert wrong == []
+    assert {200, 403, 404} <= statuses
+
+
+CONDITION = '["==", "${}", "{}"]'
+THREE = {**HOSTS, "min": 3, "max": 3}
+
+
+def refusals() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield requests for leases that are refused, each with the name of the error."""
+    yield "NotEnoughResources", {"reservations": [THREE]}
+    yield "NotEnoughResources", {"reservations": [{**THREE, "resource_properties": CONDITION.format("gpu", "a100")}]}
+    yield "NotEnoughResources", {"reservations": [{**HOSTS, "resource_properties": CONDITION.format("rack", "r1")}]}
+    yield "NotEnoughResources", {"reservations": [{**INSTANCES, "amount": 900}]}
+    yield "NotEnoughResources", {"reservations": [{**FLAVORS, "amount": 900}]}
+    yield "NotEnoughResources", {"reservations": [ADDRESSES]}
+    yield "NotEnoughResources", {"reservations": [HOSTS, THREE, INSTANCES]}
+    yield "InvalidParameter", {"reservations": [{**HOSTS, "resource_properties": CONDITION.format(PRIVATE, "x")}]}
+    yield "InvalidParameter", {"reservations": [{**HOSTS, "resource_properties": CONDITION.format("vcpus", "x")}]}
+    yield "InvalidParameter", {"reservations": [{**INSTANCES, "vcpus": 0}]}
+    yield "InvalidParameter", {"reservations": [{**FLAVORS, "flavor_id": "none"}]}
+    yield "NotEnoughResources", {"reservations": [{**ADDRESSES, "required_floatingips": ["198.51.100.1"]}]}
+
+
+@pytest.mark.parametrize(("name", "fields"), list(refusals()))
+@pytest.mark.parametrize("query", ["", "?dry_run=true"], ids=["booked", "dry run"])
+def test_no_refusal_tells_a_member_what_is_not_for_members(api: Api, name: str, fields: dict[str, Any], query: str):
+    book_of_others(api)
+    secret = secrets(api)
+    body = api.lease_body(start=0, hours=HOURS, **fields)
+    answer = api.post(f"/v1/leases{query}", body)
+    assert answer.json["error_name"] == name, answer.text
+    assert leaks(answer, secret, str(body)) == set()
+
+
+def test_no_refusal_of_a_change_tells_a_member_what_is_not_for_members(api: Api):
+    mine = api.book(start=0, hours=1)
+    reservation = mine["reservations"][0]["id"]
+    book_of_others(api)
+    secret = secrets(api)
+    later = rfc3339(api.now + timedelta(hours=HOURS))
+    lease = f"/v1/leases/{mine['id']}"
+    changes: list[tuple[str, str, Any]] = [
+        ("PUT", lease, {"end_date": later, "reservations": [{"id": reservation, "min": 4, "max": 4}]}),
+        ("PUT", lease, {"reservations": [{"id": reservation, "resource_properties": CONDITION.format(PRIVATE, "x")}]}),
+        ("POST", f"{lease}/reservations", THREE),
+    ]
+    for method, path, body in changes:
+        for query in ("", "?dry_run=true"):
+            answer = api.call(method, path + query, body)
+            assert answer.status_code in {400, 409}, answer.text
+            assert leaks(answer, secret, str(body)) == set()
+    shown = api.get(lease)
+    assert shown.json["lease"]["may_end_at"] is not None
+    assert leaks(shown, secret, lease) == set()
+
+
+def test_the_alternative_of_another_kind_names_public_properties_only(api: Api):
+    demo = api.using("demo", "1.3")
+    demo.book(start=0, hours=HOURS, reservations=[{**HOSTS, "resource_properties": CONDITION.format("gpu", "a100")}])
+    body = api.lease_body(
+        start=0,
+        hours=HOURS,
+        reservations=[{**HOSTS, "min": 2, "max": 2, "resource_properties": CONDITION.format("gpu", "a100")}],
+    )
+    refused = api.post("/v1/leases", body)
+    alternatives = {each["change"]: each for each in refused.json["details"]["alternatives"]}
+    assert alternatives["kind"]["resource_properties"] == CONDITION.format("gpu", "v100")
+    assert PRIVATE not in refused.text
+    assert VALUE not in refused.text
