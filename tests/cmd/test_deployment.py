@@ -32,6 +32,7 @@ from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service
+from tenure.metrics import PRESENT
 from tenure.resources.contract import load_types
 from tenure.rpc.listener import NovaListener
 from tenure.services.limits.quotas import FixedLimits, Quotas
@@ -543,6 +544,11 @@ def test_option_reaches_its_part(deployed: Callable[..., Deployed], group: str, 
     section = group.replace("<name>", "north")
     made = deployed(row.more, {section: {name: row.text.format(folder=Path.cwd())}})
     assert row.seen(made) == row.expected
+
+
+def test_the_gauges_show_the_resources_of_the_manager(deployed: Callable[..., Deployed]):
+    service = deployed().service
+    assert PRESENT.source == service.present.amounts
 
 
 def test_every_option_has_a_row():
