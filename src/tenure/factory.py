@@ -26,7 +26,7 @@ from tenure.engine.clock_watch import ClockWatch
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
-from tenure.engine.loop import Engine, Periodic
+from tenure.engine.loop import POLL, Engine, Periodic
 from tenure.engine.performer import Checkpoint, Performer
 from tenure.engine.preemption import Preemption
 from tenure.engine.refresh import Refresh
@@ -68,6 +68,7 @@ from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
 from tenure.services.resources.service import ResourceService
 from tenure.services.usage.service import UsageService
+from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store import schema
 from tenure.store.database import Database
 
@@ -225,9 +226,6 @@ def build(parts: Parts) -> Service:
         for name in parts.db.listeners
     ]
     letters = Delivery(outbox, parts.clock, parts.sink)
-    engine = Engine(events, performer, letters, periodic, parts.clock, workers, channels)
-    wake.target = engine.wake
-    freed.target = engine.begin_more
 
     def look_soon() -> None:
         health_check.ask()
@@ -266,6 +264,17 @@ def build(parts: Parts) -> Service:
     trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules.planning_time, parts.rules.search_time)
     periods = PeriodSearch(parts.clock, parts.rules, index, trials)
     flexible = FlexibleBooker(trials, periods)
+    waiting_list = WaitingList(parts.db, parts.clock, parts.types, parts.rules, booker, flexible, periods, enforcement)
+    waiting = Periodic("waiting list", waiting_list.run, POLL)
+    periodic.append(waiting)
+    engine = Engine(events, performer, letters, periodic, parts.clock, workers, channels, serve=waiting_list.serve)
+    freed.target = engine.begin_more
+
+    def wake_all() -> None:
+        engine.wake()
+        waiting.wake.set()
+
+    wake.target = wake_all
     manager = Manager(
         leases=LeaseService(
             parts.db,
@@ -280,6 +289,7 @@ def build(parts: Parts) -> Service:
             flexible,
             LookAhead(index, parts.rules),
             enforcement,
+            waiting_list,
         ),
         rehearsals=RehearsalService(
             parts.db,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +13,7 @@ from tenure.domain.reason import Reason, reason_from
 
 
 class LeaseStatus(StrEnum):
+    WAITING = "WAITING"  # on the waiting list: it holds nothing until there is room for it
     CREATING = "CREATING"  # booked; waits for its confirmation, or for cloud resources that the answer must show
     PENDING = "PENDING"  # waits for its start
     STARTING = "STARTING"  # the cloud is being prepared
@@ -28,6 +29,8 @@ class LeaseStatus(StrEnum):
 class Action(StrEnum):
     """An action that moves a lease from one status to another."""
 
+    OFFER = "offer"
+    BOOK = "book"
     PREPARED = "prepared"
     CONFIRM = "confirm"
     START = "start"
@@ -46,6 +49,10 @@ _A = Action
 
 #: The status after each action. A pair that is missing here is not allowed.
 NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
+    (_S.WAITING, _A.OFFER): _S.CREATING,  # booked; it must be confirmed, or prepared in the cloud
+    (_S.WAITING, _A.BOOK): _S.PENDING,
+    (_S.WAITING, _A.FAIL): _S.ERROR,  # there was no room up to its latest start
+    (_S.WAITING, _A.DELETE): _S.DELETING,
     (_S.CREATING, _A.PREPARED): _S.PENDING,
     (_S.CREATING, _A.CONFIRM): _S.PENDING,  # if nothing has to be created first
     (_S.CREATING, _A.FAIL): _S.ERROR,  # the lease is promised already, but its resources cannot be created
@@ -81,7 +88,7 @@ NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.DELETING, _A.DELETED): _S.DELETED,
     (_S.DELETED, _A.DELETE): _S.DELETED,
 }
-STABLE = frozenset({_S.PENDING, _S.ACTIVE, _S.TERMINATED, _S.ERROR, _S.DELETED})
+STABLE = frozenset({_S.WAITING, _S.PENDING, _S.ACTIVE, _S.TERMINATED, _S.ERROR, _S.DELETED})
 #: A worker is changing the lease; an update has to wait.
 BUSY = frozenset({_S.CREATING, _S.STARTING, _S.UPDATING, _S.TERMINATING, _S.DELETING})
 
@@ -110,6 +117,7 @@ class EventType(StrEnum):
     PREPARE = "prepare_lease"  # internal: creates what clients must see as soon as the lease exists
     NOTIFY = "notify_lease"  # the owner's: sends a notification with the owner's message
     HOLD = "hold_lease"  # internal: removes a held lease that was not confirmed in time
+    WAIT = "wait_lease"  # internal: fails a waiting lease for which there was no room in time
 
     @property
     def rank(self) -> int:
@@ -119,7 +127,7 @@ class EventType(StrEnum):
     @property
     def is_internal(self) -> bool:
         """Whether the event is hidden from users."""
-        return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE, EventType.HOLD}
+        return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE, EventType.HOLD, EventType.WAIT}
 
 
 #: The maximum number of events that an owner can define for a lease.
@@ -207,6 +215,22 @@ DETAILS = frozenset(detail.name for detail in fields(LeaseDetails))
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a lease on the waiting list waits for.
+
+    ``choices`` are the reservations of each choice: the type, the region and the parameters of each, as JSON values.
+    """
+
+    #: When it starts at the latest.
+    latest: datetime
+    choices: tuple[tuple[Mapping[str, object], ...], ...]
+    #: How long it is held for its confirmation once there is room; None books it without.
+    confirm_within: timedelta | None = None
+    #: How many leases wait before it for something of the same kinds; only if that was asked for.
+    ahead: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lease(LeaseDetails):
     """The user's contract: who may use which resources, and when."""
 
@@ -231,6 +255,8 @@ class Lease(LeaseDetails):
     may_end_at: datetime | None = None
     #: Which of the choices of its request it has, counted from 0; None if the request had no choices.
     choice: int | None = None
+    #: What it waits for, if it is on the waiting list.
+    waiting: Waiting | None = None
 
     @property
     def reason(self) -> Reason | None:

@@ -108,6 +108,10 @@ class FlexibleRequest(LeaseDetails):
     hold_for: timedelta | None = None
     #: Whether the caller listed choices; otherwise there is one, which has no number.
     is_listed: bool = False
+    #: Whether the lease waits if there is no room: up to the latest start of the window, or up to ``starts_at``.
+    waits: bool = False
+    #: How long a lease that has waited is held for its confirmation; None books it without.
+    confirm_within: timedelta | None = None
 
     def at(self, starts_at: When, ends_at: When, place: int) -> LeaseRequest:
         """Return the request for a choice and a period."""

@@ -57,11 +57,15 @@ class Engine:
         clock: Clock,
         workers: Workers,
         channels: Sequence[Delivery] = (),
+        *,
+        serve: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``serve`` serves the waiting list in ``settle``; once the engine runs, a periodic task does."""
         self._events = events
         self._performer = performer
         self._delivery = delivery
         self._channels = tuple(channels)
+        self._serve = serve
         self._periodic = tuple(periodic)
         self._clock = clock
         self._workers = workers
@@ -89,7 +93,7 @@ class Engine:
         """Carry out everything that is due now, one by one; return the number of attempts."""
         attempts = 0
         while True:
-            done = self.round()
+            done = self.round() + self._serve()
             attempts += done
             if not done:
                 for delivery in (self._delivery, *self._channels):

@@ -149,7 +149,9 @@ def apply(
     """
     status = next_status(lease.status, action)
     shown = lease.reason if reason is None and keep_reason else reason_of(reason)
-    if status in ENDED and lease.status not in ENDED:
+    if lease.status is LeaseStatus.WAITING:
+        tx.waiting.remove(lease.id)  # whatever becomes of it, it does not wait any more
+    elif status in ENDED and lease.status not in ENDED:
         notify_ended(tx, replace(lease, status=status), now=now)
     if status is LeaseStatus.DELETED and lease.status is not LeaseStatus.DELETED:
         values["deleted_at"] = now

@@ -20,6 +20,7 @@ class RegionService:
         """
 
         def change(tx: Transaction) -> tuple[int, int]:
+            tx.waiting.name_region(name)
             return tx.resources.name_region(name), tx.leases.name_region(name)
 
         return self._db.write(change)

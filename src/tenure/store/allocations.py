@@ -525,7 +525,7 @@ class AllocationStore:
         if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
         self._gains.add([resource_id], Period(start, allocation.period.end))
-        self._changed.add_resources([allocation.resource_id, resource_id])
+        self._changed.add_resources([allocation.resource_id, resource_id], frees=True)
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
         """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
@@ -539,7 +539,7 @@ class AllocationStore:
             )
             .values(units=units, amounts=dict(demand.amounts.times(units)))
         )
-        self._changed.add_resources([allocation.resource_id])
+        self._changed.add_resources([allocation.resource_id], frees=True)
         if shrunk.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
 
@@ -553,7 +553,7 @@ class AllocationStore:
                 AllocationRow.units == allocation.units,
             )
         )
-        self._changed.add_resources([allocation.resource_id])
+        self._changed.add_resources([allocation.resource_id], frees=True)
         if dropped.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
             raise Overtaken
 
@@ -574,9 +574,9 @@ class AllocationStore:
     ) -> None:
         """Give allocations an earlier end, a later start, or both. Allocations never get longer by this."""
         if until is not None:
-            self._set_period(allocation_ids, AllocationRow.ends_at > until, {"ends_at": until})
+            self._set_period(allocation_ids, AllocationRow.ends_at > until, {"ends_at": until}, frees=True)
         if start is not None:
-            self._set_period(allocation_ids, AllocationRow.starts_at < start, {"starts_at": start})
+            self._set_period(allocation_ids, AllocationRow.starts_at < start, {"starts_at": start}, frees=True)
 
     def reschedule(self, allocations: Collection[Allocation], period: Period) -> None:
         """Move allocations to another period. The caller has checked that there is room, and raised the versions."""
@@ -587,13 +587,18 @@ class AllocationStore:
             for gained in period.without(before):
                 self._gains.add(resource_ids, gained)
         ids = [allocation.id for allocation in allocations]
-        self._set_period(ids, sql_true(), {"starts_at": period.start, "ends_at": period.end})
+        self._set_period(ids, sql_true(), {"starts_at": period.start, "ends_at": period.end}, frees=True)
 
     def _set_period(
-        self, allocation_ids: Collection[int], where: ColumnElement[bool], values: dict[str, datetime]
+        self,
+        allocation_ids: Collection[int],
+        where: ColumnElement[bool],
+        values: dict[str, datetime],
+        *,
+        frees: bool = False,
     ) -> None:
         if allocation_ids:
-            self._changed.add_allocations(allocation_ids)
+            self._changed.add_allocations(allocation_ids, frees=frees)
             self._session.execute(
                 update(AllocationRow)
                 .where(conditions.among(AllocationRow.id, allocation_ids), where)
@@ -629,7 +634,7 @@ class AllocationStore:
             AllocationRow.id.in_(sorted(only)) if only is not None else sql_true(),
         )
         for_no_time = and_(AllocationRow.starts_at >= until, AllocationRow.ends_at != ENDLESS)
-        self._changed.add_reservations(reservation_ids)
+        self._changed.add_reservations(reservation_ids, frees=True)
         self._delete(mine, for_no_time)
         self._session.execute(
             update(AllocationRow)
@@ -678,7 +683,7 @@ class AllocationStore:
         )
         if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
-        self._changed.add_resources([allocation.resource_id])
+        self._changed.add_resources([allocation.resource_id], frees=True)
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
         """Delete plans: nothing was handed over, so there is no history to keep."""
@@ -693,8 +698,11 @@ class AllocationStore:
             self._delete(conditions.among(AllocationRow.id, allocation_ids))
 
     def _delete(self, *where: ColumnElement[bool]) -> None:
-        deleted = self._session.execute(delete(AllocationRow).where(*where).returning(AllocationRow.resource_id))
-        self._changed.add_resources(deleted.scalars())
+        columns = AllocationRow.resource_id, AllocationRow.reservation_id
+        deleted = self._session.execute(delete(AllocationRow).where(*where).returning(*columns)).all()
+        self._changed.add_resources(row.resource_id for row in deleted)
+        # All resources of a reservation are of one inventory, in one region.
+        self._changed.add_resources({row.reservation_id: row.resource_id for row in deleted}.values(), frees=True)
 
     def bookings(
         self,

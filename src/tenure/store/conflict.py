@@ -16,3 +16,7 @@ class Overbooked(Exception):
 
     def __init__(self, resource_id: int, reservation_ids: Sequence[str]) -> None:
         super().__init__(f"resource {resource_id} would be promised to reservations {', '.join(reservation_ids)}")
+
+
+class WaitersFirst(Exception):
+    """Leases on the waiting list come before this transaction, which is rolled back and retried after them."""

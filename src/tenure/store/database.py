@@ -42,6 +42,7 @@ from tenure.store.outbox import OutboxStore
 from tenure.store.projects import ProjectStore
 from tenure.store.resources import ResourceStore
 from tenure.store.usage import UsageStore
+from tenure.store.waiting import WaitingStore
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -135,12 +136,14 @@ class Transaction:
         self.ledger = LedgerStore(session)
         self.leases = LeaseStore(session)
         self.resources = ResourceStore(session, self.changed)
+        #: What this transaction gives out.
         self.gains = Gains(session)
         self.allocations = AllocationStore(session, self.gains, self.changed)
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
         self.projects = ProjectStore(session)
         self.usage = UsageStore(session)
+        self.waiting = WaitingStore(session)
 
     def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
         """Lock what earlier attempts wanted; the last attempt locks all resources. Return the locked ids.

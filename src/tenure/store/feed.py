@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, delete, func, insert, select
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from tenure.store import conditions
-from tenure.store.tables import AllocationRow, FeedRow
+from tenure.store.tables import AllocationRow, FeedRow, FreedRow, ResourceRow
 
 T = TypeVar("T")
 
@@ -37,18 +37,28 @@ class Feed:
         self._resources: set[int] = set()
         self._reservations: set[str] = set()
         self._allocations: set[int] = set()
+        #: Where something may have become free.
+        self._freed_resources: set[int] = set()
+        self._freed_reservations: set[str] = set()
+        self._freed_allocations: set[int] = set()
 
-    def add_resources(self, ids: Iterable[int]) -> None:
-        """Record that these resources, or allocations on them, have changed."""
-        self._resources.update(ids)
+    def add_resources(self, ids: Iterable[int], *, frees: bool = False) -> None:
+        """Record that these resources, or allocations on them, have changed, and whether this may free room."""
+        ids = set(ids)
+        self._resources |= ids
+        self._freed_resources |= ids if frees else set()
 
-    def add_reservations(self, ids: Iterable[str]) -> None:
-        """Record that allocations of these reservations have changed, and still exist."""
-        self._reservations.update(ids)
+    def add_reservations(self, ids: Iterable[str], *, frees: bool = False) -> None:
+        """Record that allocations of these reservations have changed and exist, and whether this may free room."""
+        ids = set(ids)
+        self._reservations |= ids
+        self._freed_reservations |= ids if frees else set()
 
-    def add_allocations(self, ids: Iterable[int]) -> None:
-        """Record that these allocations have changed, and still exist."""
-        self._allocations.update(ids)
+    def add_allocations(self, ids: Iterable[int], *, frees: bool = False) -> None:
+        """Record that these allocations have changed and still exist, and whether this may free room."""
+        ids = set(ids)
+        self._allocations |= ids
+        self._freed_allocations |= ids if frees else set()
 
     def write(self, at: datetime | ColumnElement[datetime]) -> None:
         """Write the entry of the transaction, if it has changed anything; ``at`` is the time of the database."""
@@ -60,6 +70,23 @@ class Feed:
         changed = {name: ids for name, ids in parts.items() if ids}
         if changed:
             self._session.execute(insert(FeedRow).values(at=at, changed=changed))
+        self._write_freed()
+
+    def _write_freed(self) -> None:
+        """Record in which inventories and regions something has become free, for the waiting list.
+
+        That happens also if no lease waits: a lease may just be written to the list, which this transaction cannot see.
+        """
+        parts: list[ColumnElement[bool]] = []
+        if self._freed_resources:
+            parts.append(conditions.among(ResourceRow.id, self._freed_resources))
+        if self._freed_reservations:
+            parts.append(_has_allocations(AllocationRow.reservation_id.in_(sorted(self._freed_reservations))))
+        if self._freed_allocations:
+            parts.append(_has_allocations(conditions.among(AllocationRow.id, self._freed_allocations)))
+        if parts:
+            places = select(ResourceRow.resource_type, ResourceRow.region).where(or_(*parts)).distinct()
+            self._session.execute(insert(FreedRow).from_select(["inventory", "region"], places))
 
 
 class EntriesLost(Exception):
@@ -142,6 +169,11 @@ def _position_after(listed: Sequence[Any], before: FeedPosition) -> FeedPosition
     first = next(index for index, (_, at) in enumerate(listed) if at >= since)
     settled = listed[first - 1][0] if first else before.settled
     return FeedPosition(settled, frozenset(entry_id for entry_id, _ in listed[first:]))
+
+
+def _has_allocations(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether a resource has allocations that meet the condition."""
+    return ResourceRow.id.in_(select(AllocationRow.resource_id).where(condition))
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -43,6 +43,11 @@ class Gains:
         """Check these resources, in this period, before the commit."""
         self._gained.update((resource_id, period) for resource_id in resource_ids)
 
+    @property
+    def resource_ids(self) -> frozenset[int]:
+        """The resources that are given out."""
+        return frozenset(resource_id for resource_id, _ in self._gained)
+
     def verify(self) -> None:
         """Raise ``Overbooked`` if more is promised of a gained resource than it has.
 

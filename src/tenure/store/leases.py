@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, delete, exists, insert, or_, select, update
+from sqlalchemy import and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy import true as sql_true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -23,11 +23,20 @@ from tenure.domain.lease import (
     LeaseStatus,
     Reservation,
     ReservationStatus,
+    Waiting,
 )
 from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseOrder, LeaseQuery
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import AllocationRow, EventRow, HistoryRow, LeaseRow, ReservationRow, SurplusTrustRow
+from tenure.store.tables import (
+    AllocationRow,
+    EventRow,
+    HistoryRow,
+    LeaseRow,
+    ReservationRow,
+    SurplusTrustRow,
+    WaitingRow,
+)
 
 _KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
     LeaseOrder.CREATED_AT: LeaseRow.created_at,
@@ -246,6 +255,13 @@ class LeaseStore:
         )
         return set(rows.scalars())
 
+    def count(self, project_id: str, status: LeaseStatus) -> int:
+        """Return how many leases of a project have this status."""
+        counted = select(func.count()).where(
+            LeaseRow.project_id == project_id, LeaseRow.deleted_at.is_(None), LeaseRow.status == status.value
+        )
+        return self._session.execute(counted).scalar_one()
+
     def change(self, lease: Lease, *, now: datetime | None, **values: Any) -> None:
         """Compare and swap: write ``values`` if the lease has not changed since it was read.
 
@@ -411,6 +427,7 @@ class LeaseStore:
     def _assemble(self, rows: Sequence[LeaseRow]) -> list[Lease]:
         """Return the leases of these rows, in their order. It takes two more statements for any number of leases."""
         ids = [row.id for row in rows]
+        waiting = self._waiting([row.id for row in rows if row.status == LeaseStatus.WAITING.value])
         reservations: dict[str, list[Reservation]] = {lease_id: [] for lease_id in ids}
         events: dict[str, list[Event]] = {lease_id: [] for lease_id in ids}
         if ids:
@@ -428,10 +445,19 @@ class LeaseStore:
                 .execution_options(populate_existing=True)
             ).scalars():
                 events[event.lease_id].append(event_of(event))
-        return [_lease(row, reservations[row.id], events[row.id]) for row in rows]
+        return [_lease(row, reservations[row.id], events[row.id], waiting.get(row.id)) for row in rows]
+
+    def _waiting(self, lease_ids: Sequence[str]) -> dict[str, Waiting]:
+        """Return what these leases wait for, by lease id."""
+        if not lease_ids:
+            return {}
+        rows = self._session.execute(select(WaitingRow).where(WaitingRow.lease_id.in_(lease_ids))).scalars()
+        return {row.lease_id: _waiting(row) for row in rows}
 
 
-def _lease(row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[Event]) -> Lease:
+def _lease(
+    row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[Event], waiting: Waiting | None
+) -> Lease:
     return Lease(
         **{name: getattr(row, name) for name in DETAILS},
         id=row.id,
@@ -450,6 +476,21 @@ def _lease(row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[
         trust_id=row.trust_id,
         status_detail=row.status_detail,
         choice=row.choice,
+        waiting=waiting,
+    )
+
+
+def _waiting(row: WaitingRow) -> Waiting:
+    return Waiting(
+        latest=row.latest_at,
+        choices=tuple(
+            tuple(
+                {"resource_type": asked["resource_type"], "region": asked["region"] or None, **asked["parameters"]}
+                for asked in choice
+            )
+            for choice in row.request["choices"]
+        ),
+        confirm_within=None if row.confirm_within is None else timedelta(seconds=row.confirm_within),
     )
 
 

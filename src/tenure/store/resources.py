@@ -80,7 +80,7 @@ class ResourceStore:
             if _is_duplicate_resource(error):
                 raise Overtaken from error
             raise
-        self._changed.add_resources([row.id])
+        self._changed.add_resources([row.id], frees=True)
         self._write_details([row])
         self._add_properties(discovered.resource_type, properties, now)
         return _resource(row)
@@ -113,6 +113,7 @@ class ResourceStore:
         self._session.add_all(rows)
         self._session.flush()
         self._changed.add_resources(row.id for row in rows)
+        self._changed.add_resources({row.region: row.id for row in rows}.values(), frees=True)
         self._write_details(rows)
         for resource_type in {resource.resource_type for resource in discovered}:
             names = {name: "" for own in properties for name in own}
@@ -345,7 +346,7 @@ class ResourceStore:
     def _compare_and_swap(self, seen: Resource, **values: object) -> None:
         """Write these columns; raise ``Overtaken`` if the resource has changed since it was read."""
         self.wanted.add(seen.id)
-        self._changed.add_resources([seen.id])
+        self._changed.add_resources([seen.id], frees=True)
         changed = self._session.execute(
             update(ResourceRow)
             .where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)

@@ -285,6 +285,43 @@ class FeedRow(Base):
     changed: Mapped[dict[str, list[Any]]] = mapped_column(JSON)
 
 
+class WaitingRow(Base):
+    """A lease on the waiting list, with its place in the order of the requests, and what it asks for."""
+
+    __tablename__ = "waiting_leases"
+    __table_args__ = (Index(None, "lease_id", unique=True),)
+
+    number: Mapped[int] = mapped_column(BigId, primary_key=True)
+    lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"))
+    latest_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    #: For how many seconds it is held for its confirmation once there is room.
+    confirm_within: Mapped[int | None] = mapped_column(Integer)
+    request: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class WaitingLineRow(Base):
+    """A line in which a lease waits: one for each inventory and region of which it wants something."""
+
+    __tablename__ = "waiting_lines"
+    __table_args__ = (Index(None, "number"),)
+
+    inventory: Mapped[str] = mapped_column(text(64), primary_key=True)
+    region: Mapped[str] = mapped_column(text(64), primary_key=True)
+    number: Mapped[int] = mapped_column(
+        BigId, ForeignKey("waiting_leases.number"), primary_key=True, autoincrement=False
+    )
+
+
+class FreedRow(Base):
+    """Something of an inventory and a region was freed, and its line has not been served since."""
+
+    __tablename__ = "freed_room"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    inventory: Mapped[str] = mapped_column(text(64))
+    region: Mapped[str] = mapped_column(text(64))
+
+
 class EventRow(Base):
     """A timed action of a lease.
 

@@ -17,7 +17,16 @@ from tenure.api.errors import ERROR_NAMES
 from tenure.api.schemas.moments import RFC3339_PATTERN, show_rfc3339, show_with_blank, show_with_t
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
 from tenure.api.versions import Version
-from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
+from tenure.domain.lease import (
+    AllocationState,
+    Event,
+    EventStatus,
+    EventType,
+    Lease,
+    LeaseStatus,
+    ReservationStatus,
+    Waiting,
+)
 from tenure.domain.request import LeasedResource
 from tenure.domain.resource import ResourceHealth
 
@@ -115,6 +124,10 @@ Rfc3339Text = Annotated[
 
 _ERROR_NAMES: Any = Literal[ERROR_NAMES]
 _SHOWN_STATUSES: Any = Literal[tuple(status.value for status in LeaseStatus if status is not LeaseStatus.DELETED)]
+#: The statuses before 1.3. A lease on the waiting list is shown as one that is not booked yet.
+_STATUSES_BEFORE_13: Any = Literal[
+    tuple(status.value for status in LeaseStatus if status not in {LeaseStatus.DELETED, LeaseStatus.WAITING})
+]
 _EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOWN_EVENTS))]
 _EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
 _RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
@@ -207,6 +220,18 @@ def _shown_events(lease: Lease) -> list[Event]:
     return [event for event in lease.events if event.event_type in SHOWN_EVENTS]
 
 
+def _confirmation_seconds(waiting: Waiting) -> int | None:
+    return None if waiting.confirm_within is None else int(waiting.confirm_within.total_seconds())
+
+
+def _waiting_choices(waiting: Waiting) -> list[list[dict[str, Any]]]:
+    return [[dict(asked) for asked in choice] for choice in waiting.choices]
+
+
+def _status_before_13(lease: Lease) -> LeaseStatus:
+    return LeaseStatus.CREATING if lease.status is LeaseStatus.WAITING else lease.status
+
+
 def _before_end(lease: Lease) -> datetime | None:
     event = lease.event(EventType.BEFORE_END)
     return event.due_at if event else None
@@ -246,7 +271,7 @@ class LeaseOf10(Answer):
     start_date: Annotated[WithT, From("starts_at")]
     end_date: Annotated[WithT, From("ends_at")]
     trust_id: Annotated[Literal[""], From(lambda _: "")]
-    status: _SHOWN_STATUSES
+    status: Annotated[_STATUSES_BEFORE_13, From(_status_before_13)]
     degraded: bool
     created_at: WithBlank
     updated_at: WithBlank | None
@@ -295,7 +320,7 @@ class LeaseOf11(Answer):
     start_date: Annotated[Rfc3339Text, From("starts_at")]
     end_date: Annotated[Rfc3339Text, From("ends_at")]
     before_end_date: Annotated[Rfc3339Text | None, From(_before_end)]
-    status: _SHOWN_STATUSES
+    status: Annotated[_STATUSES_BEFORE_13, From(_status_before_13)]
     status_reason: str | None
     degraded: bool
     created_at: Rfc3339Text
@@ -322,16 +347,35 @@ class LeaseOf12(LeaseOf11):
     events: Annotated[list[EventWithMessage], From(_shown_events)]  # type: ignore[assignment]  # it is only read
 
 
+class WaitingDocument(Answer):
+    """What a lease on the waiting list waits for.
+
+    ``latest`` is its latest start: if there is no room up to then, the lease is ERROR. With ``confirm_within`` it is
+    held for so many seconds once there is room, and must be confirmed in this time. ``choices`` are the reservations
+    that it asks for, the preferred choice first. ``ahead`` is how many leases wait before it for something of the same
+    types; it is null except where a single lease is shown.
+    """
+
+    latest: Rfc3339Text
+    confirm_within: Annotated[int | None, From(_confirmation_seconds)]
+    ahead: int | None
+    choices: Annotated[list[list[dict[str, Any]]], From(_waiting_choices)]
+
+
 class LeaseOf13(LeaseOf12):
     """A lease from 1.3 on.
 
     ``may_end_at`` is until when it may be prolonged on the resources that it has, while nothing else changes. It is
     null if nothing limits it; for a lease that cannot be prolonged; and except where a single lease is shown.
     ``choice`` is which of the choices of its request it has, counted from 0; null if the request had none.
+    ``waiting`` is what a lease that is WAITING waits for, and null for all others. Such a lease has no reservations;
+    its dates are those of the first period that it could get.
     """
 
     may_end_at: Rfc3339Text | None
     choice: int | None
+    status: _SHOWN_STATUSES
+    waiting: WaitingDocument | None
 
 
 class HistoryEntry(Answer):

@@ -135,12 +135,20 @@ _WINDOW = tuple(StartWindow.model_fields)
 MOST_CHOICES = 10
 
 
+#: The longest time for the confirmation of a lease that has waited, in seconds: a week.
+LONGEST_CONFIRMATION = 7 * 24 * 3600
+
+
 class FlexibleLeaseCreate(LeaseCreateWithEvents, StartWindow):
     """A new lease, which may leave open when it starts and what it consists of.
 
     With ``duration`` in place of both dates, it gets the first period that fits: it starts between ``earliest`` and
     ``latest``; on one of the ``weekdays``, and between ``starts_after`` and ``starts_before``, times of the day in
     ``time_zone``. With ``any_of`` in place of ``reservations``, it gets the first of these choices that fits.
+
+    If nothing fits, it is refused; with ``if_full`` as ``wait`` it is put on the waiting list, up to its latest start.
+    With ``confirm_within`` a lease that has waited is held for this number of seconds once there is room for it, and
+    must be confirmed in this time.
     """
 
     model_config = ConfigDict(
@@ -150,6 +158,19 @@ class FlexibleLeaseCreate(LeaseCreateWithEvents, StartWindow):
     start_date: Rfc3339OrNow = _OPTIONAL
     end_date: Rfc3339 = _OPTIONAL
     duration: Annotated[StrictInt, Field(ge=1, le=LONGEST_DURATION)] = _OPTIONAL
+    if_full: Literal["refuse", "wait"] = "refuse"
+    confirm_within: Annotated[StrictInt, Field(ge=1, le=LONGEST_CONFIRMATION)] = _OPTIONAL
+
+    @property
+    def waits(self) -> bool:
+        """Whether the lease waits if nothing fits. Raises ``InvalidParameter`` for fields that conflict."""
+        if self.if_full == "refuse" and "confirm_within" in self.model_fields_set:
+            raise InvalidParameter("Only a lease that may wait can ask to be confirmed.", field="confirm_within")
+        if self.if_full == "wait" and self.hold_for is not None:
+            raise InvalidParameter(
+                "A lease that may wait is not held: confirm_within holds it once there is room.", field="hold_for"
+            )
+        return self.if_full == "wait"
 
     def is_flexible(self) -> bool:
         """Whether the start is open. Raises ``MissingParameter`` and ``InvalidParameter`` for fields that conflict."""
@@ -219,7 +240,7 @@ class LeaseSchemas:
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest | FlexibleRequest:
         """Return the lease that ``body`` requests."""
         given: Any = check(self.create_model, body, self._version, tags=self._names)
-        if can_be_flexible(self._version) and (given.is_flexible() or given.any_of is not None):
+        if can_be_flexible(self._version) and (given.is_flexible() or given.any_of is not None or given.waits):
             return self._flexible(given)
         return LeaseRequest(
             **_details(given),
@@ -245,6 +266,8 @@ class LeaseSchemas:
             events=self._user_events(given) or (),
             hold_for=self._hold_for(given),
             is_listed=given.any_of is not None,
+            waits=given.waits,
+            confirm_within=None if given.confirm_within is None else timedelta(seconds=given.confirm_within),
         )
 
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:

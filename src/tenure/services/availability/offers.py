@@ -33,9 +33,10 @@ from tenure.services.availability.room import count, starts
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
 from tenure.services.availability.start_times import stretches_of
 from tenure.services.availability.steps import SECOND, moment, ticks, ticks_of
-from tenure.services.availability.trials import Trial, Trials, Wanted
+from tenure.services.availability.trials import Trial, Trials
 from tenure.services.context import Authorize, Rules, require
 from tenure.services.leases.changes import SHORTEST, check_length, placed_demand, resolve
+from tenure.services.leases.intake import Completed
 from tenure.store.database import Database
 
 #: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
@@ -196,7 +197,9 @@ class OfferService:
     def _cleaning(self) -> int:
         return ticks_of(self._rules.cleaning_time)
 
-    def _last_end(self, view: View, trial: Trial, wanted: Wanted, start: datetime, last: datetime) -> datetime | None:
+    def _last_end(
+        self, view: View, trial: Trial, wanted: Completed, start: datetime, last: datetime
+    ) -> datetime | None:
         """Return the latest end up to ``last`` of a lease with this start; None if there is no room at all."""
         conditions = list(conditions_of(view, wanted.demands))
         ends = [*_possible_ends(view, conditions, start + SHORTEST, last, self._rules.cleaning_time), last]
@@ -220,7 +223,7 @@ class OfferService:
             raise InvalidParameter("It must not be in the past.", field="start_date")
         return start
 
-    def _wanted(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Wanted:
+    def _wanted(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises the errors of the methods above."""
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         require(self._authorize, "tenure:availability:get", actor, target)
@@ -233,7 +236,7 @@ class OfferService:
 class _Refused:
     """A request that was refused; ``lacking`` is the position of the reservation for which there is no room."""
 
-    wanted: Wanted
+    wanted: Completed
     lacking: int
     start: datetime
     end: datetime

@@ -18,9 +18,10 @@ from tenure.services.availability.room import count
 from tenure.services.availability.service import LONGEST_SPAN
 from tenure.services.availability.start_times import stretches_of
 from tenure.services.availability.steps import Stretch, moment, ticks_of
-from tenure.services.availability.trials import Trial, Trials, Wanted
+from tenure.services.availability.trials import Trial, Trials
 from tenure.services.context import Rules
 from tenure.services.leases.changes import check_length, resolve
+from tenure.services.leases.intake import Completed
 
 MINUTE = timedelta(minutes=1)
 #: How far ahead a search looks, if it is not told.
@@ -45,7 +46,7 @@ class PeriodSearch:
         self._index = index
         self._trials = trials
 
-    def first(self, actor: Actor, wanted: Wanted, window: Window, limit: int) -> Offers:
+    def first(self, actor: Actor, wanted: Completed, window: Window, limit: int) -> Offers:
         """Return the first periods in a window in which a lease fits; no two of them overlap.
 
         Raises the errors of ``starts``, and ``Unavailable`` if the database does not answer.
@@ -83,7 +84,7 @@ class PeriodSearch:
         return request.at(start, start + request.window.length, place)
 
     def within(
-        self, view: View, trial: Trial, wanted: Wanted, length: timedelta, allowed: Sequence[Stretch], limit: int
+        self, view: View, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch], limit: int
     ) -> list[Offer]:
         """Return the first periods of this length that fit and begin in the allowed stretches."""
         openings = Openings(view, wanted.demands, ticks_of(length + self._rules.cleaning_time), allowed)
@@ -101,7 +102,7 @@ class PeriodSearch:
                 time = openings.next_change(start)
         return offers
 
-    def _left(self, view: View, wanted: Wanted, start: int, end: int) -> tuple[int, ...]:
+    def _left(self, view: View, wanted: Completed, start: int, end: int) -> tuple[int, ...]:
         """Return how many more units of each demand would fit in the period beside the lease."""
         found = []
         for demand in wanted.demands:

@@ -14,16 +14,8 @@ from tenure.domain.request import ReservationRequest
 from tenure.services.context import Authorize
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.booking import Booker
-from tenure.services.leases.intake import Intake
+from tenure.services.leases.intake import Completed, Intake
 from tenure.store.database import Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The reservations of a lease, completed, and their demands."""
-
-    reservations: Sequence[ReservationRequest]
-    demands: Sequence[Demand]
 
 
 class Trials:
@@ -46,14 +38,14 @@ class Trials:
         self._allowed = allowed
         self._for_moves = for_moves
 
-    def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Wanted:
+    def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises ``InvalidParameter`` and ``Unavailable``."""
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
-        completed, demands = self._intake.completed(actor, reservations)
-        self._intake.check_conditions(completed, demands, seen=self._authorize("admin", actor, target))
-        return Wanted(completed, demands)
+        wanted = self._intake.completed(actor, reservations)
+        self._intake.check_conditions(wanted, seen=self._authorize("admin", actor, target))
+        return wanted
 
-    def begin(self, actor: Actor, wanted: Wanted) -> Trial:
+    def begin(self, actor: Actor, wanted: Completed) -> Trial:
         """Return a trial of these reservations, whose time begins to count with its first booking."""
         left = _TimeLeft(self._allowed.total_seconds(), self._for_moves.total_seconds())
         return Trial(self._booker, self._enforcement, actor, wanted, left)
@@ -75,7 +67,7 @@ class Trial:
     _booker: Booker
     _enforcement: Enforcement
     _actor: Actor
-    _wanted: Wanted
+    _wanted: Completed
     _left: _TimeLeft
 
     @property

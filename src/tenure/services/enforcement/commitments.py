@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from tenure.domain.lease import Lease
+from tenure.domain.lease import Lease, LeaseStatus
 from tenure.services.enforcement.statements import Values, served, statement, to_json
 from tenure.store.database import Transaction
 
@@ -85,11 +85,17 @@ def cancel_withdrawal(tx: Transaction, lease_id: str, channels: Collection[str])
 
 def withdraw(tx: Transaction, lease_id: str, channels: Collection[str], *, now: datetime) -> None:
     """Send these messages now; cancel them instead if another request has created the lease."""
-    if tx.leases.get(lease_id) is not None:
+    if is_booked(tx, lease_id):
         cancel_withdrawal(tx, lease_id, channels)
         return
     waiting = tx.outbox.waiting(lease_id, topic=ON_END)
     tx.outbox.hurry([key for channel in channels for key in waiting.get(channel, ())], now=now)
+
+
+def is_booked(tx: Transaction, lease_id: str) -> bool:
+    """Whether there is such a lease, and it is not on the waiting list."""
+    lease = tx.leases.get(lease_id)
+    return lease is not None and lease.status is not LeaseStatus.WAITING
 
 
 def _listening(tx: Transaction, topic: str) -> Iterator[str]:

@@ -22,6 +22,7 @@ from tenure.services.enforcement.commitments import (
     COMMIT_UPDATE,
     ON_END,
     cancel_withdrawal,
+    is_booked,
     promise_withdrawal,
     withdraw,
 )
@@ -320,7 +321,7 @@ class Enforcement:
         """Promise the filter a withdrawal in case the lease is never created, even if this process is killed."""
 
         def work(tx: Transaction) -> None:
-            if tx.leases.get(str(lease["id"])) is not None:
+            if is_booked(tx, str(lease["id"])):
                 return  # another request has just created it
             now = tx.now()
             promise_withdrawal(tx, lease, [name], now=now, ready_at=now + PATIENCE)

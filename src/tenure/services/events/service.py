@@ -22,6 +22,7 @@ from tenure.services.events.handlers.notify import NotifyHandler
 from tenure.services.events.handlers.prepare import PrepareHandler
 from tenure.services.events.handlers.start import StartHandler
 from tenure.services.events.handlers.update import UndoHandler, UpdateHandler
+from tenure.services.events.handlers.wait import WaitHandler
 from tenure.services.events.payloads import UpdatePayload, payload_of
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planner import Planner, Stuck
@@ -53,6 +54,7 @@ class EventService:
             EventType.BEFORE_END: BeforeEndHandler(types, rules),
             EventType.END: EndHandler(types, rules),
             EventType.HOLD: ExpiryHandler(types, rules),
+            EventType.WAIT: WaitHandler(types, rules),
         }
         #: What becomes of a refused update, and of a provisional lease that was removed.
         self._undo = UndoHandler(types, rules)

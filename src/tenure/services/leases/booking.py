@@ -12,18 +12,29 @@ from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from tenure.clock import Clock
-from tenure.domain.actor import Actor
+from tenure.domain.actor import ENGINE, Actor
+from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Choice, Demand, hardest_first
 from tenure.domain.errors import Conflict, InvalidParameter, NotEnoughResources
-from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus, Reservation, ReservationStatus
+from tenure.domain.lease import (
+    Action,
+    Event,
+    EventStatus,
+    EventType,
+    Lease,
+    LeaseStatus,
+    Reservation,
+    ReservationStatus,
+)
 from tenure.domain.period import Period, minute_of
 from tenure.domain.request import LeaseRequest, ReservationRequest
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, new_id, notify, write_history
+from tenure.services.context import Rules, apply, new_id, notify, write_history
+from tenure.services.events.payloads import PreparePayload
 from tenure.services.events.user_events import check_events, new_events
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.changes import bind, check_length, check_notice, resolve
-from tenure.services.leases.intake import Intake
+from tenure.services.leases.intake import Completed, Intake
 from tenure.services.leases.provisional import confirmation_deadline
 from tenure.services.planning.arrangements import Arrangement, Arrangements
 from tenure.services.planning.budget import Budget
@@ -43,6 +54,8 @@ class Draft:
 
     lease: Lease
     demands: Sequence[Demand]
+    #: Whether the lease is on the waiting list until it is booked.
+    waits: bool = False
 
 
 class Booking(NamedTuple):
@@ -76,8 +89,18 @@ class Booker:
         self._counts = counts
         self._arrangements = arrangements
 
-    def draft(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Draft:
-        """Return the lease that is asked for. Raises ``InvalidParameter`` and ``Unavailable``."""
+    def draft(
+        self,
+        actor: Actor,
+        request: LeaseRequest,
+        *,
+        lease_id: str | None = None,
+        completed: Completed | None = None,
+    ) -> Draft:
+        """Return the lease that is asked for. Raises ``InvalidParameter`` and ``Unavailable``.
+
+        If ``completed`` has the reservations, these are not read from the request, and were checked before.
+        """
         now = self._clock.now()
         starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
         if starts_at < minute_of(now):
@@ -89,11 +112,16 @@ class Booker:
         check_length(self._rules, starts_at, ends_at)
         notice_at = self._notice_at(request, starts_at, ends_at, now)
         check_events(request.events, starts_at, ends_at)
-        reservations, demands = self._intake.completed(actor, request.reservations)
-        request = replace(request, reservations=tuple(reservations))
+        wanted = completed or self._intake.completed(actor, request.reservations)
+        request = replace(request, reservations=tuple(wanted.reservations))
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
-        self._intake.check_conditions(request.reservations, demands, seen=self._access.sees(actor, lease))
-        return Draft(lease, demands)
+        if completed is None:
+            self._intake.check_conditions(wanted, seen=self._access.sees(actor, lease))
+        return Draft(lease, wanted.demands)
+
+    def draft_waiting(self, owner: Actor, request: LeaseRequest, wanted: Completed, waiting: Lease) -> Draft:
+        """Return a waiting lease as it is to be booked. Raises ``InvalidParameter`` if its time has passed."""
+        return replace(self.draft(owner, request, lease_id=waiting.id, completed=wanted), waits=True)
 
     def redraft(
         self,
@@ -147,14 +175,10 @@ class Booker:
         look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
 
         def work(tx: Transaction) -> Lease | None:
-            booked = self.booked_before(tx, actor, lease.id)
+            # This comes first: of two requests with one id, the second must wait before it does anything else.
+            booked = _take_off(tx, lease, now) if draft.waits else self._add(tx, actor, lease)
             if booked is not None:
                 return booked
-            # This comes first: of two requests with one id, the second must wait before it does anything else.
-            tx.leases.add(lease)
-            tx.events.add(lease.events)
-            if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
-                tx.events.add([preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
             for position, demand in enumerate(demands):
                 bind(tx, lease.reservations[position].id, demand, position)
             planner = Planner(
@@ -189,7 +213,10 @@ class Booker:
                     planner.place_all(demands, order, place, begin=begin)
                 else:
                     planner.book_arranged(reservation_ids, demands, period, arrangement)
-            tx.admissions[lease.id] = planner.way
+            tx.admissions[lease.id] = AdmissionWay.WAITED if draft.waits else planner.way
+            if draft.waits:
+                _notify_owner(tx, lease.id, now)
+                return None
             write_history(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 notify(tx, "lease.create", lease, now=now)
@@ -202,6 +229,17 @@ class Booker:
                 return look(tx, order=order)
 
         return Booking(work, look_before if large and arrangement is None else None)
+
+    def _add(self, tx: Transaction, actor: Actor, lease: Lease) -> Lease | None:
+        """Write a new lease without its allocations; return the actor's lease of its id if there is one."""
+        booked = self.booked_before(tx, actor, lease.id)
+        if booked is not None:
+            return booked
+        tx.leases.add(lease)
+        tx.events.add(lease.events)
+        if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
+            tx.events.add([preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
+        return None
 
     def booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
         """Return the actor's lease of that id, if any; raise ``Conflict`` if it belongs to another user."""
@@ -261,6 +299,40 @@ class Booker:
             created_at=now,
             choice=request.choice,
         )
+
+
+def _take_off(tx: Transaction, lease: Lease, now: datetime) -> Lease | None:
+    """Write a waiting lease as it is booked, without its allocations; return it if it does not wait any more."""
+    waiting = tx.leases.get(lease.id, deleted=True, lock=True)
+    if waiting is None or waiting.status is not LeaseStatus.WAITING:
+        return waiting
+    tx.events.discard([event.id for event in waiting.events if event.event_type is EventType.WAIT])
+    apply(
+        tx,
+        waiting,
+        Action.BOOK if lease.status is LeaseStatus.PENDING else Action.OFFER,
+        actor=ENGINE,
+        now=now,
+        starts_at=lease.starts_at,
+        ends_at=lease.ends_at,
+        choice=lease.choice,
+    )
+    tx.leases.add_reservations(lease.reservations)
+    tx.events.add(lease.events)
+    if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
+        event = replace(preparation(lease), status=EventStatus.UNDONE, attempts=0)
+        tx.events.add([event], payload=PreparePayload(promised=True).to_json())
+    return None
+
+
+def _notify_owner(tx: Transaction, lease_id: str, now: datetime) -> None:
+    """Notify others that a waiting lease was booked. What must be prepared first is notified when that is done."""
+    lease = tx.leases.get(lease_id)
+    assert lease is not None
+    if lease.status is LeaseStatus.PENDING:
+        notify(tx, "lease.create", lease, now=now)
+    elif lease.hold_until is not None:
+        notify(tx, "lease.offer", lease, now=now, hold_until=f"{lease.hold_until:%Y-%m-%dT%H:%M:%S.%f}")
 
 
 def new_reservation(

@@ -413,6 +413,8 @@ class LeaseChanger:
     # --- what may change
 
     def _check_status(self, lease: Lease, change: LeaseChange) -> None:
+        if lease.status is LeaseStatus.WAITING:
+            raise InvalidState("A lease on the waiting list can only be renamed or deleted")
         over = lease.status is LeaseStatus.TERMINATED or lease.ends_at < minute_of(self._now)
         if over and lease.status is not LeaseStatus.ERROR:
             raise InvalidState("Terminated leases can only be renamed")

@@ -13,8 +13,18 @@ from tenure.domain.errors import NotEnoughResources, OverQuota, TenureError
 from tenure.domain.request import FlexibleRequest, LeaseRequest
 from tenure.services.availability.periods import PeriodSearch
 from tenure.services.availability.trials import Trials
+from tenure.services.leases.intake import Completed
 
 R = TypeVar("R")
+
+
+class NoPeriod(Exception):
+    """No period was found in which a request fits, or others took each that was found; ``found`` is the last search."""
+
+    def __init__(self, found: Offers) -> None:
+        super().__init__()
+        self.found = found
+
 
 #: How often a period is searched for a choice, if others take the period before it is booked.
 SEARCHES = 3
@@ -50,6 +60,26 @@ class FlexibleBooker:
         if request.window is None:
             return book(earliest)
         wanted = self._trials.want(actor, request.choices[place])
+        try:
+            return self.book_first(actor, request, place, wanted, book)
+        except NoPeriod as error:
+            found = error.found
+        try:
+            return book(earliest)
+        except NotEnoughResources as error:
+            latest = self._periods.starts(request.window).latest
+            shortfall = replace(error.shortfall, latest=latest, is_complete=found.is_complete)
+            raise NotEnoughResources(shortfall, field=error.field) from None
+
+    def book_first(
+        self, actor: Actor, request: FlexibleRequest, place: int, wanted: Completed, book: Callable[[LeaseRequest], R]
+    ) -> R:
+        """Return the result of ``book`` for a choice, whose reservations are ``wanted``, in its first period.
+
+        Raises ``NoPeriod``, and the errors of ``book``.
+        """
+        if request.window is None:
+            return book(self._periods.earliest(request, place))
         found = Offers((), is_complete=True)
         for _ in range(SEARCHES):
             found = self._periods.first(actor, wanted, request.window, 1)
@@ -58,12 +88,15 @@ class FlexibleBooker:
             [offer] = found.offers
             with suppress(NotEnoughResources):  # another request was faster
                 return book(request.at(offer.starts_at, offer.ends_at, place))
-        try:
-            return book(earliest)
-        except NotEnoughResources as error:
-            latest = self._periods.starts(request.window).latest
-            shortfall = replace(error.shortfall, latest=latest, is_complete=found.is_complete)
-            raise NotEnoughResources(shortfall, field=error.field) from None
+        raise NoPeriod(found)
+
+    def completed(self, actor: Actor, request: FlexibleRequest) -> FlexibleRequest:
+        """Return the request with complete reservations of all choices. Raises the errors of ``Trials.want``."""
+        choices = []
+        for place, choice in enumerate(request.choices):
+            with _fields_of_choice(request, place):
+                choices.append(tuple(self._trials.want(actor, choice).reservations))
+        return replace(request, choices=tuple(choices))
 
 
 @contextmanager

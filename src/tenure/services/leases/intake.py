@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
@@ -30,6 +30,14 @@ from tenure.store.database import Database
 LOG = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The reservations of a lease, completed, and their demands."""
+
+    reservations: Sequence[ReservationRequest]
+    demands: Sequence[Demand]
+
+
 class Intake:
     """Reads the reservations of requests, before any transaction."""
 
@@ -39,9 +47,7 @@ class Intake:
         self._rules = rules
         self._cloud = cloud
 
-    def completed(
-        self, actor: Actor, requests: Sequence[ReservationRequest]
-    ) -> tuple[list[ReservationRequest], list[Demand]]:
+    def completed(self, actor: Actor, requests: Sequence[ReservationRequest]) -> Completed:
         """Return the reservations of a new lease in their regions, with the facts of the cloud, and their demands.
 
         Raises the errors of ``facts``, and ``InvalidParameter`` for parameters that contradict each other.
@@ -49,7 +55,7 @@ class Intake:
         completed = [self.completed_one(actor, request, position) for position, request in enumerate(requests)]
         check_sizes([request.parameters for request in completed])
         demands = [placed_demand(self._types, request, position) for position, request in enumerate(completed)]
-        return completed, demands
+        return Completed(completed, demands)
 
     def completed_one(self, actor: Actor, request: ReservationRequest, position: int) -> ReservationRequest:
         """Return the reservation in the region that it names, or in the home region, with the facts of the cloud.
@@ -98,18 +104,16 @@ class Intake:
             LOG.info("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
             raise InvalidParameter(error.reason.text, field=f"reservations[{position}].{wanted.field}") from None
 
-    def check_conditions(
-        self, requests: Sequence[ReservationRequest], demands: Sequence[Demand], *, seen: bool
-    ) -> None:
+    def check_conditions(self, wanted: Completed, *, seen: bool) -> None:
         """Raise ``InvalidParameter`` for conditions that the actor may not use, or whose values can never match.
 
         This comes before any search: the duration of a search could reveal private properties.
         """
-        if not any(demand.expression.comparisons for demand in demands):
+        if not any(demand.expression.comparisons for demand in wanted.demands):
             return
         known: set[tuple[str, str]] = set()
         with self._db.read() as tx:
-            for position, (request, demand) in enumerate(zip(requests, demands, strict=True)):
+            for position, (request, demand) in enumerate(zip(wanted.reservations, wanted.demands, strict=True)):
                 check_private(tx, self._rules, demand.inventory, demand.expression.names, position, seen=seen)
                 if request.checks_values:
                     check_values(tx, demand, demand.expression.comparisons, position, known=known)

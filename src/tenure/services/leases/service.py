@@ -11,7 +11,7 @@ from functools import partial
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation
-from tenure.domain.errors import Conflict, NotFound
+from tenure.domain.errors import Conflict, InvalidState, NotEnoughResources, NotFound
 from tenure.domain.lease import (
     Action,
     AllocationState,
@@ -55,6 +55,8 @@ from tenure.services.leases.provisional import check_confirmed, search_for_remai
 from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
 from tenure.services.planning.budget import Budget
+from tenure.services.waiting.order import in_order
+from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store.database import Database, Transaction
 
 LOG = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class LeaseService:
         flexible: FlexibleBooker,
         look_ahead: LookAhead,
         enforcement: Enforcement,
+        waiting_list: WaitingList,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -90,12 +93,14 @@ class LeaseService:
         self._booker = booker
         self._flexible = flexible
         self._look_ahead = look_ahead
+        self._waiting_list = waiting_list
         self._trusts = Trusts(db, types, cloud, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest, *, lease_id: str | None = None) -> Lease:
         """Book everything the request names, or nothing; with ``hold_for`` the lease must be confirmed in that time.
 
-        Of a flexible request, the first choice that fits is booked, in the first period that fits.
+        Of a flexible request, the first choice that fits is booked, in the first period that fits. If nothing fits, and
+        the request ``waits``, the lease is put on the waiting list.
 
         A caller that may repeat the request gives it a new, unguessable ``lease_id``. If the same
         caller already has a lease with that id, it is returned as it is now. Raises ``Forbidden``,
@@ -108,20 +113,30 @@ class LeaseService:
                 booked = self._booker.booked_before(tx, actor, lease_id)
             if booked is not None:
                 return self._access.redacted(actor, self._record_promise(lease_id) or booked)
-        if isinstance(request, FlexibleRequest):
+        if not isinstance(request, FlexibleRequest):
+            return self._create(actor, request, lease_id=lease_id)
+        if request.waits:
+            self._waiting_list.check(request)
+        try:
             return self._flexible.book(actor, request, partial(self._create, actor, lease_id=lease_id))
-        return self._create(actor, request, lease_id=lease_id)
+        except NotEnoughResources:
+            if not request.waits:
+                raise
+        return self._wait(actor, request, lease_id)
 
     def get(self, actor: Actor, lease_id: str, *, look_ahead: bool = False) -> Lease:
         """Return the lease; raise ``NotFound`` if there is none that the actor may see.
 
-        With ``look_ahead`` it says until when it may be prolonged.
+        With ``look_ahead`` it says until when it may be prolonged, and how many leases wait before it.
         """
         allocations: Sequence[Allocation] = ()
         with self._db.read() as tx:
             lease = self._access.redacted(actor, self._access.get_for(tx, actor, lease_id, "blazar:leases:get"))
             if look_ahead:
                 allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
+            if look_ahead and lease.waiting is not None:
+                ahead = tx.waiting.ahead_of(lease.id)
+                lease = replace(lease, waiting=replace(lease.waiting, ahead=ahead))
         return replace(lease, may_end_at=self._look_ahead.may_end_at(lease, allocations)) if look_ahead else lease
 
     def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
@@ -160,6 +175,8 @@ class LeaseService:
         """
         with self._db.read() as tx:
             seen = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
+        if seen.status is LeaseStatus.WAITING:
+            raise InvalidState("The lease is on the waiting list: there is no room for it yet.")
         if seen.hold_until is None:
             check_confirmed(seen, changes)
             return self._access.redacted(actor, self._record_promise(lease_id) or seen)
@@ -274,7 +291,9 @@ class LeaseService:
             booked = self._booker.admit(
                 actor,
                 entrusted,
-                lambda booking: self._enforcement.create(lease, booking.work, survey=booking.survey),
+                lambda booking: self._waiting_list.in_turn(
+                    lambda: self._enforcement.create(lease, in_order(booking.work), survey=booking.survey)
+                ),
             )
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
@@ -282,6 +301,17 @@ class LeaseService:
             lease = self._prepare(lease, Claim(preparation(lease).id, lease.id))
         self._cloud.wake()
         return self._access.redacted(actor, booked or lease)
+
+    def _wait(self, actor: Actor, request: FlexibleRequest, lease_id: str | None) -> Lease:
+        """Put a lease on the waiting list. Raises the errors of ``create``, and ``Conflict`` if the list is full."""
+        request = self._flexible.completed(actor, request)
+        need = self._trusts.needed_for(asked for choice in request.choices for asked in choice)
+        with self._trusts.given_by(actor, need) as trust_id:
+            lease = self._waiting_list.enter(actor, request, lease_id=lease_id, trust_id=trust_id)
+        if trust_id is not None and lease.trust_id != trust_id:
+            self._trusts.revoke(trust_id)  # the request that wrote it has created its own trust
+        self._cloud.wake()
+        return self._access.redacted(actor, lease)
 
     def _change(
         self,
@@ -307,8 +337,8 @@ class LeaseService:
             return change(changer, lease), trust_id is not None and tx.leases.entrust(lease, trust_id)
 
         with self._trusts.given_by(actor, need) as trust_id:
-            (lease, claim), is_entrusted = self._enforcement.update(
-                lease_id, partial(work, trust_id=trust_id), dropped=dropped
+            (lease, claim), is_entrusted = self._waiting_list.in_turn(
+                lambda: self._enforcement.update(lease_id, in_order(partial(work, trust_id=trust_id)), dropped=dropped)
             )
         if trust_id is not None and not is_entrusted:
             self._trusts.revoke(trust_id)  # a request at the same time has created its own trust
@@ -378,7 +408,7 @@ class LeaseService:
         events = tx.events.of_lease(lease.id)
         was_provisional = lease.hold_until is not None
         if not pinned and not runs:
-            if lease.status not in ENDED:
+            if lease.status not in {*ENDED, LeaseStatus.WAITING}:
                 notify_ended(tx, lease, now=now)  # while it still has its planned resources
             tx.allocations.remove_planned(ids)
             lease = apply(tx, lease, Action.DELETE, actor=actor, now=now, reason=reason)

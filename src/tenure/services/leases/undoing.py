@@ -48,6 +48,13 @@ def give_up(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> 
         notify(tx, "lease.create", failed, now=now, status_reason=reason.text)
 
 
+def fail_waiting(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:
+    """Set a waiting lease to ERROR: it holds nothing, and is taken off the waiting list."""
+    tx.events.change([event.id for event in lease.events], now=now, ready_at=None)
+    failed = apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
+    notify(tx, "lease.wait", failed, now=now, status_reason=reason.text)
+
+
 def promise(tx: Transaction, lease_id: str) -> Lease | None:
     """Return the lease, and if it is still being prepared, record that its owner knows of it.
 

@@ -1,0 +1,28 @@
+"""The latest start of a lease on the waiting list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from tenure.domain.lease import Lease
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import DONE, Order, Progress
+from tenure.services.events.handler import Attempt, Handler, Work
+from tenure.services.events.payloads import Payload
+from tenure.services.leases.undoing import fail_waiting
+from tenure.store.database import Transaction
+from tenure.store.events import StoredEvent
+
+
+class WaitHandler(Handler[Payload]):
+    """Fails a lease for which there was no room up to its latest start."""
+
+    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
+        return ()
+
+    def act(self, attempt: Attempt[Payload]) -> Progress:
+        return DONE  # it only has to be recorded
+
+    def done(self, tx: Transaction, work: Work[Payload], lease: Lease, now: datetime) -> None:
+        fail_waiting(tx, lease, Reason("There was no room for it up to its latest start."), now=now)

@@ -1,0 +1,277 @@
+"""The waiting list: leases wait on it for room, and get it in the order of their requests.
+
+A waiting lease has no reservations and holds nothing. Each transaction that frees something says so in the ledger
+(``tenure.store.waiting``); then the leases that wait for something of this inventory are served, the earliest first:
+each is booked if it fits as things are. A lease that fits does not wait for an earlier one that does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.errors import (
+    Conflict,
+    InvalidParameter,
+    NotEnoughResources,
+    OverQuota,
+    TenureError,
+    TooManyConflicts,
+    Unavailable,
+)
+from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus
+from tenure.domain.period import minute_of
+from tenure.domain.reason import Reason
+from tenure.domain.regions import region_of
+from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
+from tenure.resources.contract import ResourceTypes
+from tenure.services.availability.periods import MINUTE, PeriodSearch
+from tenure.services.context import Rules, new_id, notify, write_history
+from tenure.services.enforcement.filters import Enforcement
+from tenure.services.leases.booking import Booker
+from tenure.services.leases.changes import placed_demand, resolve
+from tenure.services.leases.flexible import FlexibleBooker, NoPeriod
+from tenure.services.leases.intake import Completed
+from tenure.services.leases.undoing import fail_waiting
+from tenure.services.waiting.order import in_order
+from tenure.store.conflict import WaitersFirst
+from tenure.store.database import Database, Transaction
+from tenure.store.waiting import Line, Waiter
+
+LOG = logging.getLogger(__name__)
+R = TypeVar("R")
+
+#: How long a request makes way for leases on the waiting list before it is given up, in seconds.
+PATIENCE_SECONDS = 60.0
+#: How often all leases are served, also if nothing was freed: the limits of a project may have become larger.
+SERVED_ANYWAY = timedelta(minutes=10)
+#: The largest number of leases of a project on the waiting list.
+MOST_WAITING = 100
+
+_REQUEST = TypeAdapter(FlexibleRequest)
+
+
+class WaitingList:
+    """Puts leases on the waiting list, and serves them."""
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        types: ResourceTypes,
+        rules: Rules,
+        booker: Booker,
+        flexible: FlexibleBooker,
+        periods: PeriodSearch,
+        enforcement: Enforcement,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._types = types
+        self._rules = rules
+        self._booker = booker
+        self._flexible = flexible
+        self._periods = periods
+        self._enforcement = enforcement
+        #: One thread of the process serves at a time; the others wait for it.
+        self._guard = threading.Lock()
+        self._all_served_at: datetime | None = None
+
+    # --- waiting
+
+    def check(self, request: FlexibleRequest) -> None:
+        """Raise ``InvalidParameter`` if a lease cannot wait for its start, because it is not in the future."""
+        if self._latest(request) <= self._clock.now():
+            raise InvalidParameter(
+                "A lease can only wait if it may start later: give a later start, or a duration.", field="if_full"
+            )
+
+    def enter(self, actor: Actor, request: FlexibleRequest, *, lease_id: str | None, trust_id: str | None) -> Lease:
+        """Put a lease on the waiting list, whose reservations are complete; return the lease.
+
+        If the caller already has a lease of that id, it is returned. Raises ``Conflict`` if it belongs to another user,
+        or if too many leases of the project wait.
+        """
+        now = self._clock.now()
+        request = self._resolved(request, now)
+        first = self._periods.earliest(request, 0)
+        starts_at, ends_at = resolve(first.starts_at, now), resolve(first.ends_at, now)
+        latest = self._latest(request)
+        lease_id = lease_id or new_id()
+        lease = Lease(
+            **request.details(),
+            id=lease_id,
+            project_id=actor.project_id,
+            user_id=actor.user_id,
+            starts_at=starts_at,
+            ends_at=ends_at,
+            status=LeaseStatus.WAITING,
+            status_reason=None,
+            degraded=False,
+            version=1,
+            reservations=(),
+            events=(Event(new_id(), lease_id, EventType.WAIT, latest, EventStatus.UNDONE, 0, now),),
+            created_at=now,
+            trust_id=trust_id,
+        )
+        lines = {Line(demand.inventory, demand.region) for wanted in self._wanted(request) for demand in wanted.demands}
+
+        def work(tx: Transaction) -> Lease:
+            there = self._booker.booked_before(tx, actor, lease.id)
+            if there is not None:
+                return there
+            if tx.leases.count(actor.project_id, LeaseStatus.WAITING) >= MOST_WAITING:
+                raise Conflict(f"{MOST_WAITING} leases of the project are on the waiting list already.")
+            tx.leases.add(lease)
+            tx.events.add(lease.events)
+            tx.waiting.add(lease.id, latest, request.confirm_within, _REQUEST.dump_python(request, mode="json"), lines)
+            write_history(tx, lease.id, "wait", None, lease.status, actor=actor, now=now)
+            notify(tx, "lease.wait", lease, now=now)
+            entered = tx.leases.get(lease.id)
+            assert entered is not None
+            return entered
+
+        return self._db.write(work)
+
+    def _resolved(self, request: FlexibleRequest, now: datetime) -> FlexibleRequest:
+        """Return the request with dates in place of moments such as ``now``."""
+        if request.window is None:
+            assert request.starts_at is not None
+            assert request.ends_at is not None
+            return replace(request, starts_at=resolve(request.starts_at, now), ends_at=resolve(request.ends_at, now))
+        allowed = self._periods.starts(request.window)
+        return replace(request, window=replace(request.window, earliest=allowed.earliest, latest=allowed.latest))
+
+    def _latest(self, request: FlexibleRequest) -> datetime:
+        """Return the latest start."""
+        if request.window is not None:
+            return self._periods.starts(request.window).latest
+        assert request.starts_at is not None
+        return resolve(request.starts_at, self._clock.now())
+
+    # --- serving
+
+    def in_turn(self, book: Callable[[], R]) -> R:
+        """Return the result of ``book``; if it raises ``WaitersFirst``, waiting leases are served before it runs again.
+
+        Raises the errors of ``book``, and ``TooManyConflicts`` if waiting leases come first again and again.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                return book()
+            except WaitersFirst:
+                if time.monotonic() - began > PATIENCE_SECONDS:
+                    raise TooManyConflicts from None
+            self.serve()
+
+    def run(self) -> int:
+        """Serve the lines in which something was freed, and from time to time all; return how many leases got room."""
+        now = self._clock.now()
+        if self._all_served_at is None or not timedelta(0) <= now - self._all_served_at < SERVED_ANYWAY:
+            self._db.write(lambda tx: tx.waiting.serve_all())
+            self._all_served_at = now
+        return self.serve()
+
+    def serve(self) -> int:
+        """Serve the lines in which something was freed; return how many leases got room."""
+        served = 0
+        with self._guard:
+            while True:
+                with self._db.read() as tx:
+                    freed = tx.waiting.freed()
+                    waiters = tx.waiting.in_lines(freed) if freed else []
+                if not freed:
+                    return served
+                try:
+                    for waiter in waiters:
+                        served += self._serve(waiter)
+                except WaitersFirst:
+                    continue  # something was freed meanwhile, for which an earlier lease comes first
+                done = [freed_id for ids in freed.values() for freed_id in ids]
+                self._db.write(partial(_forget, freed_ids=done))
+
+    def _serve(self, waiter: Waiter) -> bool:
+        """Book a waiting lease if it fits; return whether it was booked.
+
+        Raises ``WaitersFirst`` if an earlier lease comes first, ``Unavailable`` and ``TooManyConflicts``.
+        """
+        with self._db.read() as tx:
+            lease = tx.leases.get(waiter.lease_id)
+        if lease is None or lease.waiting is None:
+            return False
+        request = self._still_possible(_REQUEST.validate_python(waiter.request))
+        if request is None:
+            return False
+        owner = Actor(user_id=lease.user_id, project_id=lease.project_id)
+        try:
+            for place, wanted in enumerate(self._wanted(request)):
+                try:
+                    return self._flexible.book_first(
+                        owner, request, place, wanted, partial(self._book, owner, lease, waiter.number, wanted)
+                    )
+                except (NoPeriod, NotEnoughResources, OverQuota, Conflict):
+                    continue
+        except (Unavailable, TooManyConflicts):
+            raise
+        except TenureError as error:
+            LOG.warning("the waiting lease %s cannot be booked: %s", lease.id, error)
+            reason = Reason(f"It cannot be booked: {error}").cut()
+            self._db.write(partial(_fail, lease_id=lease.id, reason=reason))
+        return False
+
+    def _still_possible(self, request: FlexibleRequest) -> FlexibleRequest | None:
+        """Return the request for the starts that are still to come; None if there are none."""
+        now = self._clock.now()
+        if request.window is None:
+            return request if self._latest(request) >= minute_of(now) else None
+        earliest = (
+            max(resolve(request.window.earliest, now), minute_of(now) + MINUTE) if request.window.earliest else None
+        )
+        if earliest is None or request.window.latest is None or earliest > request.window.latest:
+            return None
+        return replace(request, window=replace(request.window, earliest=earliest))
+
+    def _wanted(self, request: FlexibleRequest) -> Sequence[Completed]:
+        """Return the reservations of each choice, with their demands."""
+        return [self._wanted_of(choice) for choice in request.choices]
+
+    def _wanted_of(self, choice: Sequence[ReservationRequest]) -> Completed:
+        placed = [
+            replace(asked, region=region_of(asked.region, self._rules.regions, field="region")) for asked in choice
+        ]
+        return Completed(placed, [placed_demand(self._types, asked, position) for position, asked in enumerate(placed)])
+
+    def _book(self, owner: Actor, lease: Lease, number: int, wanted: Completed, request: LeaseRequest) -> bool:
+        """Book a waiting lease as requested; return whether it has waited until now."""
+        assert lease.waiting is not None
+        request = replace(request, hold_for=lease.waiting.confirm_within)
+        draft = self._booker.draft_waiting(owner, request, wanted, lease)
+        there = self._booker.admit(
+            owner,
+            draft,
+            lambda booking: self._enforcement.create(
+                draft.lease, in_order(booking.work, before=number), survey=booking.survey
+            ),
+        )
+        return there is None
+
+
+def _fail(tx: Transaction, *, lease_id: str, reason: Reason) -> None:
+    lease = tx.leases.get(lease_id, lock=True)
+    if lease is not None and lease.status is LeaseStatus.WAITING:
+        fail_waiting(tx, lease, reason, now=tx.now())
+
+
+def _forget(tx: Transaction, *, freed_ids: Sequence[int]) -> None:
+    tx.waiting.forget(freed_ids)
