@@ -164,13 +164,14 @@ class FlexibleLeaseCreate(LeaseCreateWithEvents, StartWindow):
     @property
     def waits(self) -> bool:
         """Whether the lease waits if nothing fits. Raises ``InvalidParameter`` for fields that conflict."""
-        if self.if_full == "refuse" and "confirm_within" in self.model_fields_set:
+        waits = self.if_full == "wait"
+        if not waits and "confirm_within" in self.model_fields_set:
             raise InvalidParameter("Only a lease that may wait can ask to be confirmed.", field="confirm_within")
-        if self.if_full == "wait" and self.hold_for is not None:
+        if waits and "hold_for" in self.model_fields_set:
             raise InvalidParameter(
                 "A lease that may wait is not held: confirm_within holds it once there is room.", field="hold_for"
             )
-        return self.if_full == "wait"
+        return waits
 
     def is_flexible(self) -> bool:
         """Whether the start is open. Raises ``MissingParameter`` and ``InvalidParameter`` for fields that conflict."""

@@ -33,7 +33,7 @@ from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatu
 from tenure.domain.period import minute_of
 from tenure.domain.reason import Reason
 from tenure.domain.regions import region_of
-from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
+from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest, Window
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.periods import MINUTE, PeriodSearch
 from tenure.services.context import Rules, new_id, notify, write_history
@@ -91,7 +91,8 @@ class WaitingList:
 
     def check(self, request: FlexibleRequest) -> None:
         """Raise ``InvalidParameter`` if a lease cannot wait for its start, because it is not in the future."""
-        if self._latest(request) <= self._clock.now():
+        latest = _window_of(self._opened(request)).latest
+        if latest is None or latest <= self._clock.now():
             raise InvalidParameter(
                 "A lease can only wait if it may start later: give a later start, or a duration.", field="if_full"
             )
@@ -103,10 +104,11 @@ class WaitingList:
         or if too many leases of the project wait.
         """
         now = self._clock.now()
-        request = self._resolved(request, now)
+        request = self._opened(request)
         first = self._periods.earliest(request, 0)
         starts_at, ends_at = resolve(first.starts_at, now), resolve(first.ends_at, now)
-        latest = self._latest(request)
+        latest = _window_of(request).latest
+        assert latest is not None
         lease_id = lease_id or new_id()
         lease = Lease(
             **request.details(),
@@ -143,21 +145,17 @@ class WaitingList:
 
         return self._db.write(work)
 
-    def _resolved(self, request: FlexibleRequest, now: datetime) -> FlexibleRequest:
-        """Return the request with dates in place of moments such as ``now``."""
-        if request.window is None:
+    def _opened(self, request: FlexibleRequest) -> FlexibleRequest:
+        """Return the request with a window in place of fixed dates, and dates in place of moments such as ``now``."""
+        window = request.window
+        if window is None:
             assert request.starts_at is not None
             assert request.ends_at is not None
-            return replace(request, starts_at=resolve(request.starts_at, now), ends_at=resolve(request.ends_at, now))
-        allowed = self._periods.starts(request.window)
-        return replace(request, window=replace(request.window, earliest=allowed.earliest, latest=allowed.latest))
-
-    def _latest(self, request: FlexibleRequest) -> datetime:
-        """Return the latest start."""
-        if request.window is not None:
-            return self._periods.starts(request.window).latest
-        assert request.starts_at is not None
-        return resolve(request.starts_at, self._clock.now())
+            now = self._clock.now()
+            start, end = resolve(request.starts_at, now), resolve(request.ends_at, now)
+            return replace(request, window=Window(end - start, start, start), starts_at=None, ends_at=None)
+        allowed = self._periods.starts(window)
+        return replace(request, window=replace(window, earliest=allowed.earliest, latest=allowed.latest))
 
     # --- serving
 
@@ -233,14 +231,11 @@ class WaitingList:
     def _still_possible(self, request: FlexibleRequest) -> FlexibleRequest | None:
         """Return the request for the starts that are still to come; None if there are none."""
         now = self._clock.now()
-        if request.window is None:
-            return request if self._latest(request) >= minute_of(now) else None
-        earliest = (
-            max(resolve(request.window.earliest, now), minute_of(now) + MINUTE) if request.window.earliest else None
-        )
-        if earliest is None or request.window.latest is None or earliest > request.window.latest:
+        window = _window_of(request)
+        earliest = max(resolve(window.earliest or now, now), minute_of(now) + MINUTE)
+        if window.latest is None or earliest > window.latest:
             return None
-        return replace(request, window=replace(request.window, earliest=earliest))
+        return replace(request, window=replace(window, earliest=earliest))
 
     def _wanted(self, request: FlexibleRequest) -> Sequence[Completed]:
         """Return the reservations of each choice, with their demands."""
@@ -265,6 +260,11 @@ class WaitingList:
             ),
         )
         return there is None
+
+
+def _window_of(request: FlexibleRequest) -> Window:
+    assert request.window is not None
+    return request.window
 
 
 def _fail(tx: Transaction, *, lease_id: str, reason: Reason) -> None:
