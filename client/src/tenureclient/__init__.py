@@ -51,6 +51,7 @@ from tenureclient.models import (
     Reservation,
     ReservedPeriod,
     ResourceChange,
+    Waiting,
 )
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
@@ -121,4 +122,5 @@ __all__ = [
     "VolumePool",
     "WaitProgress",
     "WaitTimedOut",
+    "Waiting",
 ]

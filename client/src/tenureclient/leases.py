@@ -27,6 +27,7 @@ SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 _EVENTS_FEATURE = "notifications at moments of your choice"
 _HOLD_FEATURE = "holding a lease until it is confirmed"
 _FLEXIBLE_FEATURE = "a lease with an open start, or with choices"
+_WAITING_FEATURE = "the waiting list"
 _DRY_RUN_FEATURE = "a dry run of a request for a lease"
 _LOOK_AHEAD_FEATURE = "the latest possible end of a lease"
 _PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
@@ -60,6 +61,8 @@ class Leases:
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
+        wait_if_full: bool = False,
+        confirm_within: timedelta | None = None,
         dry_run: Literal[False] = False,
     ) -> Lease: ...
     @overload
@@ -75,6 +78,8 @@ class Leases:
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
+        wait_if_full: bool = False,
+        confirm_within: timedelta | None = None,
         dry_run: Literal[True],
     ) -> DryRun: ...
     def create(
@@ -89,6 +94,8 @@ class Leases:
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
+        wait_if_full: bool = False,
+        confirm_within: timedelta | None = None,
         dry_run: bool = False,
     ) -> Lease | DryRun:
         """Book all the reservations, or none, from ``start`` to ``end``, or in the first period of a window.
@@ -98,6 +105,10 @@ class Leases:
         ``hold_for`` (whole seconds) the booking lasts that long only, unless ``confirm`` is called. Both need
         API 1.2, and so does a reservation with a region, a zone or extra specs; a window and choices need API
         1.3. ``dry_run`` books nothing, and needs API 1.3.
+
+        With ``wait_if_full``, a lease that does not fit is put on the waiting list: its status is WAITING, it
+        holds nothing until there is room. With ``confirm_within`` (whole seconds) it is held for so long
+        then, and must be confirmed. Both need API 1.3.
 
         Raises ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why, and its
         ``alternatives`` what is possible instead, if the server knows API 1.3. Raises ``ValueError`` unless
@@ -123,6 +134,10 @@ class Leases:
                 document["events"] = [event.to_wire(version) for event in own]
             if hold_for is not None:
                 document["hold_for"] = int(hold_for.total_seconds())
+            if wait_if_full:
+                document["if_full"] = "wait"
+            if confirm_within is not None:
+                document["confirm_within"] = int(confirm_within.total_seconds())
             return document
 
         feature, since = _place_feature(requests), Version.V1_2
@@ -130,6 +145,8 @@ class Leases:
             feature = _HOLD_FEATURE if hold_for is not None else _EVENTS_FEATURE
         if window is not None or choices:
             feature, since = _FLEXIBLE_FEATURE, Version.V1_3
+        if wait_if_full or confirm_within is not None:
+            feature, since = _WAITING_FEATURE, Version.V1_3
         if dry_run:
             return self._dry_run("POST", "leases", body=body)
         return _lease(

@@ -126,6 +126,37 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What a lease on the waiting list waits for."""
+
+    latest: datetime
+    """Its latest start: if there is no room up to then, the lease goes to ERROR."""
+    confirm_within: timedelta | None
+    """How long it is held for its confirmation once there is room; None if it needs no confirmation."""
+    ahead: int | None
+    """How many leases wait before it for something of the same types; None in lists."""
+    choices: tuple[tuple[JsonObject, ...], ...]
+    """The reservations of each choice, the preferred one first, each with its type and its parameters."""
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Waiting:
+        fields = Fields(document, "what a lease waits for")
+        seconds = fields.maybe_number("confirm_within")
+        return cls(
+            latest=fields.moment("latest"),
+            confirm_within=None if seconds is None else timedelta(seconds=seconds),
+            ahead=fields.maybe_number("ahead"),
+            choices=fields.each("choices", _choice),
+        )
+
+
+def _choice(document: JsonValue) -> tuple[JsonObject, ...]:
+    """Return the reservations of a choice."""
+    reservations = document if isinstance(document, list) else [document]
+    return tuple(Fields(reservation, "a reservation of a choice").to_json() for reservation in reservations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """A user's contract: what is reserved, for which project and for which period.
 
@@ -148,6 +179,9 @@ class Lease:
     nor ACTIVE, below API 1.3, and if the lease is not asked for alone."""
     choice: int | None = None
     """Which of the choices of its request it has, counted from 0; None if the request had none."""
+    waiting: Waiting | None = None
+    """What a lease in WAITING waits for; None for all others. It has no reservations yet, and its dates are
+    those of the first period that it could get."""
     degraded: bool
     project_id: str
     user_id: str
@@ -185,6 +219,7 @@ class Lease:
             hold_until=fields.maybe_moment("hold_until"),
             may_end_at=fields.maybe_moment("may_end_at"),
             choice=fields.maybe_number("choice"),
+            waiting=Waiting.from_wire(waiting) if (waiting := fields.value("waiting")) is not None else None,
             detail=fields.maybe_text("detail"),
         )
 

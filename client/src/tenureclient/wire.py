@@ -46,6 +46,10 @@ class Fields:
     def __iter__(self) -> Iterator[str]:
         return iter(self._document)
 
+    def to_json(self) -> JsonObject:
+        """Return the whole object."""
+        return self._document
+
     def value(self, name: str) -> JsonValue:
         """Return the raw value; None if it is absent."""
         return self._document.get(name)

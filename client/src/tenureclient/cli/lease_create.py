@@ -45,6 +45,9 @@ class CreateLease(ReservationShowOne):
 
     With --within, --earliest, --latest, --on or --between, the lease gets the first period that fits. With
     --or, it gets the first of several choices that fits; what is described before --or comes first.
+
+    With --wait-if-full, a lease that does not fit waits for room, up to its latest start: it is WAITING and
+    holds nothing. Leases get room in the order of their requests.
     """
 
     examples = (
@@ -65,6 +68,10 @@ class CreateLease(ReservationShowOne):
         (
             "bio-42 --hosts 4 --with gpu=a100 --or --hosts 8 --with gpu=v100 --for 3d --within 2w",
             "four hosts of one kind, or else eight of another, as soon as they are free in two weeks",
+        ),
+        (
+            "bio-42 --hosts 4 --for 3d --within 2w --wait-if-full --confirm-within 12h",
+            "four hosts within two weeks, even if none are free yet; to be confirmed within 12h then",
         ),
         ("bio-42 --hosts 2 --for 3d --dry-run", "book nothing, and see what it would take"),
         (
@@ -95,6 +102,17 @@ class CreateLease(ReservationShowOne):
             type=reading(parse_length),
             help="Book for this long only, at most 1h, unless 'lease confirm' follows; for scripts",
         )
+        parser.add_argument(
+            "--wait-if-full",
+            action="store_true",
+            help="Put the lease on the waiting list if there is no room, up to its latest start",
+        )
+        parser.add_argument(
+            "--confirm-within",
+            metavar="DURATION",
+            type=reading(parse_length),
+            help="With --wait-if-full: once there is room, hold it so long for 'lease confirm', at most 7d",
+        )
         add_dry_run_option(parser)
         add_wait_options(parser, "until the lease is ACTIVE")
         return parser
@@ -108,6 +126,10 @@ class CreateLease(ReservationShowOne):
         refuse_wait(parsed_args)
         if parsed_args.hold and parsed_args.wait:
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
+        if parsed_args.confirm_within and not parsed_args.wait_if_full:
+            raise exceptions.CommandError("--confirm-within: only a lease that may wait is confirmed later.")
+        if parsed_args.hold and parsed_args.wait_if_full:
+            raise exceptions.CommandError("--hold: a lease that may wait is held by --confirm-within.")
         if parsed_args.event:
             self.log.warning("--event has no effect; --notify DATE MESSAGE sends a notification at a moment.")
         events = read_notify(self, parsed_args, after=start)
@@ -123,6 +145,8 @@ class CreateLease(ReservationShowOne):
                 any_of=choices if len(choices) > 1 else (),
                 events=events,
                 hold_for=parsed_args.hold,
+                wait_if_full=parsed_args.wait_if_full,
+                confirm_within=parsed_args.confirm_within,
                 dry_run=parsed_args.dry_run,
             )
         except NotEnoughResources as error:
@@ -134,6 +158,8 @@ class CreateLease(ReservationShowOne):
             return dry_run_fields(lease, self.surroundings.zone)
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args)
+        if lease.status == "WAITING":
+            self.log.warning("There is no room for it yet: it is on the waiting list.")
         return fields(lease_row(lease, self.surroundings.zone))
 
     def _window(self, parsed_args: argparse.Namespace) -> StartWindow | None:

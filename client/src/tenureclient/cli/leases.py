@@ -30,6 +30,7 @@ from tenureclient.lease_filter import SORT_KEYS
 
 #: The statuses that one can wait for.
 _STATUSES = (
+    "WAITING",
     "CREATING",
     "PENDING",
     "STARTING",
@@ -100,7 +101,8 @@ class ShowLease(OfLease, ReservationShowOne):
     """Show a lease with its reservations and events.
 
     may_end_at is until when it can be prolonged while nothing else changes. It is left out if nothing limits
-    it, if the lease is neither PENDING nor ACTIVE, and if the server does not know API 1.3.
+    it, if the lease is neither PENDING nor ACTIVE, and if the server does not know API 1.3. waiting is what a
+    lease on the waiting list waits for.
     """
 
     examples = (("bio-42", "by name"), ("bio-42 -f json -c status -c end_date", "some fields as JSON"))

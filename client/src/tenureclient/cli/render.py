@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import TypeVar
 
@@ -22,8 +22,9 @@ from tenureclient.models import (
     Lease,
     LeaseHost,
     Reservation,
+    Waiting,
 )
-from tenureclient.moments import format_moment
+from tenureclient.moments import format_duration, format_moment
 from tenureclient.volumepools import VolumePool
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
@@ -65,6 +66,8 @@ def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
             (_event_line(event, zone) for event in sorted(lease.events, key=_event_order)),
         ),
     }
+    if lease.waiting is not None:
+        composed["waiting"] = DataColumn(_waiting(lease.waiting), _waiting_lines(lease.waiting, zone))
     row: dict[str, object] = {}
     for field in dataclasses.fields(lease):
         value = getattr(lease, field.name)
@@ -168,7 +171,9 @@ def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
         "flavor_id": reservation.flavor_id,
         "server_group_id": reservation.server_group_id,
         "aggregate_id": reservation.parameters.get("aggregate_id"),
-        "parameters": DataColumn(reservation.parameters, _parameter_lines(reservation)),
+        "parameters": DataColumn(
+            reservation.parameters, _parameter_lines(reservation.resource_type, reservation.parameters)
+        ),
         "missing_resources": reservation.missing_resources,
         "resources_changed": reservation.resources_changed,
         "created_at": _moment(reservation.created_at, zone),
@@ -281,13 +286,39 @@ def _reservation_lines(reservation: Reservation) -> list[str]:
         if is_set
     ]
     head = f"{reservation.id} {reservation.resource_type} {reservation.status} {', '.join(marks)}".rstrip()
-    return [head, *(f"  {line}" for line in _parameter_lines(reservation))]
+    lines = _parameter_lines(reservation.resource_type, reservation.parameters)
+    return [head, *(f"  {line}" for line in lines)]
 
 
-def _parameter_lines(reservation: Reservation) -> list[str]:
+def _waiting(waiting: Waiting) -> JsonObject:
+    within = waiting.confirm_within
+    return {
+        "latest": rfc3339(waiting.latest),
+        "confirm_within": None if within is None else int(within.total_seconds()),
+        "ahead": waiting.ahead,
+        "choices": [list(choice) for choice in waiting.choices],
+    }
+
+
+def _waiting_lines(waiting: Waiting, zone: tzinfo | None) -> Iterator[str]:
+    yield f"until {MomentColumn(waiting.latest, zone).human_readable()}"
+    if waiting.ahead:
+        yield f"behind {waiting.ahead} {'other lease' if waiting.ahead == 1 else 'other leases'}"
+    if waiting.confirm_within is not None:
+        yield f"to be confirmed within {format_duration(waiting.confirm_within)}"
+    for place, choice in enumerate(waiting.choices):
+        yield "for" if place == 0 else "or"
+        for reservation in choice:
+            resource_type = str(reservation.get("resource_type", ""))
+            yield f"  {resource_type}"
+            own = {name: value for name, value in reservation.items() if name != "resource_type"}
+            yield from (f"    {line}" for line in _parameter_lines(resource_type, own))
+
+
+def _parameter_lines(resource_type: str, parameters: JsonObject) -> list[str]:
     """Return the parameters of a reservation as lines; empty ones are left out."""
-    shown = dict(reservation.parameters)
-    if reservation.resource_type == "flavor:instance":
+    shown = dict(parameters)
+    if resource_type == "flavor:instance":
         shown = {"flavor": _flavor(shown.pop("resource_properties", None)), **shown}
     return [
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
