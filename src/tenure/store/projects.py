@@ -15,8 +15,8 @@ from tenure.domain.period import Period
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, LeaseRow, ProjectRow, ReservationRow
 
-#: The statuses of leases that promise nothing any more.
-_IDLE = (LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseStatus.DELETING, LeaseStatus.DELETED)
+#: The statuses of leases that promise nothing, yet or any more.
+_IDLE = (LeaseStatus.WAITING, LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseStatus.DELETING, LeaseStatus.DELETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ProjectStore:
                 raise Overtaken from error
 
     def count_leases(self, project_id: str) -> int:
-        """Count the leases of the project that are not over."""
+        """Count the leases of the project that are not over, without those that wait for room."""
         idle: Collection[str] = [status.value for status in _IDLE]
         counted = select(func.count()).where(
             LeaseRow.project_id == project_id, LeaseRow.deleted_at.is_(None), LeaseRow.status.not_in(idle)
