@@ -14,7 +14,8 @@ from bench.measure import Series, percentile
 from bench.operations import ADMIN, GPU, HOUR, LARGE, RACK_1, Site, Wanted, member, open_site, refused, times_of
 from bench.scale import described
 from tenure.domain.availability import AvailabilityQuery, Grouping, OfferQuery
-from tenure.domain.request import Window
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import FlexibleRequest, Window
 from tenure.services.availability.index import AvailabilityIndex
 from tests.support.databases import DatabaseServers
 
@@ -82,6 +83,23 @@ def _availability(**query: object) -> Callable[[Site, random.Random], object]:
     return act
 
 
+#: How many leases wait while the list is served.
+WAITING = 10
+
+
+def _serve_waiting(site: Site, _rng: random.Random) -> object:
+    """Serve a line in which leases wait that never fit: for all hosts of a rack and one more, within 30 days."""
+    with site.db.read() as tx:
+        is_ready = tx.leases.count(member(0).project_id, LeaseStatus.WAITING) >= WAITING
+    for _ in range(0 if is_ready else WAITING):
+        wanted = Wanted(RACK + 1, RACK + 1, resource=RACK_1).lease(site.times.now, site.times.now)
+        window = Window(HOUR, latest=site.times.now + timedelta(days=30))
+        request = FlexibleRequest("waits", (wanted.reservations,), window, waits=True)
+        site.service.manager.leases.create(member(0), request)
+    site.db.write(lambda tx: tx.waiting.serve_all())
+    return site.service.waiting_list.serve()
+
+
 def _refused(wanted: Wanted) -> Callable[[Site, random.Random], object]:
     prepare = refused(wanted)
     return lambda site, rng: prepare(site, rng).act()
@@ -99,6 +117,7 @@ OPERATIONS: Sequence[tuple[str, Callable[[Site, random.Random], object]]] = (
     ("availability: hosts with a GPU over a year", _availability(resource_properties=GPU)),
     ("availability: processors over a year", _availability(resource_class="VCPU")),
     ("availability: by kind over a year", _availability(group_by=Grouping.KIND)),
+    (f"served: {WAITING} waiting leases that do not fit", _serve_waiting),
     ("refused: no such host", _refused(Wanted(resource='["==", "$gpu", "h100"]'))),
     ("refused: more large hosts with a GPU than there are", _refused(Wanted(90_000, 90_000, LARGE, GPU))),
 )

@@ -168,6 +168,7 @@ class Service:
     health_check: HealthCheck
     refresh: Refresh
     present: PresentService
+    waiting_list: WaitingList
     parts: Parts
 
 
@@ -343,6 +344,7 @@ def build(parts: Parts) -> Service:
         health_check,
         refresh,
         present,
+        waiting_list,
         parts,
     )
 

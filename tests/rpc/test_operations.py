@@ -151,6 +151,14 @@ def test_remote_writes_take_effect(line: Line):
     choices = ((reservation(9, 9),), (reservation(1, 1),))
     open_start = FlexibleRequest("open", choices, Window(HOUR, Moment.NOW, now + 9 * HOUR), is_listed=True)
     assert line.there.leases.create(OWNER, open_start).choice == 1
+    begin = now + HOUR
+    wanted = ((reservation(9, 9),),)
+    patient = FlexibleRequest("patient", wanted, None, begin, begin + HOUR, waits=True, confirm_within=HOUR)
+    waiting = line.there.leases.create(OWNER, patient)
+    assert waiting.waiting is not None
+    assert (waiting.waiting.latest, waiting.waiting.confirm_within) == (begin, HOUR)
+    shown = line.there.leases.get(OWNER, waiting.id, look_ahead=True)
+    assert shown == line.here.leases.get(OWNER, waiting.id, look_ahead=True)
     line.world.cloud.world.ensure_hosts(5)
     name = max(line.world.cloud.discover(HOST), key=lambda host: int(host.external_id)).name
     host = line.there.resources.register(ADMIN, HOST, name, {"ssd": "yes"})
