@@ -266,7 +266,12 @@ def build(parts: Parts) -> Service:
     periods = PeriodSearch(parts.clock, parts.rules, index, trials)
     flexible = FlexibleBooker(trials, periods)
     waiting_list = WaitingList(parts.db, parts.clock, parts.types, parts.rules, booker, flexible, periods, enforcement)
-    waiting = Periodic("waiting list", waiting_list.run, POLL)
+
+    def serve() -> None:
+        if waiting_list.run():
+            wake()
+
+    waiting = Periodic("waiting list", serve, POLL)
     periodic.append(waiting)
     engine = Engine(events, performer, letters, periodic, parts.clock, workers, channels, serve=waiting_list.serve)
     freed.target = engine.begin_more

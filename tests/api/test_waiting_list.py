@@ -88,6 +88,15 @@ def test_a_lease_gets_the_first_period_of_its_window_that_becomes_free(api: Api)
     assert booked["end_date"] == rfc3339(api.now + 4 * HOUR)
 
 
+def test_a_lease_waits_for_a_start_at_its_days_and_times(api: Api):
+    taken = ask(api, start=1, hours=48)
+    lease = ask(api, duration=3600, latest=rfc3339(api.now + 40 * HOUR), weekdays=["wed"], starts_after="08:30")
+    assert (lease["status"], lease["start_date"]) == ("WAITING", "2030-01-02T08:30:00Z")
+    delete(api, taken)
+    booked = show(api, lease)
+    assert (booked["status"], booked["start_date"]) == ("PENDING", "2030-01-02T08:30:00Z")
+
+
 def test_leases_are_served_in_the_order_of_their_requests(api: Api):
     taken = ask(api)
     first, second = ask(api), ask(api)
@@ -124,6 +133,13 @@ def test_a_smaller_request_passes_a_lease_that_does_not_fit(api: Api):
     lease = ask(api)
     small = ask(api, reservations=[{**HOSTS, "min": 1, "max": 1}])
     assert (lease["status"], small["status"]) == ("WAITING", "PENDING")
+
+
+def test_a_lease_that_fits_passes_an_earlier_one_that_does_not(api: Api):
+    taken = [ask(api, reservations=[HOSTS]) for _ in range(3)]
+    large, small = ask(api), ask(api, reservations=[HOSTS])
+    delete(api, taken[0])
+    assert [show(api, lease)["status"] for lease in (large, small)] == ["WAITING", "PENDING"]
 
 
 def test_a_lease_fails_at_its_latest_start(api: Api):

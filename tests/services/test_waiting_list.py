@@ -19,6 +19,7 @@ from tenure.services.availability.periods import PeriodSearch
 from tenure.services.limits.quotas import FixedLimits, Quotas
 from tenure.services.waiting import waiting_list
 from tenure.services.waiting.waiting_list import WaitingList
+from tenure.store.waiting import Line
 from tests.support import ledger
 from tests.support.engines import another, deliver_all, rebuild
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, instance_reservation, open_world, reservation
@@ -302,6 +303,25 @@ def test_a_lease_that_a_filter_denies_fails_with_its_reason(judged: World, accou
     assert failed.status_reason == "It cannot be booked: The account is empty."
     with pytest.raises(InvalidParameter):
         ask(judged, start=0)
+
+
+def test_a_lease_that_cannot_be_served_does_not_stop_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    before = taken(world)
+    broken, next_one = ask(world), ask(world)
+    search = PeriodSearch.first
+
+    def failing(*arguments: Any) -> Any:
+        with world.db.read() as tx:
+            first = tx.waiting.in_lines({Line(HOST, "")})[0].lease_id
+        if first == broken.id and not any("could not be served" in record.message for record in caplog.records):
+            raise ZeroDivisionError
+        return search(*arguments)
+
+    monkeypatch.setattr(PeriodSearch, "first", failing)
+    delete(world, before)
+    assert [status(world, lease) for lease in (broken, next_one)] == [LeaseStatus.WAITING, LeaseStatus.PENDING]
 
 
 def test_waiting_leases_are_no_reason_for_a_refusal(world: World):

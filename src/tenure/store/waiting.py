@@ -103,10 +103,15 @@ class WaitingStore:
         )
         return [Waiter(*row) for row in rows]
 
-    def to_be_served(self, before: int | None = None) -> set[Line]:
-        """Return the lines with freed room in which a lease waits; with ``before``, a lease of a lower number."""
+    def to_be_served(self, before: int | None = None, *, without: Collection[int] = ()) -> set[Line]:
+        """Return the lines with freed room in which a lease waits; with ``before``, a lease of a lower number.
+
+        What was freed ``without`` these ids counts.
+        """
         same = and_(FreedRow.inventory == WaitingLineRow.inventory, FreedRow.region == WaitingLineRow.region)
         lines = select(WaitingLineRow.inventory, WaitingLineRow.region).join(FreedRow, same).distinct()
+        if without:
+            lines = lines.where(~conditions.among(FreedRow.id, without))
         if before is not None:
             lines = lines.where(WaitingLineRow.number < before)
         return {Line(*row) for row in self._session.execute(lines)}

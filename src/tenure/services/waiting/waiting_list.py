@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -53,6 +54,8 @@ R = TypeVar("R")
 
 #: How long a request makes way for leases on the waiting list before it is given up, in seconds.
 PATIENCE_SECONDS = 60.0
+#: How often a pass over waiting leases begins again because an earlier lease comes first.
+PASSES = 10
 #: How often all leases are served, also if nothing was freed: the limits of a project may have become larger.
 SERVED_ANYWAY = timedelta(minutes=10)
 #: The largest number of leases of a project on the waiting list.
@@ -182,25 +185,26 @@ class WaitingList:
         return self.serve()
 
     def serve(self) -> int:
-        """Serve the lines in which something was freed; return how many leases got room."""
-        served = 0
+        """Serve the lines in which something was freed, once; return how many leases got room.
+
+        Raises ``Unavailable``, and ``TooManyConflicts`` if other transactions come in between again and again.
+        """
         with self._guard:
-            while True:
+            for _ in range(PASSES):
                 with self._db.read() as tx:
                     freed = tx.waiting.freed()
                     waiters = tx.waiting.in_lines(freed) if freed else []
                 if not freed:
-                    return served
-                try:
-                    for waiter in waiters:
-                        served += self._serve(waiter)
-                except WaitersFirst:
-                    continue  # something was freed meanwhile, for which an earlier lease comes first
-                done = [freed_id for ids in freed.values() for freed_id in ids]
-                self._db.write(partial(_forget, freed_ids=done))
+                    return 0
+                freed_ids = [freed_id for ids in freed.values() for freed_id in ids]
+                with suppress(WaitersFirst):  # something was freed meanwhile, for which an earlier lease comes first
+                    booked = sum([self._serve(waiter, freed_ids) for waiter in waiters])
+                    self._db.write(partial(_forget, freed_ids=freed_ids))
+                    return booked
+        raise TooManyConflicts
 
-    def _serve(self, waiter: Waiter) -> bool:
-        """Book a waiting lease if it fits; return whether it was booked.
+    def _serve(self, waiter: Waiter, freed_ids: Collection[int]) -> bool:
+        """Book a waiting lease if it fits; return whether it was booked. Earlier leases were offered what was freed.
 
         Raises ``WaitersFirst`` if an earlier lease comes first, ``Unavailable`` and ``TooManyConflicts``.
         """
@@ -208,24 +212,25 @@ class WaitingList:
             lease = tx.leases.get(waiter.lease_id)
         if lease is None or lease.waiting is None:
             return False
-        request = self._still_possible(_REQUEST.validate_python(waiter.request))
-        if request is None:
-            return False
         owner = Actor(user_id=lease.user_id, project_id=lease.project_id)
         try:
+            request = self._still_possible(_REQUEST.validate_python(waiter.request))
+            if request is None:
+                return False
             for place, wanted in enumerate(self._wanted(request)):
                 try:
-                    return self._flexible.book_first(
-                        owner, request, place, wanted, partial(self._book, owner, lease, waiter.number, wanted)
-                    )
+                    book = partial(self._book, owner, lease, wanted, before=waiter.number, served=freed_ids)
+                    return self._flexible.book_first(owner, request, place, wanted, book)
                 except (NoPeriod, NotEnoughResources, OverQuota, Conflict):
                     continue
-        except (Unavailable, TooManyConflicts):
+        except (Unavailable, TooManyConflicts, WaitersFirst):
             raise
         except TenureError as error:
             LOG.warning("the waiting lease %s cannot be booked: %s", lease.id, error)
             reason = Reason(f"It cannot be booked: {error}").cut()
             self._db.write(partial(_fail, lease_id=lease.id, reason=reason))
+        except Exception:
+            LOG.exception("the waiting lease %s could not be served; the others are", lease.id)
         return False
 
     def _still_possible(self, request: FlexibleRequest) -> FlexibleRequest | None:
@@ -247,7 +252,16 @@ class WaitingList:
         ]
         return Completed(placed, [placed_demand(self._types, asked, position) for position, asked in enumerate(placed)])
 
-    def _book(self, owner: Actor, lease: Lease, number: int, wanted: Completed, request: LeaseRequest) -> bool:
+    def _book(
+        self,
+        owner: Actor,
+        lease: Lease,
+        wanted: Completed,
+        request: LeaseRequest,
+        *,
+        before: int,
+        served: Collection[int],
+    ) -> bool:
         """Book a waiting lease as requested; return whether it has waited until now."""
         assert lease.waiting is not None
         request = replace(request, hold_for=lease.waiting.confirm_within)
@@ -256,7 +270,7 @@ class WaitingList:
             owner,
             draft,
             lambda booking: self._enforcement.create(
-                draft.lease, in_order(booking.work, before=number), survey=booking.survey
+                draft.lease, in_order(booking.work, before=before, served=served), survey=booking.survey
             ),
         )
         return there is None
