@@ -75,7 +75,7 @@ def test_lease_for_which_a_plan_makes_way_is_moved(world: World):
 
 
 def test_each_lease_of_a_random_site_counts_once(world: World):
-    demander, count = Demander(prepared(world), 113, instances=True), Count()
+    demander, count = Demander(prepared(world), 113), Count()
     granted = 0
     for _ in range(40):
         before = demander.refused

@@ -95,10 +95,13 @@ class World(Simulation):
 
     def resize(self, *vcpus: int) -> None:
         """Set the VCPUs of the hosts, in order, with more memory than any test needs."""
+        self.set_capacities(*(Capacity({"VCPU": count, "MEMORY_MB": 2**20, "DISK_GB": 1000}) for count in vcpus))
+
+    def set_capacities(self, *capacities: Capacity) -> None:
+        """Set the capacities of the hosts, in order."""
         with self.db.read() as tx:
             found = sorted(tx.resources.page(ResourceQuery(HOST, 100)), key=lambda resource: resource.id)
-        for host, count in zip(found, vcpus, strict=True):
-            capacity = Capacity({"VCPU": count, "MEMORY_MB": 2**20, "DISK_GB": 1000})
+        for host, capacity in zip(found, capacities, strict=True):
             described = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts)
             self.db.write(partial(_describe, host=host, described=described, now=self.clock.now()))
 
@@ -165,6 +168,12 @@ def instance_reservation(amount: int = 1, **parameters: object) -> ReservationRe
     """Return a request for instances, by default of one VCPU and 1 GiB."""
     size = {"vcpus": 1, "memory_mb": 1024, "disk_gb": 0, "affinity": None, "resource_properties": ""}
     return ReservationRequest("virtual:instance", {**size, "amount": amount, **parameters})
+
+
+def flavor_reservation(flavor_id: str, amount: int = 1, **parameters: object) -> ReservationRequest:
+    """Return a request for instances of a flavor of the cloud."""
+    wanted = {"flavor_id": flavor_id, "amount": amount, "affinity": None}
+    return ReservationRequest("flavor:instance", {**wanted, **parameters})
 
 
 def address_reservation(amount: int = 1, *required: str, **parameters: object) -> ReservationRequest:
