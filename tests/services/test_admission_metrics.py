@@ -15,8 +15,8 @@ from prometheus_client import REGISTRY
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.request import LeaseRequest
-from tenure.services.planning.arrangements import Arrangement, Arrangements, Search
-from tenure.services.planning.planner import OutdatedArrangement, Planner
+from tenure.services.planning.arrangements import Arrangement, Arrangements, OutdatedArrangement, Search
+from tenure.services.planning.planner import Planner
 from tenure.store import database
 from tenure.store.conflict import Overtaken
 from tenure.store.database import OutcomeUnknown
@@ -164,13 +164,13 @@ def test_refusal_without_a_search_is_not_counted(world: World):
 
 
 def test_arrangement_that_is_always_outdated_proves_nothing(world: World, monkeypatch: pytest.MonkeyPatch):
-    found = Search(Arrangement((), {}, {}), is_proven=True)
+    found = Search(Arrangement((), (), {}, {}), is_proven=True)
     monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: found)
 
     def outdated(*_given: object, **_named: object) -> None:
         raise OutdatedArrangement
 
-    monkeypatch.setattr(Planner, "book_arranged", outdated)
+    monkeypatch.setattr(Planner, "arrange", outdated)
     world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources) as refused:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,7 +14,7 @@ from tenure.clock import Clock
 from tenure.domain.actor import ENGINE, Actor
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Choice, Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter, NotEnoughResources
+from tenure.domain.errors import Conflict, InvalidParameter
 from tenure.domain.lease import (
     Action,
     Event,
@@ -36,16 +35,14 @@ from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.changes import bind, check_length, check_notice, resolve
 from tenure.services.leases.intake import Completed, Intake
 from tenure.services.leases.provisional import confirmation_deadline
-from tenure.services.planning.arrangements import Arrangement, Arrangements
+from tenure.services.planning.arrangements import Arrangement, Arrangements, admit
 from tenure.services.planning.budget import Budget
-from tenure.services.planning.planner import Counts, OutdatedArrangement, Planner
+from tenure.services.planning.parts import Wish
+from tenure.services.planning.planner import Counts, Planner
 from tenure.services.planning.survey import found_before, is_large, survey
 from tenure.store.database import Transaction
 
 R = TypeVar("R")
-
-#: How often an arrangement is searched for a request, if others change the ledger meanwhile.
-ARRANGED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +135,19 @@ class Booker:
     def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R]) -> R:
         """Return what ``run`` makes of the booking of a lease.
 
-        If it finds no room, the exact search is asked for an arrangement of the plans, and it runs once more with that.
-        Raises the errors of ``run``.
+        If it finds no room, it runs once more with an arrangement of the exact search. Raises the errors of ``run``.
         """
-        try:
-            return run(self.booking(actor, draft))
-        except NotEnoughResources as refusal:
-            if self._arrangements is None or refusal.is_hopeless:
-                raise
-            for _ in range(ARRANGED):
-                search = self._arrangements.find(draft.demands, self._period(draft.lease), now=draft.lease.created_at)
-                refusal.was_searched = True
-                refusal.is_proven = search.is_proven and search.arrangement is None
-                if search.arrangement is None:
-                    break
-                with suppress(OutdatedArrangement, NotEnoughResources):
-                    return run(self.booking(actor, draft, search.arrangement))
-            raise
+        period = self._period(draft.lease)
+        wishes = [
+            Wish(reservation.id, demand, period)
+            for reservation, demand in zip(draft.lease.reservations, draft.demands, strict=True)
+        ]
+        return admit(
+            self._arrangements,
+            lambda arrangement: run(self.booking(actor, draft, arrangement)),
+            lambda: wishes,
+            now=draft.lease.created_at,
+        )
 
     def _period(self, lease: Lease) -> Period:
         """Return the period in which a new lease takes its resources."""
@@ -195,7 +188,9 @@ class Booker:
 
             def begin(this_order: Sequence[int]) -> None:
                 nonlocal booked_at_once
-                if not large:
+                if arrangement is not None:
+                    planner.arrange(arrangement)
+                if not large or arrangement is not None:
                     return
                 chosen = found_before(tx, reservation_ids) if this_order == order else {}
                 booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
@@ -209,10 +204,7 @@ class Booker:
                     planner.book(reservation_ids[position], demands[position], period, position=position)
 
             with budget:
-                if arrangement is None:
-                    planner.place_all(demands, order, place, begin=begin)
-                else:
-                    planner.book_arranged(reservation_ids, demands, period, arrangement)
+                planner.place_all(demands, order, place, begin=begin)
             tx.admissions[lease.id] = AdmissionWay.WAITED if draft.waits else planner.way
             if draft.waits:
                 _notify_owner(tx, lease.id, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from importlib.util import find_spec
 from typing import Any
@@ -25,7 +26,8 @@ class CpSatSolver:
         self._cp: Any = cp_model
 
     def solve(self, problem: Problem, seconds: float) -> Solution:
-        """Return an arrangement, or whether there is none."""
+        """Return an arrangement, or whether there is none. The time includes that for making the model."""
+        deadline = time.monotonic() + seconds
         model = self._cp.CpModel()
         counts: list[dict[int, Any]] = []
         moved: list[Any] = []
@@ -48,9 +50,11 @@ class CpSatSolver:
                         model.add_hint(numbers[resource_id], count)
         for site in problem.sites:
             self._limit(model, site, problem, counts)
+            if time.monotonic() >= deadline:
+                return Solution(None, is_proven=False)
         model.minimize(sum(moved))
         solver = self._cp.CpSolver()
-        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 1
         status = solver.solve(model)

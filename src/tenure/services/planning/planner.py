@@ -19,7 +19,7 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 from tenure.domain.shortfall import Shortfall, Stage
 from tenure.resources.contract import ResourceTypes
-from tenure.services.planning.arrangements import Arrangement, Moved
+from tenure.services.planning.arrangements import Arrangement, Moved, OutdatedArrangement
 from tenure.services.planning.budget import Budget
 from tenure.services.planning.demands import demand_of
 from tenure.store.conditions import Fixed
@@ -80,10 +80,6 @@ class Counts(Protocol):
         """Whether there is too little room for one of the demands, even if there were no plans."""
 
 
-class OutdatedArrangement(Exception):
-    """The ledger has changed since an arrangement was made."""
-
-
 class Stuck(Exception):
     """A plan that must move cannot."""
 
@@ -125,7 +121,8 @@ class Planner:
         self._raised: dict[int, int] = {}
         #: Resources to which this transaction has moved plans; earlier reads of these may be out of date.
         self._filled: set[int] = set()
-        self._is_arranged = False
+        #: The places of an arrangement, units by resource id, by reservation.
+        self._arranged: Mapping[str, Mapping[int, int]] | None = None
         #: Demands for which the last search found no room; forgotten when a plan moves.
         self._nowhere: list[_Nowhere] = []
         #: The new resource of reservations whose units stay together, once a unit has moved.
@@ -227,6 +224,8 @@ class Planner:
         if not demand.maximum:
             return []
         period = demand.span(period)
+        if self._arranged is not None:
+            return self._book_arranged(reservation_id, demand, period, self._arranged.get(reservation_id, {}), state)
         if demand.exclusive and demand.minimum > MANY:
             shortfall = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
@@ -265,10 +264,8 @@ class Planner:
             added = self._take(reservation_id, demand, period, units, state=state)
         return added
 
-    def book_arranged(
-        self, reservation_ids: Sequence[str], demands: Sequence[Demand], period: Period, arrangement: Arrangement
-    ) -> None:
-        """Move plans and book new reservations as an arrangement says.
+    def arrange(self, arrangement: Arrangement) -> None:
+        """Move plans as an arrangement says. From now on, units are booked at its places, and nowhere else.
 
         Raises ``OutdatedArrangement`` if the ledger has changed since it was made.
         """
@@ -279,12 +276,17 @@ class Planner:
                 self._rearrange(moved)
         except Overtaken:
             raise OutdatedArrangement from None
-        self._is_arranged = True
-        for position, units in arrangement.places.items():
-            demand = demands[position]
-            span = demand.span(period)
-            self._tx.allocations.add(reservation_ids[position], units, span, demand)
-            self._tx.chosen[reservation_ids[position]] = Choice(demand, span, units)
+        self._arranged = arrangement.places
+
+    def _book_arranged(
+        self, reservation_id: str, demand: Demand, period: Period, units: Mapping[int, int], state: AllocationState
+    ) -> list[int]:
+        """Allocate the units of an arrangement; raise ``OutdatedArrangement`` if the reservation needs other ones."""
+        if not demand.minimum <= sum(units.values()) <= demand.maximum:
+            raise OutdatedArrangement
+        if units:
+            self._tx.chosen[reservation_id] = Choice(demand, period, units)
+        return self._take(reservation_id, demand, period, units, state=state)
 
     def _rearrange(self, moved: Moved) -> None:
         """Give the plans of a reservation their new places; what stays is not touched."""
@@ -304,7 +306,7 @@ class Planner:
     @property
     def way(self) -> AdmissionWay:
         """How room was found for what has been booked."""
-        if self._is_arranged:
+        if self._arranged is not None:
             return AdmissionWay.EXACT
         return AdmissionWay.MOVED if self._filled else AdmissionWay.GREEDY
 
