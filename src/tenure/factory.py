@@ -49,6 +49,7 @@ from tenure.services.events.preemption import PreemptionService
 from tenure.services.events.service import EventService
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker
+from tenure.services.leases.change_admission import ChangeAdmission
 from tenure.services.leases.default_leases import DefaultLeaseBook
 from tenure.services.leases.flexible import FlexibleBooker
 from tenure.services.leases.intake import Intake
@@ -262,6 +263,7 @@ def build(parts: Parts) -> Service:
             parts.db, parts.types, solver, parts.rules.exact_time, parts.rules.preemption_notice
         )
     booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements)
+    change_admission = ChangeAdmission(parts.clock, parts.types, parts.rules, access, arrangements)
     trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules.planning_time, parts.rules.search_time)
     periods = PeriodSearch(parts.clock, parts.rules, index, trials)
     flexible = FlexibleBooker(trials, periods)
@@ -296,6 +298,7 @@ def build(parts: Parts) -> Service:
             LookAhead(index, parts.rules),
             enforcement,
             waiting_list,
+            change_admission,
         ),
         rehearsals=RehearsalService(
             parts.db,
@@ -309,6 +312,7 @@ def build(parts: Parts) -> Service:
             booker,
             flexible,
             enforcement,
+            change_admission,
         ),
         resources=ResourceService(
             parts.db,

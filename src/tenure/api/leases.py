@@ -141,11 +141,13 @@ class _UseCases:
 
     def update(self, request: Request) -> Lease:
         lease_id = request.part("lease_id")
-        return request.manager.leases.update(request.actor, lease_id, self._change(request))
+        with _proof(request):
+            return request.manager.leases.update(request.actor, lease_id, self._change(request))
 
     def rehearse_update(self, request: Request) -> Rehearsal:
         lease_id = request.part("lease_id")
-        return request.manager.rehearsals.update(request.actor, lease_id, self._change(request))
+        with _proof(request):
+            return request.manager.rehearsals.update(request.actor, lease_id, self._change(request))
 
     def _change(self, request: Request) -> LeaseChange:
         return self._schemas[request.version].read_change(request.body(), partial(self._find, request))
@@ -156,7 +158,8 @@ class _UseCases:
     def confirm(self, request: Request) -> Lease:
         lease_id = request.part("lease_id")
         changes = self._schemas[request.version].read_confirmation(request.body(), partial(self._find, request))
-        return request.manager.leases.confirm(request.actor, lease_id, changes)
+        with _proof(request):
+            return request.manager.leases.confirm(request.actor, lease_id, changes)
 
     def history(self, request: Request) -> Iterator[Page[HistoryEntry]]:
         limit = request.query.limit
@@ -167,12 +170,12 @@ class _UseCases:
 
     def add(self, request: Request) -> Lease:
         wanted = self._schemas[request.version].read_reservation(request.body())
-        with _errors_of_reservation():
+        with _errors_of_reservation(), _proof(request):
             return request.manager.leases.add_reservation(request.actor, request.part("lease_id"), wanted)
 
     def rehearse_add(self, request: Request) -> Rehearsal:
         wanted = self._schemas[request.version].read_reservation(request.body())
-        with _errors_of_reservation():
+        with _errors_of_reservation(), _proof(request):
             return request.manager.rehearsals.add_reservation(request.actor, request.part("lease_id"), wanted)
 
     def drop(self, request: Request) -> None:
@@ -185,13 +188,24 @@ class _UseCases:
 
 
 @contextmanager
-def _alternatives(request: Request, wanted: LeaseRequest | FlexibleRequest) -> Iterator[None]:
-    """Add to a refusal for lack of resources, from 1.3 on, what could be had instead."""
+def _proof(request: Request) -> Iterator[None]:
+    """Add to a refusal for lack of resources, from 1.3 on, whether it is certain that there is no room."""
     try:
         yield
     except NotEnoughResources as error:
         if request.version >= Version.V1_3:
             error.additions["proven"] = error.is_proven
+        raise
+
+
+@contextmanager
+def _alternatives(request: Request, wanted: LeaseRequest | FlexibleRequest) -> Iterator[None]:
+    """Add to a refusal for lack of resources, from 1.3 on, what could be had instead."""
+    try:
+        with _proof(request):
+            yield
+    except NotEnoughResources as error:
+        if request.version >= Version.V1_3:
             try:
                 found = request.manager.offers.alternatives(request.actor, wanted, error.shortfall.reservation)
             except TenureError as failure:  # the refusal is the answer, with alternatives or without

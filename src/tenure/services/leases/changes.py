@@ -45,8 +45,10 @@ from tenure.services.events.user_events import check_events, replace_events
 from tenure.services.leases.bounds import check_one_more, check_sizes
 from tenure.services.leases.default_leases import give_way
 from tenure.services.leases.provisional import check_confirmed
+from tenure.services.planning.arrangements import Arrangement, OutdatedArrangement
 from tenure.services.planning.budget import Budget
 from tenure.services.planning.demands import demand_of
+from tenure.services.planning.parts import Wish
 from tenure.services.planning.planner import Planner
 from tenure.services.planning.survey import is_large
 from tenure.services.resources.healing import request_mending
@@ -269,9 +271,16 @@ class LeaseChanger:
         *,
         sees: bool = True,
         budget: Budget | None = None,
+        arrangement: Arrangement | None = None,
     ) -> None:
-        """``budget`` is the search time of all attempts together; without it, each attempt has the full time."""
+        """``budget`` is the search time of all attempts together; without it, each attempt has the full time.
+
+        With an ``arrangement``, the lease is planned as that says; ``OutdatedArrangement`` is raised if it cannot be.
+        """
         self._tx = tx
+        self._arrangement = arrangement
+        #: What the change needs of the ledger: the question of the exact search if there is no room.
+        self.wishes: tuple[Wish, ...] = ()
         self._budget = budget or Budget(rules.planning_time)
         #: Whether the actor sees private properties.
         self._sees = sees
@@ -398,7 +407,10 @@ class LeaseChanger:
         running = lease.status is LeaseStatus.ACTIVE
         state = AllocationState.HELD if running else AllocationState.PLANNED
         self._budget.large = is_large([demand])
+        self._record_wishes(Wish(reservation.id, demand, period))
         with self._budget:
+            if self._arrangement is not None:
+                planner.arrange(self._arrangement)
             added = planner.book(reservation.id, demand, period, position=position, state=state)
         what = f"reservation {reservation.id} added"
         if running:
@@ -521,9 +533,14 @@ class LeaseChanger:
         )
         order = hardest_first([part.demand for part in parts])
         order.sort(key=lambda index: not parts[index].asks_for_no_more)
+        self._record_wishes(*(wish for part in parts if (wish := self._wish(lease, part, dates)) is not None))
 
         def begin(_order: Sequence[int]) -> None:
-            self._outcome = _Outcome(rescheduled=self._reschedule(planner, lease, parts, dates))
+            self._outcome = _Outcome()
+            if self._arrangement is not None:
+                planner.arrange(self._arrangement)
+            else:
+                self._outcome.rescheduled = self._reschedule(planner, lease, parts, dates)
 
         def place(index: int) -> None:
             if not self._outcome.rescheduled:
@@ -534,6 +551,28 @@ class LeaseChanger:
         self._budget.large = is_large(demands)
         with self._budget:
             planner.place_all(demands, order, place, begin=begin)
+
+    def _wish(self, lease: Lease, part: _Part, dates: _Dates) -> Wish | None:
+        """Return what a reservation is to have, for the exact search; None if it is to have nothing."""
+        demand = part.demand
+        if lease.status is LeaseStatus.ACTIVE:
+            end = dates.ends_at + self._rules.cleaning_time
+            if end <= self._now:
+                return None
+            prolongs = dates.ends_at > lease.ends_at or demand.lasting
+            grows = part.grows and dates.ends_at > self._now
+            return Wish(part.reservation.id, demand, Period(self._now, end), prolongs=prolongs, grows=grows)
+        period = self._time_of_plan(dates)
+        if period is None:
+            return None
+        adds_no_time = lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at
+        return Wish(part.reservation.id, demand, period, keeps=adds_no_time and demand.is_within(part.before))
+
+    def _record_wishes(self, *wishes: Wish) -> None:
+        """Record the question of the exact search; raise ``OutdatedArrangement`` if another one was answered."""
+        self.wishes = wishes
+        if self._arrangement is not None and self._arrangement.wishes != wishes:
+            raise OutdatedArrangement
 
     def _change_part(self, planner: Planner, lease: Lease, part: _Part, dates: _Dates) -> None:
         reservation, demand = part.reservation, part.demand
@@ -604,6 +643,10 @@ class LeaseChanger:
         period = self._time_of_plan(dates)
         if period is None:
             self._tx.allocations.remove_planned([reservation.id])
+            return
+        if self._arrangement is not None:
+            self._tx.allocations.remove_planned([reservation.id])
+            planner.book(reservation.id, demand, period, position=position)
             return
         if lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at:
             times = _within(demand.span(period), allocations)  # adds no time, not even for cleaning
@@ -702,6 +745,7 @@ class LeaseChanger:
             raise NotEnoughResources(
                 planner.shortfall(demand, period, position=position, kept=kept, requested=demand.maximum),
                 field=f"reservations[{position}]",
+                is_proven=True,
             )
         # A change to the same or an earlier end adds no time, not even for cleaning.
         more_time = prolonged or demand.lasting

@@ -20,11 +20,11 @@ from tenure.services.context import Authorize, Rules, require
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker, new_reservation
+from tenure.services.leases.change_admission import ChangeAdmission
 from tenure.services.leases.changes import NO_FACTS, Changed, Facts, LeaseChanger
 from tenure.services.leases.flexible import FlexibleBooker
 from tenure.services.leases.intake import Intake
 from tenure.services.limits.quotas import UNLIMITED, Quotas, name_of, names_of
-from tenure.services.planning.budget import Budget
 from tenure.store.database import Database, Transaction
 
 R = TypeVar("R")
@@ -49,6 +49,7 @@ class RehearsalService:
         booker: Booker,
         flexible: FlexibleBooker,
         enforcement: Enforcement,
+        change_admission: ChangeAdmission,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -61,6 +62,7 @@ class RehearsalService:
         self._booker = booker
         self._flexible = flexible
         self._enforcement = enforcement
+        self._change_admission = change_admission
 
     def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest) -> Rehearsal:
         """Return what creating this lease would do."""
@@ -119,18 +121,15 @@ class RehearsalService:
         *,
         dropped: str = "",
     ) -> Rehearsal:
-        now = self._clock.now()
-        budget = Budget(self._rules.planning_time)
-        account = _Account(self._quotas, self._types, lease.project_id, lease.id, now, without=dropped)
-
-        def work(tx: Transaction) -> None:
-            current = self._access.get_for(tx, actor, lease.id, "blazar:leases:put", lock=True)
-            sees = self._access.sees(actor, current)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=sees, budget=budget)
-            change(changer, current)
-
-        rehearsal, unasked = self._enforcement.rehearse_update(
-            lease.id, account.opened(work), account.close, dropped=dropped
+        account = _Account(self._quotas, self._types, lease.project_id, lease.id, self._clock.now(), without=dropped)
+        rehearsal, unasked = self._change_admission.admit(
+            actor,
+            lease.id,
+            change,
+            lambda work: self._enforcement.rehearse_update(
+                lease.id, account.opened(work), account.close, dropped=dropped
+            ),
+            facts,
         )
         return replace(rehearsal, lease=self._access.redacted(actor, rehearsal.lease), unasked=unasked)
 

@@ -42,6 +42,7 @@ from tenure.services.enforcement.filters import Enforcement
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker, new_reservation, preparation
+from tenure.services.leases.change_admission import ChangeAdmission
 from tenure.services.leases.changes import (
     NO_FACTS,
     Changed,
@@ -54,7 +55,6 @@ from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
 from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
-from tenure.services.planning.budget import Budget
 from tenure.services.waiting.order import in_order
 from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store.database import Database, Transaction
@@ -80,6 +80,7 @@ class LeaseService:
         look_ahead: LookAhead,
         enforcement: Enforcement,
         waiting_list: WaitingList,
+        change_admission: ChangeAdmission,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -88,6 +89,7 @@ class LeaseService:
         self._rules = rules
         self._cloud = cloud
         self._enforcement = enforcement
+        self._change_admission = change_admission
         self._access = access
         self._intake = intake
         self._booker = booker
@@ -327,18 +329,24 @@ class LeaseService:
 
         ``need`` is the trust that the change needs, ``dropped`` the reservation that it drops. Returns the lease.
         """
-        now = self._clock.now()
-        budget = Budget(self._rules.planning_time)
 
-        def work(tx: Transaction, trust_id: str | None) -> tuple[Changed, bool]:
-            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            sees = self._access.sees(actor, lease)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=sees, budget=budget)
-            return change(changer, lease), trust_id is not None and tx.leases.entrust(lease, trust_id)
+        def entrust(
+            tx: Transaction, work: Callable[[Transaction], Changed], trust_id: str | None
+        ) -> tuple[Changed, bool]:
+            changed = work(tx)
+            return changed, trust_id is not None and tx.leases.entrust(changed.lease, trust_id)
 
         with self._trusts.given_by(actor, need) as trust_id:
-            (lease, claim), is_entrusted = self._waiting_list.in_turn(
-                lambda: self._enforcement.update(lease_id, in_order(partial(work, trust_id=trust_id)), dropped=dropped)
+            (lease, claim), is_entrusted = self._change_admission.admit(
+                actor,
+                lease_id,
+                change,
+                lambda work: self._waiting_list.in_turn(
+                    lambda: self._enforcement.update(
+                        lease_id, in_order(partial(entrust, work=work, trust_id=trust_id)), dropped=dropped
+                    )
+                ),
+                facts,
             )
         if trust_id is not None and not is_entrusted:
             self._trusts.revoke(trust_id)  # a request at the same time has created its own trust
