@@ -125,6 +125,12 @@ class Demander:
 
     def step(self) -> None:
         """Ask for a lease, and compare the answer with that of a model of the ledger as it was before."""
+        expected, refusal = self.ask()
+        assert expected is (refusal is None), self.leases
+        assert refusal is None or refusal.is_proven
+
+    def ask(self) -> tuple[bool, NotEnoughResources | None]:
+        """Ask for a lease; return whether it was possible, and the refusal."""
         if self.dice.random() < 0.1:
             self.world.pass_time(HOUR)
         if self.leases and self.dice.random() < 0.1:
@@ -139,12 +145,10 @@ class Demander:
             self.leases.append(self.world.reserve(*wanted, start=start, hours=hours))
         except NotEnoughResources as error:
             refusal = error
-        assert expected is (refusal is None), (start, hours, wanted)
         self.asked += 1
-        if refusal is not None:
-            self.refused += 1
-            assert refusal.is_proven
+        self.refused += refusal is not None
         assert ledger.faults(str(self.world.db.engine.url), now=self.world.clock.now()) == []
+        return expected, refusal
 
 
 def is_possible(world: World, wanted: Sequence[ReservationRequest], period: Period) -> bool:

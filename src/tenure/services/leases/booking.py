@@ -37,9 +37,9 @@ from tenure.services.leases.intake import Completed, Intake
 from tenure.services.leases.provisional import confirmation_deadline
 from tenure.services.planning.arrangements import Arrangement, Arrangements, admit
 from tenure.services.planning.budget import Budget
-from tenure.services.planning.parts import Wish
 from tenure.services.planning.planner import Counts, Planner
 from tenure.services.planning.survey import found_before, is_large, survey
+from tenure.services.planning.wishes import Wish
 from tenure.store.database import Transaction
 
 R = TypeVar("R")

@@ -14,7 +14,7 @@ from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.changes import NO_FACTS, Changed, Facts, LeaseChanger
 from tenure.services.planning.arrangements import Arrangement, Arrangements, admit
 from tenure.services.planning.budget import Budget
-from tenure.services.planning.parts import Wish
+from tenure.services.planning.wishes import Wish
 from tenure.store.database import Transaction
 
 R = TypeVar("R")

@@ -48,9 +48,9 @@ from tenure.services.leases.provisional import check_confirmed
 from tenure.services.planning.arrangements import Arrangement, OutdatedArrangement
 from tenure.services.planning.budget import Budget
 from tenure.services.planning.demands import demand_of
-from tenure.services.planning.parts import Wish
 from tenure.services.planning.planner import Planner
 from tenure.services.planning.survey import is_large
+from tenure.services.planning.wishes import Wish
 from tenure.services.resources.healing import request_mending
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent

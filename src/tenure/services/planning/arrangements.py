@@ -17,7 +17,8 @@ from tenure.domain.allocation import Allocation, Demand
 from tenure.domain.arrangement import Problem, Solution
 from tenure.domain.errors import NotEnoughResources
 from tenure.resources.contract import ResourceTypes
-from tenure.services.planning.parts import MOST_PIECES, Wish, read_part
+from tenure.services.planning.parts import MOST_PIECES, read_part
+from tenure.services.planning.wishes import Wish
 from tenure.store.database import Database
 
 R = TypeVar("R")
@@ -83,6 +84,10 @@ class Arrangements:
     def find(self, wishes: Sequence[Wish], *, now: datetime) -> Search:
         """Return an arrangement that meets all wishes, each with the least units that it asks for."""
         deadline = time.monotonic() + self._seconds
+
+        def is_over() -> bool:
+            return time.monotonic() >= deadline
+
         grouped: dict[tuple[str, str], list[Wish]] = defaultdict(list)
         for wish in wishes:
             grouped[wish.demand.inventory, wish.demand.region].append(wish)
@@ -91,9 +96,7 @@ class Arrangements:
         versions: dict[int, int] = {}
         for _, wanted in sorted(grouped.items()):
             with self._db.read() as tx:
-                part = read_part(tx, self._types, wanted, now=now, notice=self._notice)
-            if part is None:
-                return Search(None, is_proven=False)
+                part = read_part(tx, self._types, wanted, now=now, notice=self._notice, is_over=is_over)
             longer = [piece for wish in wanted for piece in part.extensions(wish, now=now)]
             new = [piece for wish in wanted for piece in part.new_pieces(wish)]
             pieces = (*(piece for piece, _ in part.plans), *longer, *new)
@@ -102,7 +105,7 @@ class Arrangements:
                 return Search(None, is_proven=False)
             solution = self._solver.solve(Problem(tuple(part.sites.values()), pieces), left)
             if solution.units is None:
-                return Search(None, solution.is_proven)
+                return Search(None, solution.is_proven and part.is_whole)
             touched: set[int] = set()
             for (piece, plans), units in zip(part.plans, solution.units, strict=False):
                 if dict(piece.current) != dict(units):

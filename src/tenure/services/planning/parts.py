@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -16,7 +16,9 @@ from tenure.domain.regions import ids_in
 from tenure.domain.request import ResourceQuery
 from tenure.domain.resource import Resource
 from tenure.resources.contract import ResourceTypes
+from tenure.services.planning.affected import affected_resources
 from tenure.services.planning.demands import demand_of
+from tenure.services.planning.wishes import Wish
 from tenure.store.conditions import OVERDUE_MATTERS
 from tenure.store.database import Transaction
 from tenure.store.resources import attributes_of
@@ -26,29 +28,6 @@ MOST_SITES = 64
 MOST_PIECES = 400
 
 _NOWHERE: Mapping[int, int] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a new or changed reservation is to have in a period.
-
-    Its plans do not count, because it is planned anew. The allocations that it holds stay.
-    """
-
-    reservation_id: str
-    demand: Demand
-    period: Period
-    #: Whether the allocations that it holds last until the end of the period.
-    prolongs: bool = False
-    #: Whether it gets the units that are missing beside those that it holds.
-    grows: bool = True
-    #: Whether it may keep resources that would not be chosen for a new reservation.
-    keeps: bool = False
-
-    @property
-    def span(self) -> Period:
-        """How long its resources are taken."""
-        return self.demand.span(self.period)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +41,8 @@ class Part:
     #: What the wishing reservations hold, and the units of their plans by resource.
     held: Mapping[str, Sequence[Allocation]]
     planned: Mapping[str, Counter[int]]
+    #: Whether these are all resources, and all plans that may move; otherwise a search proves nothing.
+    is_whole: bool
 
     def extensions(self, wish: Wish, *, now: datetime) -> Iterator[Piece]:
         """Yield a piece for the time that each held allocation gains; it fits on its own resource only."""
@@ -129,16 +110,25 @@ def _serves(resource: Resource, demand: Demand) -> bool:
 
 
 def read_part(
-    tx: Transaction, types: ResourceTypes, wishes: Sequence[Wish], *, now: datetime, notice: timedelta
-) -> Part | None:
-    """Read the inventory that these wishes are for, with its allocations; return None if it is too large.
+    tx: Transaction,
+    types: ResourceTypes,
+    wishes: Sequence[Wish],
+    *,
+    now: datetime,
+    notice: timedelta,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Part:
+    """Read the inventory that these wishes are for, with its allocations; of a large one, the part that they affect.
 
-    Plans that begin within ``notice`` stay, and so do those on resources that their reservation names.
+    Plans that begin within ``notice`` stay, and so do those on resources that their reservation names. If there are too
+    many plans, those at other times than the wishes stay, too. Fewer resources are looked up if the time ``is_over``.
     """
     inventory, region = wishes[0].demand.inventory, wishes[0].demand.region
     found = tx.resources.page(ResourceQuery(inventory, MOST_SITES, region=region))
-    if len(found) > MOST_SITES:
-        return None
+    is_whole = len(found) <= MOST_SITES
+    if not is_whole:
+        affected = affected_resources(tx, types, wishes, now=now, notice=notice, limit=MOST_SITES, is_over=is_over)
+        found = list(tx.resources.by_ids(affected).values())
     resources = {resource.id: resource for resource in found}
     wishing = {wish.reservation_id for wish in wishes}
     allocations: list[Allocation] = []
@@ -166,6 +156,12 @@ def read_part(
     for allocation in movable:
         if allocation.resource_id not in named.get(allocation.reservation_id, ()):
             grouped[allocation.reservation_id, allocation.period].append(allocation)
+    if len(grouped) > MOST_PIECES - len(wishes):
+        is_whole = False
+        spans = {wish.span for wish in wishes}
+        for reservation_id, period in list(grouped):
+            if not any(span.overlaps(period) for span in spans):
+                del grouped[reservation_id, period]
     moving = {allocation.id for plans in grouped.values() for allocation in plans}
     fixed: dict[int, list[FixedUse]] = defaultdict(list)
     stay: dict[str, set[int]] = defaultdict(set)
@@ -180,7 +176,7 @@ def read_part(
         resource.id: Site(resource.id, resource.version, resource.capacity, tuple(fixed[resource.id]))
         for resource in found
     }
-    part = Part(resources, sites, [], held, planned)
+    part = Part(resources, sites, [], held, planned, is_whole)
     plans = []
     for (reservation_id, period), these in grouped.items():
         demand = demands[reservation_id]
