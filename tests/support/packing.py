@@ -1,0 +1,171 @@
+"""A model of the room at single instants that tries every placement, also of all plans.
+
+It says that a lease does not fit, or that it may: a plan may be on different resources at different instants. It is
+for clouds of few resources, in which instances ask for virtual CPUs, racks and affinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import select
+
+from tenure.domain.lease import AllocationState
+from tenure.domain.request import ReservationRequest, ResourceQuery
+from tenure.domain.resource import Resource
+from tenure.store.tables import AllocationRow, ReservationRow
+from tests.support.world import HOST, World
+
+ADDRESS = "virtual:floatingip"
+#: The room of a resource that is taken as a whole.
+TAKEN = -1
+
+#: The capacity of each resource, or what is left of it, in order.
+Amounts = tuple[int, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """Units of a reservation at an instant."""
+
+    #: The virtual CPUs of a unit; 0 for whole resources.
+    size: int
+    units: int
+    #: Whether the units must share a resource, or must not; None if neither.
+    together: bool | None
+    #: The positions of the resources that serve the reservation.
+    places: tuple[int, ...]
+
+    def counts(self, left: int, capacity: int, free: int) -> Iterator[int]:
+        """Return how many of the ``left`` units may be placed on a resource."""
+        if not self.size:
+            most = 1 if free == capacity else 0
+        elif self.together:
+            most = self.units if free >= self.size * self.units else 0
+            yield from (count for count in (0, self.units) if count <= min(most, left))
+            return
+        else:
+            most = max(0, free) // self.size
+            most = min(most, 1) if self.together is False else most
+        yield from range(min(most, left), -1, -1)
+
+
+@dataclass(frozen=True)
+class Use:
+    """An allocation in the ledger that is not over."""
+
+    reservation_id: str
+    place: int
+    starts_at: datetime
+    ends_at: datetime
+    planned: bool
+    units: int
+    vcpus: int
+
+
+class Packing:
+    """The resources and allocations of a service at present."""
+
+    def __init__(self, world: World) -> None:
+        with world.db.read() as tx:
+            self._resources = [
+                resource for kind in (HOST, ADDRESS) for resource in tx.resources.page(ResourceQuery(kind, 100))
+            ]
+            places = {resource.id: place for place, resource in enumerate(self._resources)}
+            rows = tx.session.execute(
+                select(AllocationRow, ReservationRow)
+                .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id)
+                .where(AllocationRow.state != AllocationState.RELEASED.value)
+            ).all()
+        self._uses = [
+            Use(
+                row.reservation_id,
+                places[row.resource_id],
+                row.starts_at,
+                row.ends_at,
+                row.state == AllocationState.PLANNED.value,
+                row.units,
+                0 if row.exclusive else row.amounts["VCPU"],
+            )
+            for row, _ in rows
+        ]
+        self._planned = {
+            reservation.id: self._piece(reservation.resource_type, reservation.parameters)
+            for row, reservation in rows
+            if row.state == AllocationState.PLANNED.value
+        }
+        self._capacities = tuple(
+            resource.capacity["VCPU"] if resource.resource_type == HOST else 1 for resource in self._resources
+        )
+
+    def may_fit(self, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
+        """Whether there is room for a new lease at each instant of a period."""
+        pieces = [self._piece(request.resource_type, request.parameters) for request in wanted]
+        times = {start, *(use.starts_at for use in self._uses if start < use.starts_at < end)}
+        return all(self._may_fit_at(pieces, time) for time in sorted(times))
+
+    def _may_fit_at(self, wanted: Sequence[Piece], time: datetime) -> bool:
+        free = list(self._capacities)
+        planned: dict[str, list[Use]] = {}
+        for use in self._uses:
+            if not use.starts_at <= time < use.ends_at:
+                continue
+            if use.planned:
+                planned.setdefault(use.reservation_id, []).append(use)
+            else:
+                free[use.place] = free[use.place] - use.vcpus if use.vcpus else TAKEN
+        pieces = [*wanted]
+        for reservation_id, uses in planned.items():
+            piece = self._planned[reservation_id]
+            places = {*piece.places, *(use.place for use in uses)}  # a plan may stay on a disabled resource
+            units = sum(use.units for use in uses)
+            pieces.append(Piece(piece.size, units, piece.together, tuple(sorted(places))))
+        # Whole resources first, then large instances: less is tried in vain.
+        pieces.sort(key=lambda piece: (piece.size > 0, -piece.size * piece.units))
+        return _fit(self._capacities, tuple(free), tuple(pieces))
+
+    def _piece(self, resource_type: str, parameters: Mapping[str, Any]) -> Piece:
+        """Return the units of a reservation, with the resources that serve it."""
+        inventory = ADDRESS if resource_type == ADDRESS else HOST
+        places = tuple(
+            place
+            for place, resource in enumerate(self._resources)
+            if resource.resource_type == inventory and resource.reservable and _is_matched(resource, parameters)
+        )
+        if resource_type == "virtual:instance":
+            return Piece(parameters["vcpus"], parameters["amount"], parameters["affinity"], places)
+        return Piece(0, parameters["min"] if resource_type == HOST else parameters["amount"], None, places)
+
+
+def _is_matched(resource: Resource, parameters: Mapping[str, Any]) -> bool:
+    expression = parameters.get("resource_properties")
+    return not expression or expression == f'["==", "$rack", "{resource.properties.get("rack")}"]'
+
+
+@lru_cache(maxsize=100_000)
+def _fit(capacities: Amounts, free: Amounts, pieces: tuple[Piece, ...]) -> bool:
+    """Whether all pieces have room side by side."""
+    if not pieces:
+        return True
+    piece, *rest = pieces
+    placements = _placements(piece, capacities, free, piece.units)
+    return any(_fit(capacities, left, tuple(rest)) for left in placements)
+
+
+def _placements(
+    piece: Piece, capacities: Amounts, free: Amounts, left: int, places: Sequence[int] | None = None
+) -> Iterator[Amounts]:
+    """Return what every placement of ``left`` units of a piece leaves free."""
+    places = piece.places if places is None else places
+    if not left:
+        yield free
+    elif places:
+        place, *others = places
+        for count in piece.counts(left, capacities[place], free[place]):
+            remaining = TAKEN if count and not piece.size else free[place] - count * piece.size
+            after = (*free[:place], remaining, *free[place + 1 :])
+            yield from _placements(piece, capacities, after, left - count, others)
