@@ -677,10 +677,13 @@ STEPS = (
     a_plan_that_can_move_behind_many_that_cannot,
 )
 
-#: An example takes about a second.
-EXAMPLES = 1 if settings().max_examples <= 100 else times(3, 200)
+#: An example takes one or two seconds.
+EXAMPLES = 1 if settings().max_examples <= 100 else times(3, 50)
+#: The tests of each step with so many examples each: none of them takes longer than a few minutes.
+PARTS = times(1, 4)
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 @settings(
     max_examples=EXAMPLES,
@@ -689,7 +692,7 @@ EXAMPLES = 1 if settings().max_examples <= 100 else times(3, 200)
 )
 @given(seed=st.integers(0, 2**32 - 1), surveyed=st.booleans())
 def test_step_whose_result_depends_on_a_detail(
-    step: Callable[[CrowdedMachine, Random], None], seed: int, surveyed: bool
+    step: Callable[[CrowdedMachine, Random], None], part: int, seed: int, surveyed: bool
 ) -> None:
     machine = ManyHosts() if step is a_plan_that_can_move_behind_many_that_cannot else CrowdedMachine()
     machine.begin(surveyed=surveyed)

@@ -29,7 +29,14 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from sqlalchemy import select
 
 from tenure.domain.capacity import Capacity
@@ -629,13 +636,20 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 #: An example takes about two seconds; ``make test`` runs more of them.
-EXAMPLES = 8 if settings().max_examples <= 100 else times(25, 400)
+EXAMPLES = 8 if settings().max_examples <= 100 else times(25, 50)
+#: The tests with so many examples each: none of them takes longer than a few minutes.
+PARTS = times(1, 8)
 
 
-TestLedger = pytest.mark.slow(LedgerMachine.TestCase)
-TestLedger.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=25,
-    phases=set(Phase) - {Phase.explain},  # this phase traces every line, which takes minutes
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_ledger_agrees_with_the_model_after_any_steps(part: int) -> None:
+    run_state_machine_as_test(
+        LedgerMachine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=25,
+            phases=set(Phase) - {Phase.explain},  # this phase traces every line, which takes minutes
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
