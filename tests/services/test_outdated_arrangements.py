@@ -47,7 +47,6 @@ def outdate(world: World, monkeypatch: pytest.MonkeyPatch, times: int) -> list[S
     return found
 
 
-@pytest.mark.xfail(reason="three arrangements are made")
 def test_request_succeeds_after_several_outdated_arrangements(world: World, monkeypatch: pytest.MonkeyPatch):
     found = outdate(world, monkeypatch, 5)
     lease = world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
@@ -55,7 +54,6 @@ def test_request_succeeds_after_several_outdated_arrangements(world: World, monk
     assert len(found) == 6
 
 
-@pytest.mark.xfail(reason="three arrangements are made")
 def test_refusal_after_many_outdated_arrangements_is_not_proven(world: World, monkeypatch: pytest.MonkeyPatch):
     found = outdate(world, monkeypatch, 1000)
     with pytest.raises(NotEnoughResources) as refused:

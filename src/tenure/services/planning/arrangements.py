@@ -24,7 +24,7 @@ from tenure.store.database import Database
 R = TypeVar("R")
 
 #: How often an arrangement is searched for a request, if others change the ledger meanwhile.
-ARRANGED = 3
+ARRANGED = 10
 
 
 class Solver(Protocol):
