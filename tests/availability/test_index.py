@@ -163,7 +163,7 @@ def test_index_equals_the_ledger_after_any_history(world: World, seed: int, monk
 
 @pytest.mark.parametrize("hook", ["add_resources", "add_reservations", "add_allocations"])
 def test_history_shows_a_change_that_is_missing_in_the_feed(world: World, hook: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Feed, hook, lambda _feed, _ids: None)
+    monkeypatch.setattr(Feed, hook, lambda _feed, _ids, **_named: None)
     for seed in range(8):
         history = History(world, seed)
         following = AvailabilityIndex(world.db, world.clock)
