@@ -31,6 +31,7 @@ from tests.support.past_rows import (
     RESERVATION_OF,
     RUNNING,
     STARTING,
+    WAITING,
     at,
 )
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world
@@ -271,6 +272,9 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
         lived = ["PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED"]
         assert [path_of(world, lease) for lease in (RUNNING, PENDING, STARTING, ENDED)] == [lived] * 4
         assert (path_of(world, DELETED), status_of(world, DELETED)) == (["DELETED"], "DELETED")
+        if revision >= "0015":
+            world.pass_until(at("21:00"))
+            assert (status_of(world, WAITING), path_of(world, WAITING)) == ("ERROR", ["ERROR"])
         assert run(site, "tenure-manage", "outbox", "retry") == "1 messages will be delivered again\n"
         world.engine.settle()
         assert keys(messages)[-1] == GIVEN_UP
@@ -280,6 +284,8 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
 
 def assert_shown_as_before(owner: Api, revision: str) -> None:
     shown = {lease["id"]: lease for lease in owner.get("/v1/leases").json["leases"]}
+    waiting = shown.pop(WAITING, {})
+    assert waiting.get("status") == (None if revision < "0015" else "CREATING")  # as API 1.0 shows it
     events = {
         lease: {(event["event_type"], event["time"], event["status"]) for event in shown[lease].pop("events")}
         for lease in shown

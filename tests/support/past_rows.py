@@ -19,6 +19,8 @@ from sqlalchemy import Connection, bindparam, inspect, text
 from tenure.store.tables import UtcDateTime
 
 RUNNING, PENDING, STARTING, ENDED, DELETED = (f"{number}0000000-0000-4000-8000-000000000000" for number in range(1, 6))
+#: A lease on the waiting list.
+WAITING = "60000000-0000-4000-8000-000000000000"
 #: The reservation of each lease.
 RESERVATION_OF = {lease: f"{lease[0]}0000000-0000-4000-8000-00000000000a" for lease in (
     RUNNING, PENDING, STARTING, ENDED, DELETED
@@ -44,7 +46,10 @@ HOST = "physical:host"
 NAMES = {str(number): f"sim-host-{number:03d}" for number in range(1, 9)}
 
 #: Since which revision there is a table that the first schema lacks.
-TABLES = {"resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011", "ledger_feed": "0013"}
+TABLES = {
+    "resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011", "ledger_feed": "0013",
+    "waiting_leases": "0015", "waiting_lines": "0015", "freed_room": "0015",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,8 @@ def insert_rows(connection: Connection, revision: str) -> None:
 
 def _columns(connection: Connection, table: str) -> dict[str, object]:
     """Return a sample for each column of a table, but for a number that the database counts itself."""
-    counted = {
-        (counting, "id") for counting in ("resources", "allocations", "history", "outbox", "properties", "ledger_feed")
-    }
+    counting = ("resources", "allocations", "history", "outbox", "properties", "ledger_feed", "freed_room")
+    counted = {(table, "id") for table in counting}
     samples: Mapping[type, object] = {str: "sample", datetime: at("07:00")}
     return {
         column["name"]: samples.get(column["type"].python_type, 1)
@@ -321,6 +325,24 @@ _ROWS = (
     Row("resource_traits", {"resource_id": 4, "trait": "HW_CPU_X86_AVX2"}),
     Row("projects", {"id": "demo-project", "version": 5}),
     Row("surplus_trusts", {"id": "fedcba9876543210fedcba9876543210", "created_at": at("09:00")}),
+    Row("leases", {
+        "id": WAITING, "name": "waiting", "project_id": "demo-project", "user_id": "demo-user", "status": "WAITING",
+        "starts_at": at("19:00"), "ends_at": at("20:00"), "degraded": False, "version": 1, "created_at": at("09:00"),
+    }, since="0015"),
+    Row("events", {
+        "id": "60000000-0000-4000-8000-00000000000e", "lease_id": WAITING, "event_type": "wait_lease", "rank": 8,
+        "due_at": at("21:00"), "ready_at": at("21:00"), "status": "UNDONE", "attempts": 0, "created_at": at("09:00"),
+    }, since="0015"),
+    Row("waiting_leases", {
+        "number": 1, "lease_id": WAITING, "latest_at": at("21:00"), "confirm_within": 3600, "request": json.dumps({
+            "name": "waiting", "choices": [[{"resource_type": HOST, "region": "", "checks_values": True, "parameters": {
+                "min": 9, "max": 9, "hypervisor_properties": "", "resource_properties": "", "before_end": "default",
+            }}]], "window": {"length": "PT1H", "earliest": "2030-01-01T19:00:00Z", "latest": "2030-01-01T21:00:00Z"},
+            "waits": True, "confirm_within": "PT1H",
+        }),
+    }),
+    Row("waiting_lines", {"inventory": HOST, "region": "", "number": 1}),
+    Row("freed_room", {"inventory": HOST, "region": ""}),
     Row("ledger_feed", {"at": at("09:00"), "changed": json.dumps({"resources": [1, 2]})}),
 )  # fmt: skip
 
