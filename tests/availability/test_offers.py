@@ -181,8 +181,40 @@ def test_offers_can_be_taken_and_none_is_better(world: World, check: Callable[[H
         check(history)
 
 
+def swapped(world: World, start: int) -> None:
+    """Book the first host, in rack r1, from hour 5 to hour 9, and the second for two hours of these from ``start`` on.
+
+    No plan can move alone, but the two can change places.
+    """
+    world.resources.disable(ADMIN, "physical:host", "3", reason="test")
+    world.resources.update(ADMIN, "physical:host", "1", {"rack": "r1"})
+    world.reserve_on(1, reservation(1, 1), start=5, hours=4)
+    world.reserve_on(2, instance_reservation(1, vcpus=4), start=start, hours=2)
+    world.resources.disable(ADMIN, "physical:host", "3", reason="test")
+
+
+IN_RACK = (reservation(1, 1, resource_properties='["==", "$rack", "r1"]'),)
+
+
+@pytest.mark.xfail(reason="only plans on resources that serve the request are considered")
+def test_first_period_begins_when_a_plan_on_another_host_ends(world: World):
+    swapped(world, 5)
+    now = world.clock.now()
+    window = Window(2 * HOUR, now + 5 * HOUR, now + HORIZON * HOUR)
+    [offer] = world.service.manager.offers.first(OWNER, OfferQuery(IN_RACK, window, limit=1)).offers
+    assert offer.starts_at == now + 7 * HOUR
+
+
+@pytest.mark.xfail(reason="only plans on resources that serve the request are considered")
+def test_longest_lease_ends_when_a_plan_on_another_host_begins(world: World):
+    swapped(world, 7)
+    now = world.clock.now()
+    found = world.service.manager.offers.longest(OWNER, IN_RACK, now + 5 * HOUR)
+    assert found.ends_at == now + 7 * HOUR
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("seed", [2, 3, 4, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 25))])
 @pytest.mark.parametrize("check", [check_first, check_longest, check_largest])
 def test_offers_after_longer_histories_can_be_taken_and_none_is_better(
     world: World, check: Callable[[History], object], seed: int

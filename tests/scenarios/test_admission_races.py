@@ -220,7 +220,7 @@ def test_one_of_several_requests_gets_what_only_a_new_arrangement_makes_free(dat
             found = together(*racers, *(partial(come_and_go, manager, start) for manager in managers))
             winners = [lease for lease in found if isinstance(lease, Lease)]
             assert len(winners) <= 1
-            if not winners:  # each arrangement was outdated before it could be made
+            if not winners:  # possible if each arrangement is outdated before it can be made
                 outdated += 1
                 winners = [lease for lease in [want_host(world, start)] if lease is not None]
                 assert winners
