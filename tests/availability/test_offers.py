@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -34,7 +36,11 @@ assert PARTS * HISTORIES * SEARCHES >= 10_000
 @contextmanager
 def open_site(folder: Path) -> Iterator[World]:
     """Open a service with three hosts and two addresses, whose exact search takes as long as it needs."""
-    with open_world(folder, hosts=3, rules=Rules(exact_time=timedelta(minutes=1))) as world:
+    rng = random.Random(0)  # the choice of hosts depends on the ids of leases: failures must be repeatable
+    with (
+        patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)),
+        open_world(folder, hosts=3, rules=Rules(exact_time=timedelta(minutes=1))) as world,
+    ):
         world.resize(4, 4, 8)
         for address in ("203.0.113.10", "203.0.113.11"):
             world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/{address}", {})
@@ -196,7 +202,6 @@ def swapped(world: World, start: int) -> None:
 IN_RACK = (reservation(1, 1, resource_properties='["==", "$rack", "r1"]'),)
 
 
-@pytest.mark.xfail(reason="only plans on resources that serve the request are considered")
 def test_first_period_begins_when_a_plan_on_another_host_ends(world: World):
     swapped(world, 5)
     now = world.clock.now()
@@ -205,7 +210,6 @@ def test_first_period_begins_when_a_plan_on_another_host_ends(world: World):
     assert offer.starts_at == now + 7 * HOUR
 
 
-@pytest.mark.xfail(reason="only plans on resources that serve the request are considered")
 def test_longest_lease_ends_when_a_plan_on_another_host_begins(world: World):
     swapped(world, 7)
     now = world.clock.now()

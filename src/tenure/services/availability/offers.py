@@ -27,7 +27,7 @@ from tenure.domain.period import minute_of
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest, StartTimes, When
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex, View
-from tenure.services.availability.openings import Condition, conditions_of
+from tenure.services.availability.openings import Condition, concerned, conditions_of
 from tenure.services.availability.periods import MINUTE, USUAL_REACH, PeriodSearch
 from tenure.services.availability.room import count, starts
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
@@ -270,8 +270,8 @@ def _largest(fits: Callable[[int], bool], most: int, hint: int | None = None) ->
 def _possible_ends(
     view: View, conditions: Sequence[Condition], first: datetime, last: datetime, cleaning: timedelta
 ) -> list[datetime]:
-    """Return when a lease would have to end before an allocation begins on a resource that could serve it, in order."""
-    chosen = np.any([condition.chosen for condition in conditions], axis=0)
+    """Return when a lease would have to end before an allocation begins on a resource that is concerned, in order."""
+    chosen = concerned(view, conditions)
     begins = [timeline.uses.starts[mask[timeline.uses.rows]] for timeline, mask in view.parts(chosen)]
     ends = np.unique(np.concatenate((np.zeros(0, dtype=np.int64), *begins))) - ticks_of(cleaning)
     ends = np.unique(ends // SECOND * SECOND)

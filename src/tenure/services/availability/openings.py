@@ -15,6 +15,7 @@ from tenure.domain.allocation import Demand
 from tenure.services.availability.index import View
 from tenure.services.availability.room import enough, starts, taken_as_whole
 from tenure.services.availability.steps import FOREVER, Mask, Stretch, intersect
+from tenure.services.planning.arrangements import MOST_SITES
 
 #: How far ahead openings are computed at first; each further part is so many times longer.
 FIRST_REACH = 86_400 * 1_000_000
@@ -53,6 +54,20 @@ def conditions_of(view: View, demands: Sequence[Demand]) -> Iterator[Condition]:
             chosen = np.any([view.catalogue.matching(demand) for demand in alike], axis=0)
             together = sum(demand.minimum for demand in alike)
             yield Condition(replace(alike[0], minimum=together, named=()), chosen, together)
+
+
+def concerned(view: View, conditions: Sequence[Condition]) -> Mask:
+    """Return the resources whose allocations can decide when there is room, if plans move.
+
+    These are the resources that serve a demand. In an inventory for which the exact search arranges all plans anew,
+    they are all resources: a plan that is elsewhere now may move to a resource that serves the demand.
+    """
+    found: Mask = np.any([condition.chosen for condition in conditions], axis=0)
+    for inventory, region in {place_of(condition.demand) for condition in conditions}:
+        every = view.catalogue.of_type(inventory, region)
+        if every.sum() <= MOST_SITES:
+            found |= every
+    return found
 
 
 class Openings:
@@ -137,8 +152,8 @@ class Openings:
         return allowed
 
     def _plan_ends(self, start: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return when plans and allocations end in ``[start, end)`` on resources that could serve a demand."""
-        chosen = np.any([condition.chosen for condition in self._conditions], axis=0)
+        """Return when plans and allocations end in ``[start, end)`` on resources that are concerned."""
+        chosen = concerned(self._view, self._conditions)
         found = [np.zeros(0, dtype=np.int64)]
         for timeline, mask in self._view.parts(chosen):
             ends = timeline.uses.ends[mask[timeline.uses.rows]]
