@@ -1,0 +1,157 @@
+"""Alternatives to refused requests after random histories: each can be booked, and there is no better one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.availability import Alternative, Change
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.request import LeaseRequest, ReservationRequest
+from tests.availability.test_offers import HORIZON, History, open_site
+from tests.support.world import OWNER, World
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+#: The refusals of the long test, in parts, and those in each of the histories of a part.
+PARTS = 10
+HISTORIES = 20
+REFUSALS = 10
+assert PARTS * HISTORIES * REFUSALS >= 2000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_site(tmp_path) as world:
+        yield world
+
+
+def resized(reservation: ReservationRequest, amount: int) -> ReservationRequest:
+    """Return the reservation for another number of units."""
+    sizes = {"min": amount, "max": amount} if "min" in reservation.parameters else {"amount": amount}
+    return replace(reservation, parameters={**reservation.parameters, **sizes})
+
+
+def amount_of(reservation: ReservationRequest) -> int:
+    amount = reservation.parameters.get("min", reservation.parameters.get("amount"))
+    assert isinstance(amount, int)
+    return amount
+
+
+def changed(request: LeaseRequest, alternative: Alternative) -> LeaseRequest:
+    """Return the request with what the alternative changes."""
+    reservations = list(request.reservations)
+    if alternative.reservation is not None:
+        place = alternative.reservation
+        if alternative.amount is not None:
+            reservations[place] = resized(reservations[place], alternative.amount)
+        if alternative.resource_properties is not None:
+            condition = {"resource_properties": alternative.resource_properties}
+            parameters = {**reservations[place].parameters, **condition}
+            reservations[place] = replace(reservations[place], parameters=parameters)
+    return replace(
+        request,
+        starts_at=alternative.starts_at,
+        ends_at=alternative.ends_at,
+        reservations=tuple(reservations),
+    )
+
+
+def check_refusal(history: History) -> bool:
+    """Request a random lease; return whether it was refused, after a check of its alternatives."""
+    dice, world, wanted = history.dice, history.world, history.wanted()
+    start = history.now + dice.randint(0, 8) * HOUR
+    end = start + dice.randint(1, 5) * HOUR
+    request = LeaseRequest("wanted", start, end, reservations=wanted)
+    try:
+        history.leases.append(world.leases.create(OWNER, request))
+    except NotEnoughResources as refusal:
+        lacking = refusal.shortfall.reservation
+    else:
+        return False
+    found = world.service.manager.offers.alternatives(OWNER, request, lacking)
+    alternatives = {alternative.change: alternative for alternative in found}
+    assert len(alternatives) == len(found) <= 3
+    for alternative in found:
+        world.leases.delete(OWNER, world.leases.create(OWNER, changed(request, alternative)).id)
+    check_start(history, wanted, start, end, alternatives.get(Change.START))
+    check_end(history, wanted, start, end, alternatives.get(Change.END))
+    check_amount(history, request, lacking, alternatives.get(Change.AMOUNT))
+    return True
+
+
+def check_start(
+    history: History,
+    wanted: tuple[ReservationRequest, ...],
+    start: datetime,
+    end: datetime,
+    alternative: Alternative | None,
+) -> None:
+    """The lease has its length, and no earlier start has room."""
+    latest = history.now + 2 * HORIZON * HOUR  # no lease lasts until then
+    if alternative is not None:
+        assert alternative.ends_at - alternative.starts_at == end - start
+        latest = alternative.starts_at
+    starts = (start + place * HOUR / 2 for place in range(4 * HORIZON))
+    assert history.first_fitting(wanted, (start for start in starts if start < latest), end - start) is None
+
+
+def check_end(
+    history: History,
+    wanted: tuple[ReservationRequest, ...],
+    start: datetime,
+    end: datetime,
+    alternative: Alternative | None,
+) -> None:
+    """The lease begins as requested, and cannot last longer."""
+    if alternative is None:
+        assert not history.has_room(wanted, start, start + MINUTE)
+        return
+    assert alternative.starts_at == start
+    assert alternative.ends_at < end
+    assert not history.has_room(wanted, start, min(alternative.ends_at + HOUR / 2, end))
+
+
+def check_amount(history: History, request: LeaseRequest, lacking: int, alternative: Alternative | None) -> None:
+    """The reservation that lacks resources has fewer units, and no more of them have room."""
+    assert isinstance(request.starts_at, datetime)
+    assert isinstance(request.ends_at, datetime)
+    amount = 0
+    if alternative is not None:
+        assert alternative.reservation == lacking
+        assert alternative.amount is not None
+        amount = alternative.amount
+    asked = amount_of(request.reservations[lacking])
+    assert amount < asked
+    if amount + 1 < asked:
+        reservations = list(request.reservations)
+        reservations[lacking] = resized(reservations[lacking], amount + 1)
+        assert not history.has_room(reservations, request.starts_at, request.ends_at)
+
+
+def test_alternatives_can_be_booked_and_none_is_better(world: World):
+    history = History(world, 1)
+    refused = 0
+    for _ in range(20):
+        history.step()
+        refused += check_refusal(history)
+    assert refused >= 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_alternatives_to_thousands_of_refusals_can_be_booked(tmp_path: Path, part: int):
+    for number in range(HISTORIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with open_site(folder) as world:
+            history = History(world, 5000 + part * HISTORIES + number)
+            refused = 0
+            while refused < REFUSALS:
+                history.step()
+                refused += check_refusal(history)
