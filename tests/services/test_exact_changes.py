@@ -160,6 +160,15 @@ def test_an_arrangement_with_another_number_of_units_is_not_used(world: World, m
     assert not refused.value.is_proven
 
 
+def test_a_host_that_takes_no_new_leases_is_not_kept_by_a_lease_that_grows(world: World):
+    case = CASES[0]
+    chain = crowd(world, case)
+    world.resources.disable(ADMIN, HOST, "4", reason="out of order")
+    with pytest.raises(NotEnoughResources) as refused:
+        carry_out(world, case, chain)
+    assert refused.value.is_proven
+
+
 def test_units_that_are_apart_do_not_grow_on_one_host(world: World):
     lease = world.reserve_on(1, instance_reservation(1, affinity=False), start=0, hours=4)
     world.book(3, start=0, hours=4)

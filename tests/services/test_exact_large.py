@@ -14,7 +14,7 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.period import Period
 from tenure.domain.request import ResourceQuery
 from tenure.services.planning import parts
-from tenure.services.planning.affected import affected_resources
+from tenure.services.planning.affected import find_affected
 from tenure.services.planning.cp_sat import CpSatSolver
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.parts import MOST_SITES, read_part
@@ -77,7 +77,7 @@ def test_the_part_is_bounded_by_number_and_time(large: World):
         assert 0 < len(part.sites) <= MOST_SITES
         assert not part.is_whole
         args: dict[str, Any] = {"now": now, "notice": timedelta(0), "limit": MOST_SITES}
-        assert affected_resources(tx, types, [wish], is_over=lambda: True, **args) == []
+        assert find_affected(tx, types, [wish], is_over=lambda: True, **args).resource_ids == []
 
 
 def test_the_search_has_the_time_that_reading_leaves(large: World, monkeypatch: pytest.MonkeyPatch):

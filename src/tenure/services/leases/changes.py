@@ -566,7 +566,7 @@ class LeaseChanger:
         if period is None:
             return None
         adds_no_time = lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at
-        return Wish(part.reservation.id, demand, period, keeps=adds_no_time and demand.is_within(part.before))
+        return Wish(part.reservation.id, demand, period, keeps=adds_no_time and part.asks_for_no_more)
 
     def _record_wishes(self, *wishes: Wish) -> None:
         """Record the question of the exact search; raise ``OutdatedArrangement`` if another one was answered."""

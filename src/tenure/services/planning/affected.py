@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tenure.domain.allocation import Allocation, Demand
@@ -17,14 +17,22 @@ from tenure.store.conditions import Fixed
 from tenure.store.database import Transaction
 
 #: How many free resources, and how many with plans in the way, are considered for all wishes together.
-FOR_WISHES = 24
+FOR_WISHES = 12
 #: How many of each are considered for a plan in the way.
-FOR_PLAN = 3
+FOR_PLAN = 2
 #: For how many wishes and plans resources are looked up.
-MOST_LOOKED_UP = 48
+MOST_LOOKED_UP = 24
 
 
-def affected_resources(
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """Resources of an inventory, and the plans that are in the way of wishes: by reservation and period."""
+
+    resource_ids: Sequence[int]
+    plans: Collection[tuple[str, Period]]
+
+
+def find_affected(
     tx: Transaction,
     types: ResourceTypes,
     wishes: Sequence[Wish],
@@ -33,11 +41,11 @@ def affected_resources(
     notice: timedelta,
     limit: int,
     is_over: Callable[[], bool],
-) -> list[int]:
+) -> Affected:
     """Return a bounded number of resources for these wishes: free ones, and those that plans can make free.
 
-    Plans on the latter must go elsewhere, so resources for these plans follow, level by level. It ends early when the
-    time ``is_over``.
+    Plans on the latter must go elsewhere, so resources for these plans follow, level by level. All other plans stay. It
+    ends early when the time ``is_over``.
     """
     chosen: dict[int, None] = {}
     wishing = {wish.reservation_id for wish in wishes}
@@ -45,12 +53,14 @@ def affected_resources(
     places = max(1, FOR_WISHES // len(wishes))
     needs: deque[tuple[Demand, Period, int]] = deque()
     known: set[tuple[Demand, Period]] = set()
+    in_the_way: set[tuple[str, Period]] = set()
 
     def make_way(plans: Iterable[Allocation]) -> None:
         """Look up resources for these plans, too."""
         moving = [plan for plan in plans if plan.reservation_id not in wishing]
         reservations = tx.leases.reservations_by_ids({plan.reservation_id for plan in moving})
         for plan in moving:
+            in_the_way.add((plan.reservation_id, plan.period))
             demand = replace(demand_of(types, reservations[plan.reservation_id]), minimum=1, maximum=1, named=())
             if (demand, plan.period) not in known:
                 known.add((demand, plan.period))
@@ -83,4 +93,4 @@ def affected_resources(
             blocked = tx.allocations.blocked_by_plans(few, period, now=now, without=chosen, fixed=fixed, limit=most)
             chosen.update(dict.fromkeys(blocked))
             make_way(plan for _, plans in blocked.values() for plan in plans)
-    return list(chosen)[:limit]
+    return Affected(list(chosen)[:limit], in_the_way)

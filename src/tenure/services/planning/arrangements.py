@@ -83,10 +83,12 @@ class Arrangements:
 
     def find(self, wishes: Sequence[Wish], *, now: datetime) -> Search:
         """Return an arrangement that meets all wishes, each with the least units that it asks for."""
-        deadline = time.monotonic() + self._seconds
+        began = time.monotonic()
+        deadline = began + self._seconds
 
         def is_over() -> bool:
-            return time.monotonic() >= deadline
+            """Whether half of the time is over: the rest is for the solver."""
+            return time.monotonic() >= began + self._seconds / 2
 
         grouped: dict[tuple[str, str], list[Wish]] = defaultdict(list)
         for wish in wishes:

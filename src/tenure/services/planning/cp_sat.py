@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 from tenure.domain.allocation import Spread
-from tenure.domain.arrangement import Problem, Site, Solution
+from tenure.domain.arrangement import FixedUse, Piece, Problem, Site, Solution
 
 
 def is_installed() -> bool:
@@ -74,16 +75,28 @@ class CpSatSolver:
             for piece, numbers in zip(problem.pieces, counts, strict=True)
             if site.resource_id in numbers
         ]
-        instants = {piece.period.start for piece, _ in here} | {use.period.start for use in site.fixed}
-        for instant in sorted(instants):
-            current = [(piece, count) for piece, count in here if piece.period.contains(instant)]
+        starting = deque(sorted(here, key=lambda use: use[0].period.start))
+        staying = deque(sorted(site.fixed, key=lambda use: use.period.start))
+        instants = sorted({piece.period.start for piece, _ in here} | {use.period.start for use in site.fixed})
+        current: list[tuple[Piece, Any]] = []
+        beside: list[FixedUse] = []
+        for instant, following in pairwise([*instants, None]):
+            assert instant is not None
+            current = [use for use in current if use[0].period.end > instant]
+            beside = [use for use in beside if use.period.end > instant]
+            while starting and starting[0][0].period.start <= instant:
+                current.append(starting.popleft())
+            while staying and staying[0].period.start <= instant:
+                beside.append(staying.popleft())
             if not current:
                 continue
+            ends = [*(piece.period.end for piece, _ in current), *(use.period.end for use in beside)]
+            if following is not None and min(ends) > following:
+                continue  # all of these are there at the following instant as well
             fixed: dict[str, int] = defaultdict(int)
-            for use in site.fixed:
-                if use.period.contains(instant):
-                    for name, amount in site.taken(use.amounts, exclusive=use.exclusive).items():
-                        fixed[name] += amount
+            for use in beside:
+                for name, amount in site.taken(use.amounts, exclusive=use.exclusive).items():
+                    fixed[name] += amount
             amounts = [
                 (site.taken(piece.demand.amounts, exclusive=piece.demand.exclusive), count) for piece, count in current
             ]

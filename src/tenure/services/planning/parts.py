@@ -16,7 +16,7 @@ from tenure.domain.regions import ids_in
 from tenure.domain.request import ResourceQuery
 from tenure.domain.resource import Resource
 from tenure.resources.contract import ResourceTypes
-from tenure.services.planning.affected import affected_resources
+from tenure.services.planning.affected import find_affected
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.wishes import Wish
 from tenure.store.conditions import OVERDUE_MATTERS
@@ -120,15 +120,16 @@ def read_part(
 ) -> Part:
     """Read the inventory that these wishes are for, with its allocations; of a large one, the part that they affect.
 
-    Plans that begin within ``notice`` stay, and so do those on resources that their reservation names. If there are too
-    many plans, those at other times than the wishes stay, too. Fewer resources are looked up if the time ``is_over``.
+    Plans that begin within ``notice`` stay, and so do those on resources that their reservation names; of a large
+    inventory, so do all that are not in the way. Fewer resources are looked up if the time ``is_over``.
     """
     inventory, region = wishes[0].demand.inventory, wishes[0].demand.region
     found = tx.resources.page(ResourceQuery(inventory, MOST_SITES, region=region))
     is_whole = len(found) <= MOST_SITES
+    affected = None
     if not is_whole:
-        affected = affected_resources(tx, types, wishes, now=now, notice=notice, limit=MOST_SITES, is_over=is_over)
-        found = list(tx.resources.by_ids(affected).values())
+        affected = find_affected(tx, types, wishes, now=now, notice=notice, limit=MOST_SITES, is_over=is_over)
+        found = list(tx.resources.by_ids(affected.resource_ids).values())
     resources = {resource.id: resource for resource in found}
     wishing = {wish.reservation_id for wish in wishes}
     allocations: list[Allocation] = []
@@ -156,12 +157,8 @@ def read_part(
     for allocation in movable:
         if allocation.resource_id not in named.get(allocation.reservation_id, ()):
             grouped[allocation.reservation_id, allocation.period].append(allocation)
-    if len(grouped) > MOST_PIECES - len(wishes):
-        is_whole = False
-        spans = {wish.span for wish in wishes}
-        for reservation_id, period in list(grouped):
-            if not any(span.overlaps(period) for span in spans):
-                del grouped[reservation_id, period]
+    if affected is not None:
+        grouped = {key: plans for key, plans in grouped.items() if key in affected.plans}
     moving = {allocation.id for plans in grouped.values() for allocation in plans}
     fixed: dict[int, list[FixedUse]] = defaultdict(list)
     stay: dict[str, set[int]] = defaultdict(set)
