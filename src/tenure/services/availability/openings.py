@@ -15,7 +15,7 @@ from tenure.domain.allocation import Demand
 from tenure.services.availability.index import View
 from tenure.services.availability.room import enough, starts, taken_as_whole
 from tenure.services.availability.steps import FOREVER, Mask, Stretch, intersect
-from tenure.services.planning.arrangements import MOST_SITES
+from tenure.services.planning.parts import MOST_SITES
 
 #: How far ahead openings are computed at first; each further part is so many times longer.
 FIRST_REACH = 86_400 * 1_000_000
