@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from bench.admission import admission_table, measure_admissions
 from bench.cloud import LARGE as LARGE_CLOUD
 from bench.cloud import QUICK as QUICK_CLOUD
 from bench.cloud import measure_cloud
@@ -31,7 +32,7 @@ from bench.search import measure_searches
 from bench.slow_end import measure_lateness
 from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
 
-PARTS = ("scale", "slow-end", "http", "placing", "large", "search")
+PARTS = ("scale", "slow-end", "http", "placing", "admission", "large", "search")
 #: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
 CLOUD = "cloud"
 KINDS = (SQLITE, POSTGRESQL)
@@ -96,6 +97,10 @@ def _measure(
         report += placing_table(placings)
         complaints += placings.complaints()
         complaints += [] if arguments.quick else promises(placings)
+    if "admission" in parts:
+        admissions = measure_admissions(servers, quick=arguments.quick, say=say)
+        report += admission_table(admissions)
+        complaints += [line for each in admissions for line in each.complaints()]
     if "large" in parts:
         crowds = measure_large(servers, quick=arguments.quick, say=say)
         report += large_table(crowds)

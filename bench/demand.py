@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import exp, log
 
@@ -58,6 +58,10 @@ class Request:
     parameters: Mapping[str, object]
     demand: Demand
 
+    def has_begun(self, other: Request) -> bool:
+        """Whether it has begun when the other one is made."""
+        return self.period.start <= other.asked_at
+
     @property
     def hours(self) -> float:
         return (self.period.end - self.period.start) / HOUR
@@ -77,6 +81,8 @@ class Mix:
     wishes: Mapping[Wisher, int]
     load: float
     days: int = 30
+    #: The hours after each lease in which its resources are cleaned.
+    cleaning: int = 0
 
     @property
     def window(self) -> Period:
@@ -104,7 +110,7 @@ def requests_of(mix: Mix, seed: int) -> list[Request]:
         resource_type, parameters, hours = wisher(rng)
         start = mix.window.start + rng.randrange(mix.days * 24) * HOUR
         lead = 0 if rng.random() < 1 / 3 else min(LONGEST_LEAD, round(rng.expovariate(1 / MEAN_LEAD)))
-        period = Period(start, start + hours * HOUR)
+        period = Period(start, start + (hours + mix.cleaning) * HOUR)
         demand = KINDS[resource_type].demand(parameters)
         offered += share(demand, mix.hosts) * hours
         found.append(Request(len(found), start - lead * HOUR, period, resource_type, parameters, demand))
@@ -120,6 +126,14 @@ def whole_hosts(rng: random.Random) -> Wish:
 def days_of_hosts(rng: random.Random) -> Wish:
     """Two whole hosts for a day or three: what finds no room where small things lie everywhere."""
     return _hosts(2, rng.choice((24, 48, 72)))
+
+
+def hosts_of_kinds(rng: random.Random) -> Wish:
+    """One host or two, of any rack, of a certain one, or of one of two."""
+    kind = rng.choice(("", '["==", "$rack", "a"]', '["in", "$rack", "a", "b"]', '["in", "$rack", "b", "c"]'))
+    count = rng.choice((1, 1, 2))
+    asked = {"min": count, "max": count, "hypervisor_properties": "", "resource_properties": kind}
+    return HOSTS.name, {"resource_type": HOSTS.name, **asked}, _hours(rng, median=24, sigma=1.0, longest=168)
 
 
 def small_instances(rng: random.Random) -> Wish:
@@ -181,6 +195,11 @@ def with_gpus(count: int) -> list[Host]:
         Host(one.number, one.capacity + Capacity({"CUSTOM_GPU": 4})) if one.number <= count // 4 else one
         for one in plain(count)
     ]
+
+
+def in_racks(count: int) -> list[Host]:
+    """So many hosts in three racks."""
+    return [replace(host, properties={"rack": "abc"[host.number % 3]}) for host in plain(count)]
 
 
 def parameters_text(request: Request) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from bench.demand import Host, Request
-from bench.replay import serves
+from bench.replay import Placed, serves
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import Capacity
 
@@ -59,6 +59,37 @@ def best(
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         raise RuntimeError(f"the solver says {solver.status_name(status)}")
     return Best(round(solver.objective_value), int(solver.best_objective_bound + 1e-6))
+
+
+def is_possible(
+    hosts: Sequence[Host], fixed: Sequence[Placed], requests: Sequence[Request], *, seconds: float = 20.0
+) -> bool | None:
+    """Whether all of these requests can be arranged beside what stays; None if that is not found in time."""
+    model = cp_model.CpModel()
+    units = [_units(model, request.demand, hosts, model.new_constant(1)) for request in requests]
+    names = {name for host in hosts for name in host.capacity}
+    names |= {name for request in requests if not request.demand.exclusive for name in request.demand.amounts}
+    for index, host in enumerate(hosts):
+        staying = [placed for placed in fixed if placed.host == host.number]
+        for instant in sorted({request.period.start for request in requests}):
+            there = [
+                (taken[index], _amounts(request.demand, host))
+                for request, taken in zip(requests, units, strict=True)
+                if request.period.contains(instant)
+            ]
+            used = [
+                host.capacity if placed.whole else placed.amounts
+                for placed in staying
+                if placed.period.contains(instant)
+            ]
+            for name in names:
+                left = host.capacity[name] - sum(amounts[name] for amounts in used)
+                model.add(sum(count * amounts[name] for count, amounts in there) <= left)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = 1
+    status = solver.solve(model)
+    return {cp_model.OPTIMAL: True, cp_model.FEASIBLE: True, cp_model.INFEASIBLE: False}.get(status)
 
 
 def _units(

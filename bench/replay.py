@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,11 +17,12 @@ from bench.demand import HOUR, ORIGIN, Host, Mix, Request
 from tenure.domain.allocation import Candidate, Demand, Place, Spread, choose
 from tenure.domain.capacity import WHOLE, Capacity, idle_time, units_free
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import Lease, LeaseStatus, Reservation, ReservationStatus
+from tenure.domain.lease import AllocationState, Lease, LeaseStatus, Reservation, ReservationStatus
 from tenure.domain.period import Period
 from tenure.domain.resource import DiscoveredResource, scarcity
 from tenure.resources.contract import load_types
 from tenure.services.context import Rules
+from tenure.services.planning.arrangements import Arrangement
 from tenure.services.planning.planner import Planner
 from tenure.store import schema
 from tenure.store.database import Database, Transaction
@@ -72,17 +74,24 @@ def first_fit(rooms: dict[int, int], demand: Demand) -> dict[int, int]:
 
 def play(mix: Mix, requests: Sequence[Request], url: str, planner: type[Planner] = Planner) -> Outcome:
     """Ask for everything in turn, on an empty database; what has started does not move any more."""
+    with ledger_of(mix, url) as db:
+        return Replay(db, planner).run(requests)
+
+
+@contextmanager
+def ledger_of(mix: Mix, url: str) -> Iterator[Database]:
+    """Open a database that has the hosts of a demand, and nothing else."""
     db = Database(url)
     try:
         schema.upgrade(db)
         hosts = [_discovered(one) for one in mix.hosts]
         db.write(lambda tx: tx.resources.add_many(hosts, [one.properties for one in mix.hosts], now=ORIGIN))
-        return _Replay(db, planner).run(requests)
+        yield db
     finally:
         db.close()
 
 
-class _Replay:
+class Replay:
     """One replay on one database."""
 
     def __init__(self, db: Database, planner: type[Planner]) -> None:
@@ -106,19 +115,30 @@ class _Replay:
                     del running[number]
             lease = self._lease(request)
             try:
-                self._db.write(partial(self._book, lease=lease, request=request))
-            except NotEnoughResources:
+                self._admit(lease, request)
+            except NotEnoughResources as refusal:
+                self._note_refusal(
+                    request, refusal, [known for known in outcome.accepted if not known.has_begun(request)]
+                )
                 continue
             coming[lease.reservations[0].id] = request.period
             outcome.accepted.append(request)
         outcome.placed = self._placed()
         return outcome
 
-    def _book(self, tx: Transaction, *, lease: Lease, request: Request) -> None:
+    def _admit(self, lease: Lease, request: Request) -> None:
+        self._db.write(partial(self._book, lease=lease, request=request))
+
+    def _note_refusal(self, request: Request, refusal: NotEnoughResources, coming: Sequence[Request]) -> None:
+        """Note a refused request, and which accepted ones have not begun then."""
+
+    def _book(self, tx: Transaction, *, lease: Lease, request: Request, arrangement: Arrangement | None = None) -> None:
         tx.leases.add(lease)
         planner = self._planner(
             tx, self._types, now=request.asked_at, turn=crc32(lease.id.encode()), notice=self._notice
         )
+        if arrangement is not None:
+            planner.arrange(arrangement)
         planner.book(lease.reservations[0].id, request.demand, request.period, position=0)
 
     def _lease(self, request: Request) -> Lease:
@@ -149,9 +169,13 @@ class _Replay:
             created_at=request.asked_at,
         )
 
-    def _placed(self) -> list[Placed]:
+    def _placed(self, *states: AllocationState) -> list[Placed]:
+        """Return the allocations, or those in some states."""
+        found = select(AllocationRow)
+        if states:
+            found = found.where(AllocationRow.state.in_([state.value for state in states]))
         with self._db.read() as tx:
-            rows = tx.session.execute(select(AllocationRow)).scalars()
+            rows = tx.session.execute(found).scalars()
             return [
                 Placed(row.resource_id, Period(row.starts_at, row.ends_at), Capacity(row.amounts), row.exclusive)
                 for row in rows
