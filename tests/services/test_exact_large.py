@@ -97,7 +97,7 @@ def test_the_search_has_the_time_that_reading_leaves(large: World, monkeypatch: 
 
 @pytest.mark.parametrize(
     "case",
-    [case for case in CASES if case.name in {"grows", "other-dates", "runs-and-is-prolonged", "runs-and-grows"}],
+    [case for case in CASES if case.name in {"grows", "runs-and-is-prolonged"}],
     ids=lambda case: case.name,
 )
 def test_plans_of_many_hosts_are_rearranged_for_a_change(tmp_path: Path, case: Case):

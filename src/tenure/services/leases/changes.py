@@ -556,12 +556,12 @@ class LeaseChanger:
         """Return what a reservation is to have, for the exact search; None if it is to have nothing."""
         demand = part.demand
         if lease.status is LeaseStatus.ACTIVE:
-            end = dates.ends_at + self._rules.cleaning_time
-            if end <= self._now:
+            cleaned_at = dates.ends_at + self._rules.cleaning_time
+            if cleaned_at <= self._now:
                 return None
             prolongs = dates.ends_at > lease.ends_at or demand.lasting
             grows = part.grows and dates.ends_at > self._now
-            return Wish(part.reservation.id, demand, Period(self._now, end), prolongs=prolongs, grows=grows)
+            return Wish(part.reservation.id, demand, Period(self._now, cleaned_at), prolongs=prolongs, grows=grows)
         period = self._time_of_plan(dates)
         if period is None:
             return None
