@@ -540,7 +540,7 @@ def test_failed_wait_names_the_lease_that_still_exists(server: FakeServer, tenur
 def test_unknown_status_is_not_waited_for(server: FakeServer, tenure: Run) -> None:
     outcome = tenure("lease", "wait", "bio", "--until", "FOO")
     assert outcome.code != 0
-    assert "'FOO' is no status of a lease; there are CREATING, PENDING" in outcome.errors
+    assert "'FOO' is no status of a lease; there are WAITING, CREATING, PENDING" in outcome.errors
 
 
 HOSTILE = "bio\x1b[2J\x07\r\n\x9b31m\u202e\x7f"
