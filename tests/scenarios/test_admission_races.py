@@ -34,7 +34,7 @@ from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation,
 HOUR = timedelta(hours=1)
 THREADS = 6
 #: The bookings and deletions of each thread.
-OPERATIONS = times(25, 150)
+OPERATIONS = times(15, 150)
 #: The hours in which all leases of random races are.
 HOURS = 6
 #: The races for the host of a rack; and how often random races are run at most, until plans have moved.
