@@ -22,11 +22,13 @@ from tenure.domain.lease import (
 )
 
 S, A = LeaseStatus, Action
+#: The statuses of a new lease.
+FIRST = (S.WAITING, S.CREATING, S.PENDING)
 
 
 def drawing() -> str:
     """The state machine as a mermaid diagram, for people."""
-    lines = ["stateDiagram-v2", f"    [*] --> {S.CREATING}", f"    [*] --> {S.PENDING}"]
+    lines = ["stateDiagram-v2", *(f"    [*] --> {status}" for status in FIRST)]
     for (status, action), after in NEXT.items():
         lines.append(f"    {status} --> {after}: {action}")
     return "\n".join([*lines, f"    {S.DELETED} --> [*]"])
@@ -49,7 +51,7 @@ def test_a_status_is_stable_or_busy_and_never_both():
 
 
 def test_every_status_can_be_reached():
-    reached = {S.CREATING}
+    reached = set(FIRST)
     while more := {after for (status, _), after in NEXT.items() if status in reached} - reached:
         reached |= more
     assert reached == set(LeaseStatus)
@@ -70,7 +72,7 @@ def test_deleted_lease_stays_deleted():
     assert {after for (status, _), after in NEXT.items() if status is S.DELETED} == {S.DELETED}
 
 
-@pytest.mark.parametrize("status", sorted(set(LeaseStatus) - {S.CREATING, S.TERMINATED, S.DELETED}))
+@pytest.mark.parametrize("status", sorted(set(LeaseStatus) - {S.WAITING, S.CREATING, S.TERMINATED, S.DELETED}))
 def test_end_is_allowed_in_every_live_status(status: LeaseStatus):
     assert next_status(status, A.END) in {S.TERMINATING, S.DELETING, S.ERROR}
 
@@ -98,7 +100,7 @@ def test_only_pending_or_starting_lease_can_start():
 def test_the_drawing_has_every_arrow():
     lines = drawing().splitlines()
     assert lines[0] == "stateDiagram-v2"
-    assert len(lines) == len(NEXT) + 4
+    assert len(lines) == len(NEXT) + len(FIRST) + 2
     assert "    PENDING --> STARTING: start" in lines
     assert all(any(f" {status} " in f"{line} " for line in lines) for status in LeaseStatus)
 
@@ -114,6 +116,7 @@ def test_simultaneous_events_have_an_order():
         EventType.PREPARE,
         EventType.NOTIFY,
         EventType.HOLD,
+        EventType.WAIT,
     ]
 
 
