@@ -301,7 +301,14 @@ class Lease:
         return {host["hypervisor_hostname"] for host in hosts if host["status"] == status}
 
     def change(self, status: int = 200, **body: object) -> dict[str, Any]:
-        return dict(answered(self.api.put(f"/leases/{self.id}", json=body), status))
+        """Change it, as soon as no other work on it is under way, such as a repair."""
+
+        def tried() -> tuple[Any] | None:
+            answer = self.api.put(f"/leases/{self.id}", json=body)
+            return None if "LeaseBusy" in answer.text else (answer,)  # the answer itself is false if it is an error
+
+        (answer,) = wait_for(f"lease {self.id} not to be busy", tried)
+        return dict(answered(answer, status))
 
     def delete(self) -> None:
         answered(self.api.delete(f"/leases/{self.id}"), 204)

@@ -296,7 +296,8 @@ class Booker:
 def _take_off(tx: Transaction, lease: Lease, now: datetime) -> Lease | None:
     """Write a waiting lease as it is booked, without its allocations; return it if it does not wait any more."""
     waiting = tx.leases.get(lease.id, deleted=True, lock=True)
-    if waiting is None or waiting.status is not LeaseStatus.WAITING:
+    assert waiting is not None  # leases stay in the database when they are deleted
+    if waiting.status is not LeaseStatus.WAITING:
         return waiting
     tx.events.discard([event.id for event in waiting.events if event.event_type is EventType.WAIT])
     apply(
