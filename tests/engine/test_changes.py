@@ -15,7 +15,7 @@ from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
 from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, assert_all_in_pool, lease_of, status_of
 from tests.support.ledger import overlaps
-from tests.support.world import HOST, NOW, OWNER, World, instance_reservation, open_world, reservation, url_in
+from tests.support.world import ADMIN, HOST, NOW, OWNER, World, instance_reservation, open_world, reservation, url_in
 
 
 def test_resources_of_a_refused_change_are_released_in_time(database_url: str):
@@ -75,15 +75,18 @@ def test_a_change_to_an_end_in_the_minute_of_the_start_is_recorded(world: World,
 def test_resources_given_up_by_an_update_stay_booked_until_the_cloud_follows(world: World, tmp_path: Path):
     """The update shortens a lease and makes it larger, for which the plan of another lease would have to move.
 
-    That plan would have room beside the first lease if its new end held already; the cloud may still refuse it.
+    That plan would have room beside the first lease if its new end held already; the cloud may still refuse it. It
+    cannot change places with the plan there, which does not fit beside one that must stay on the second host.
     """
     world.resize(8, 4, 1, 1)
+    world.resources.update(ADMIN, HOST, "2", {"rack": "b"})
     four = instance_reservation(1, vcpus=4)
     running = world.reserve_on(1, four, hours=10)
     world.reserve_on(1, four, hours=2)
     world.engine.settle()
     world.reserve_on(1, four, start=5, hours=5)
     other = world.reserve_on(2, four, start=3, hours=5)
+    world.reserve(instance_reservation(1, vcpus=4, resource_properties='["==", "$rack", "b"]'), start=9)
     more = ReservationChange(running.reservations[0].id, {"amount": 2})
     with pytest.raises(NotEnoughResources):
         world.leases.update(OWNER, running.id, LeaseChange(ends_at=NOW + 5 * HOUR, reservations=(more,)))
