@@ -185,6 +185,26 @@ def test_a_lease_waits_for_the_limits_of_its_project(world: World):
     assert status(world, lease) is LeaseStatus.PENDING
 
 
+def test_all_leases_are_served_from_time_to_time(world: World):
+    """The limits of a project may become larger, which frees nothing."""
+
+    def limit(leases: int) -> None:
+        limits = FixedLimits({"leases": leases}, (STRANGER.project_id,))
+        rebuild(world, quotas=Quotas(limits, horizon=timedelta(days=1)))
+
+    limit(1)
+    world.book(2, start=5)
+    others = world.book(2, start=1, actor=STRANGER)
+    lease = ask(world)
+    world.leases.delete(STRANGER, others.id)
+    world.engine.settle()
+    limit(2)
+    world.engine.settle()
+    assert status(world, lease) is LeaseStatus.WAITING
+    assert world.service.waiting_list.run() == 1
+    assert status(world, lease) is LeaseStatus.PENDING
+
+
 def test_a_project_has_a_limited_number_of_waiting_leases(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(waiting_list, "MOST_WAITING", 1)
     taken(world)

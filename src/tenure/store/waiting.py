@@ -1,8 +1,8 @@
 """The waiting list: the leases that wait, the lines in which they wait, and what was freed since these were served.
 
 A line is an inventory in a region. A lease waits in the line of each reservation that it asks for. A transaction that
-may free something also writes a row to ``freed_room`` (``Feed.write``), so whoever sees the room sees the row. The rows
-of a line are deleted when its leases have been served after the rows were read.
+may free something also writes a row to ``freed_room`` (``Feed.write``): another transaction that sees the room sees the
+row, too. The rows of a line are deleted when its leases have been served after the rows were read.
 """
 
 from __future__ import annotations
