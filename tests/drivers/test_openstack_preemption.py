@@ -265,6 +265,18 @@ class TestParts:
         assert set(cloud.servers) == set(servers[:2])
         assert driver.drift(HOST, [instances(host, 2)], []) == []
 
+    def test_a_deletion_that_ends_during_a_look_displaces_no_other_server(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud
+    ):
+        """Placement still counts the server when its usage is read, and no longer when its allocation is read."""
+        (host,) = registered(driver, cloud, 1)
+        servers = [boot(cloud) for _ in range(4)]
+        cloud.held = True
+        assert not driver.ensure_started(instances(host, 1)).done
+        cloud.observe = lambda seen: cloud.let_go() if seen.path.endswith(f"/allocations/{servers[3]}") else None
+        driver.ensure_started(instances(host, 1))
+        assert set(cloud.servers) == set(servers[:3])
+
 
 class OpenStackPreemption(PreemptionContract):
     nova: str
