@@ -123,11 +123,12 @@ class Preemption:
         First those that are notified, then the youngest. Includes servers that are being deleted already and still use
         room.
         """
-        missing = self._missing_room(order, host)
-        lacking = _lacking(missing, (), {})
-        if not lacking:
+        if not _lacking(self._missing_room(order, host), (), {}):
             return []
         takes = self._placement.allocations([server.id for server in servers])
+        # Read the usage after the allocations: a server whose deletion ends in between then counts in neither way.
+        missing = self._missing_room(order, host)
+        lacking = _lacking(missing, (), {})
         going = [server for server in servers if server.vanishing and any(takes[server.id][name] for name in lacking)]
         staying = [server for server in servers if not server.vanishing]
         missing.subtract(sum((takes[server.id] for server in going), Counter()))
