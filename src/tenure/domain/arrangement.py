@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
@@ -37,6 +38,10 @@ class Site:
         """What the resource has, itself included."""
         return self.capacity + Capacity({OCCUPIED: MOST_USES})
 
+    def is_used(self, instant: datetime) -> bool:
+        """Whether an allocation that stays is there at this instant."""
+        return any(use.period.contains(instant) for use in self.fixed)
+
     def taken(self, amounts: Capacity, *, exclusive: bool) -> Capacity:
         """Return what a use takes of the room: all of it if it is exclusive."""
         if exclusive:
@@ -65,6 +70,20 @@ class Problem:
 
     sites: tuple[Site, ...]
     pieces: tuple[Piece, ...]
+
+    def is_overfull(self) -> bool:
+        """Whether pieces ask for more whole sites than are left for them when a new piece starts: then nothing fits.
+
+        It compares numbers only, so False does not say that everything fits.
+        """
+        whole = [piece for piece in self.pieces if piece.demand.exclusive]
+        for instant in {piece.period.start for piece in whole if not piece.current}:
+            present = [piece for piece in whole if piece.period.contains(instant)]
+            may = frozenset[int]().union(*(piece.may for piece in present))
+            left = sum(site.resource_id in may and not site.is_used(instant) for site in self.sites)
+            if sum(piece.units for piece in present) > left:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class Arrangements:
             left = deadline - time.monotonic()
             if len(pieces) > MOST_PIECES or left <= 0:
                 return Search(None, is_proven=False)
-            solution = self._solver.solve(Problem(tuple(part.sites.values()), pieces), left)
+            problem = Problem(tuple(part.sites.values()), pieces)
+            solution = Solution(None) if problem.is_overfull() else self._solver.solve(problem, left)
             if solution.units is None:
                 return Search(None, solution.is_proven and part.is_whole)
             touched: set[int] = set()

@@ -33,6 +33,8 @@ class CpSatSolver:
         counts: list[dict[int, Any]] = []
         moved: list[Any] = []
         for piece in problem.pieces:
+            if time.monotonic() >= deadline:
+                return Solution(None, is_proven=False)
             if piece.demand.spread is Spread.TOGETHER:
                 chosen = {resource_id: model.new_bool_var("") for resource_id in sorted(piece.may)}
                 model.add_exactly_one(chosen.values())

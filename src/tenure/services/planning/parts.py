@@ -35,6 +35,8 @@ class Part:
     """The resources of an inventory in a region, and what is on them."""
 
     resources: Mapping[int, Resource]
+    #: What expressions are about, by resource.
+    attributes: Mapping[int, Mapping[str, str]]
     sites: Mapping[int, Site]
     #: The plans that may move, by their pieces.
     plans: Sequence[tuple[Piece, tuple[Allocation, ...]]]
@@ -86,7 +88,11 @@ class Part:
         )
 
     def _matching(self, demand: Demand) -> frozenset[int]:
-        return frozenset(resource_id for resource_id, resource in self.resources.items() if _serves(resource, demand))
+        return frozenset(
+            resource_id
+            for resource_id, resource in self.resources.items()
+            if _serves(resource, self.attributes[resource_id], demand)
+        )
 
     def _named(self, demand: Demand, resource_ids: Collection[int]) -> set[int]:
         """Return those of the resources that a demand names."""
@@ -98,10 +104,10 @@ class Part:
         }
 
 
-def _serves(resource: Resource, demand: Demand) -> bool:
+def _serves(resource: Resource, attributes: Mapping[str, str], demand: Demand) -> bool:
     """Whether a resource serves a demand if nothing else uses it; ``conditions.matching`` is the same in SQL."""
     return (
-        demand.expression.matches(attributes_of(resource.external_id, resource.facts, resource.properties))
+        demand.expression.matches(attributes)
         and demand.required <= resource.traits
         and not demand.forbidden & resource.traits
         and demand.has_size(resource.capacity)
@@ -173,7 +179,10 @@ def read_part(
         resource.id: Site(resource.id, resource.version, resource.capacity, tuple(fixed[resource.id]))
         for resource in found
     }
-    part = Part(resources, sites, [], held, planned, is_whole)
+    attributes = {
+        resource.id: attributes_of(resource.external_id, resource.facts, resource.properties) for resource in found
+    }
+    part = Part(resources, attributes, sites, [], held, planned, is_whole)
     plans = []
     for (reservation_id, period), these in grouped.items():
         demand = demands[reservation_id]
