@@ -34,6 +34,7 @@ from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
 from tenure.metrics import ADMISSIONS, DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceTypes
+from tenure.services.availability.alternatives import AlternativeService
 from tenure.services.availability.counts import RoomCounts
 from tenure.services.availability.feed import FeedService
 from tenure.services.availability.index import AvailabilityIndex
@@ -264,6 +265,7 @@ def build(parts: Parts) -> Service:
         )
     booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements)
     change_admission = ChangeAdmission(parts.clock, parts.types, parts.rules, access, arrangements)
+    look_ahead = LookAhead(index, parts.rules)
     trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules.planning_time, parts.rules.search_time)
     periods = PeriodSearch(parts.clock, parts.rules, index, trials)
     flexible = FlexibleBooker(trials, periods)
@@ -295,7 +297,7 @@ def build(parts: Parts) -> Service:
             intake,
             booker,
             flexible,
-            LookAhead(index, parts.rules),
+            look_ahead,
             enforcement,
             waiting_list,
             change_admission,
@@ -335,6 +337,20 @@ def build(parts: Parts) -> Service:
             index,
             trials,
             periods,
+        ),
+        alternatives=AlternativeService(
+            parts.db,
+            parts.clock,
+            parts.types,
+            parts.authorize,
+            parts.rules,
+            index,
+            look_ahead,
+            trials,
+            periods,
+            access,
+            intake,
+            enforcement,
         ),
         health=lambda: _health(parts, engine, events, outbox),
     )

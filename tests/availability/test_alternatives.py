@@ -74,7 +74,7 @@ def check_refusal(history: History) -> bool:
         lacking = refusal.shortfall.reservation
     else:
         return False
-    found = world.service.manager.offers.alternatives(OWNER, request, lacking)
+    found = world.service.manager.alternatives.to_lease(OWNER, request, lacking)
     alternatives = {alternative.change: alternative for alternative in found}
     assert len(alternatives) == len(found) <= 3
     for alternative in found:

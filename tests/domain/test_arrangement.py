@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
 import pytest
 
@@ -66,7 +65,7 @@ def test_what_is_overfull_has_no_arrangement():
                 _period(draw),
                 *draw.sample(range(3), draw.randint(1, 3)),
                 units=draw.randint(1, 2),
-                demand=cast(Demand, draw.choice([WHOLE_HOST, WHOLE_HOST, PART_OF_HOST])),
+                demand=draw.choice([WHOLE_HOST, WHOLE_HOST, PART_OF_HOST]),
             )
             for _ in range(draw.randint(1, 4))
         )

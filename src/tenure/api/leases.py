@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from tenure.api.schemas.availability import AlternativeDocument
 from tenure.api.schemas.leases import LeaseSchemas
 from tenure.api.schemas.queries import DryRunQuery, HistoryQuery, LeaseListQuery, Query
 from tenure.api.versions import OLDEST, Version, by_version
+from tenure.domain.availability import Alternative
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
 from tenure.domain.rehearsal import Rehearsal
@@ -121,12 +122,12 @@ class _UseCases:
 
     def create(self, request: Request) -> Lease:
         wanted = self._wanted(request)
-        with _alternatives(request, wanted):
+        with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
             return request.manager.leases.create(request.actor, wanted)
 
     def rehearse_create(self, request: Request) -> Rehearsal:
         wanted = self._wanted(request)
-        with _alternatives(request, wanted):
+        with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
             return request.manager.rehearsals.create(request.actor, wanted)
 
     def _wanted(self, request: Request) -> LeaseRequest | FlexibleRequest:
@@ -140,14 +141,14 @@ class _UseCases:
         return request.manager.leases.get(request.actor, request.part("lease_id"))
 
     def update(self, request: Request) -> Lease:
-        lease_id = request.part("lease_id")
-        with _proof(request):
-            return request.manager.leases.update(request.actor, lease_id, self._change(request))
+        lease_id, change = request.part("lease_id"), self._change(request)
+        with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
+            return request.manager.leases.update(request.actor, lease_id, change)
 
     def rehearse_update(self, request: Request) -> Rehearsal:
-        lease_id = request.part("lease_id")
-        with _proof(request):
-            return request.manager.rehearsals.update(request.actor, lease_id, self._change(request))
+        lease_id, change = request.part("lease_id"), self._change(request)
+        with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
+            return request.manager.rehearsals.update(request.actor, lease_id, change)
 
     def _change(self, request: Request) -> LeaseChange:
         return self._schemas[request.version].read_change(request.body(), partial(self._find, request))
@@ -158,7 +159,8 @@ class _UseCases:
     def confirm(self, request: Request) -> Lease:
         lease_id = request.part("lease_id")
         changes = self._schemas[request.version].read_confirmation(request.body(), partial(self._find, request))
-        with _proof(request):
+        find = partial(request.manager.alternatives.to_confirmation, request.actor, lease_id, changes)
+        with _alternatives(request, find):
             return request.manager.leases.confirm(request.actor, lease_id, changes)
 
     def history(self, request: Request) -> Iterator[Page[HistoryEntry]]:
@@ -169,14 +171,18 @@ class _UseCases:
         yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
     def add(self, request: Request) -> Lease:
+        lease_id = request.part("lease_id")
         wanted = self._schemas[request.version].read_reservation(request.body())
-        with _errors_of_reservation(), _proof(request):
-            return request.manager.leases.add_reservation(request.actor, request.part("lease_id"), wanted)
+        find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, wanted)
+        with _errors_of_reservation(), _alternatives(request, lambda _lacking: find()):
+            return request.manager.leases.add_reservation(request.actor, lease_id, wanted)
 
     def rehearse_add(self, request: Request) -> Rehearsal:
+        lease_id = request.part("lease_id")
         wanted = self._schemas[request.version].read_reservation(request.body())
-        with _errors_of_reservation(), _proof(request):
-            return request.manager.rehearsals.add_reservation(request.actor, request.part("lease_id"), wanted)
+        find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, wanted)
+        with _errors_of_reservation(), _alternatives(request, lambda _lacking: find()):
+            return request.manager.rehearsals.add_reservation(request.actor, lease_id, wanted)
 
     def drop(self, request: Request) -> None:
         reservation_id = request.part("reservation_id")
@@ -199,15 +205,18 @@ def _proof(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def _alternatives(request: Request, wanted: LeaseRequest | FlexibleRequest) -> Iterator[None]:
-    """Add to a refusal for lack of resources, from 1.3 on, what could be had instead."""
+def _alternatives(request: Request, find: Callable[[int], Sequence[Alternative]]) -> Iterator[None]:
+    """Add to a refusal for lack of resources, from 1.3 on, what could be had instead.
+
+    ``find`` returns that, by the position of the reservation for which there is no room.
+    """
     try:
         with _proof(request):
             yield
     except NotEnoughResources as error:
         if request.version >= Version.V1_3:
             try:
-                found = request.manager.offers.alternatives(request.actor, wanted, error.shortfall.reservation)
+                found = find(error.shortfall.reservation)
             except TenureError as failure:  # the refusal is the answer, with alternatives or without
                 LOG.info("no alternatives were sought: %s", failure)
                 found = ()

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
 from tenure.metrics import REFUSALS, UNPROVEN, timed
+from tenure.services.availability.alternatives import AlternativeService
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.leases.rehearsals import RehearsalService
@@ -34,6 +35,7 @@ SERVICES: Mapping[str, type] = {
     "usage": UsageService,
     "availability": AvailabilityService,
     "offers": OfferService,
+    "alternatives": AlternativeService,
 }
 #: The operations that the API may call.
 OPERATIONS = frozenset(
@@ -63,6 +65,7 @@ class Manager:
     usage: UsageService
     availability: AvailabilityService
     offers: OfferService
+    alternatives: AlternativeService
     health: Callable[[], tuple[PartHealth, ...]]
 
     @classmethod

@@ -1,14 +1,13 @@
-"""Trials: whether a lease can be booked now, in a period that a search has found."""
+"""Trials: whether a request can be met now, in a period that a search has found."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Demand
 from tenure.domain.errors import Conflict, NotEnoughResources, OverQuota
 from tenure.domain.request import ReservationRequest
 from tenure.services.context import Authorize
@@ -16,6 +15,9 @@ from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.intake import Completed, Intake
 from tenure.store.database import Transaction
+
+#: Carries out a request in a period, and undoes it. Raises the errors of the request.
+Attempt = Callable[[datetime, datetime], None]
 
 
 class Trials:
@@ -46,9 +48,27 @@ class Trials:
         return wanted
 
     def begin(self, actor: Actor, wanted: Completed) -> Trial:
-        """Return a trial of these reservations, whose time begins to count with its first booking."""
-        left = _TimeLeft(self._allowed.total_seconds(), self._for_moves.total_seconds())
-        return Trial(self._booker, self._enforcement, actor, wanted, left)
+        """Return a trial of a lease of these reservations, whose time begins to count with its first attempt."""
+        return self.of(self.booking(actor, wanted))
+
+    def of(self, attempt: Attempt) -> Trial:
+        """Return a trial of any request, with the same time as each other."""
+        return Trial(attempt, _TimeLeft(self._allowed.total_seconds(), self._for_moves.total_seconds()))
+
+    def booking(self, actor: Actor, wanted: Completed) -> Attempt:
+        """Return the attempt to book a lease of these reservations."""
+
+        def attempt(starts_at: datetime, ends_at: datetime) -> None:
+            draft = self._booker.redraft(actor, wanted.reservations, wanted.demands, starts_at, ends_at)
+            self._booker.admit(
+                actor,
+                draft,
+                lambda booking: self._enforcement.rehearse_create(
+                    draft.lease, booking.work, look_at_nothing, survey=booking.survey, ask=False
+                ),
+            )
+
+        return attempt
 
 
 @dataclass(slots=True)
@@ -62,12 +82,9 @@ class _TimeLeft:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Tries to book a lease in several periods; each booking is undone."""
+    """Tries a request in several periods; each attempt is undone."""
 
-    _booker: Booker
-    _enforcement: Enforcement
-    _actor: Actor
-    _wanted: Completed
+    _attempt: Attempt
     _left: _TimeLeft
 
     @property
@@ -80,21 +97,21 @@ class Trial:
         """Whether no period is tried any more."""
         return self._left.seconds <= 0
 
-    def of(self, *demands: Demand) -> Trial:
-        """Return a trial with other demands for the same reservations, which shares the time of this one."""
-        return replace(self, _wanted=replace(self._wanted, demands=demands))
+    def of(self, attempt: Attempt) -> Trial:
+        """Return a trial of another request, which shares the time of this one."""
+        return replace(self, _attempt=attempt)
 
     def fits(self, starts_at: datetime, ends_at: datetime, *, direct: bool) -> bool:
-        """Whether the lease can be booked in this period; ``direct`` if it may be so without moving plans.
+        """Whether the request can be met in this period; ``direct`` if it may be so without moving plans.
 
-        Bookings are tried as long as there is time for them, and then count as impossible.
+        It is tried as long as there is time, and then counts as impossible.
         """
         if self.is_over or (not direct and self._left.for_moves <= 0):
             self._left.is_over = True
             return False
         began = time.monotonic()
         try:
-            self.book(starts_at, ends_at)
+            self._attempt(starts_at, ends_at)
         except (NotEnoughResources, OverQuota, Conflict):
             return False
         finally:
@@ -104,16 +121,9 @@ class Trial:
         return True
 
     def book(self, starts_at: datetime, ends_at: datetime) -> None:
-        """Book the lease, and undo it. Raises the errors of the booking."""
-        draft = self._booker.redraft(self._actor, self._wanted.reservations, self._wanted.demands, starts_at, ends_at)
-        self._booker.admit(
-            self._actor,
-            draft,
-            lambda booking: self._enforcement.rehearse_create(
-                draft.lease, booking.work, _nothing, survey=booking.survey, ask=False
-            ),
-        )
+        """Try this period. Raises the errors of the request."""
+        self._attempt(starts_at, ends_at)
 
 
-def _nothing(_tx: Transaction) -> None:
+def look_at_nothing(_tx: Transaction) -> None:
     """Look at nothing."""

@@ -170,10 +170,12 @@ class Enforcement:
         look: Callable[[Transaction], R],
         *,
         dropped: str = "",
+        ask: bool = True,
     ) -> tuple[R, tuple[str, ...]]:
         """Change a lease as ``update`` does, and undo it; returns and raises what ``rehearse_create`` does."""
         change = self._changing_within_quotas(lease_id, change)
-        return self._rehearse(_revision_by(lease_id, change, dropped) if self._filters else _unasked(change), look)
+        asks = self._filters and ask
+        return self._rehearse(_revision_by(lease_id, change, dropped) if asks else _unasked(change), look)
 
     def _rehearse(
         self,

@@ -210,6 +210,20 @@ def changed_parameters(reservation: Reservation, asked: ReservationChange | None
     return {name: value for name, value in given.items() if name not in shown or shown[name] != value}
 
 
+def parameters_after(
+    types: ResourceTypes, reservation: Reservation, asked: ReservationChange | None, facts: Facts, *, running: bool
+) -> Mapping[str, object]:
+    """Return the parameters of a reservation after a change, with the facts of the cloud.
+
+    Raises ``InvalidParameter``, and ``InvalidState`` if a ``running`` reservation cannot be changed so.
+    """
+    given = changed_parameters(reservation, asked)
+    if not given:
+        return reservation.parameters
+    kind = types[reservation.resource_type]
+    return complete(kind, kind.merge(reservation.parameters, given, running=running), facts)
+
+
 @dataclass(frozen=True, slots=True)
 class _Dates:
     """The dates of a lease after a change."""
@@ -496,21 +510,20 @@ class LeaseChanger:
 
     def _part(self, lease: Lease, reservation: Reservation, position: int, asked: ReservationChange | None) -> _Part:
         """Return the change of a reservation; raise the errors that its type finds."""
-        kind = self._types[reservation.resource_type]
-        parameters = reservation.parameters
         before = demand = placed_demand(self._types, reservation, position)
         given = changed_parameters(reservation, asked)
+        with errors_at_position(position):
+            running = lease.status is LeaseStatus.ACTIVE
+            parameters = parameters_after(self._types, reservation, asked, self._facts, running=running)
         if given:
-            with errors_at_position(position):
-                parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
-                parameters = complete(kind, parameters, self._facts)
             demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
             old = set(before.expression.comparisons)
             new = [comparison for comparison in demand.expression.comparisons if comparison not in old]
             self._check_private(demand, {comparison.name for comparison in new}, position)
             if asked is not None and asked.checks_values:
                 check_values(self._tx, demand, new, position)
-        return _Part(reservation, position, parameters, before, demand, bool(kind.growing & given.keys()))
+        grows = bool(self._types[reservation.resource_type].growing & given.keys())
+        return _Part(reservation, position, parameters, before, demand, grows)
 
     def _check_private(self, demand: Demand, names: Collection[str], position: int) -> None:
         check_private(self._tx, self._rules, demand.inventory, names, position, seen=self._sees)

@@ -1,0 +1,452 @@
+"""Alternatives to requests that are refused for lack of resources: other requests that would be met now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.allocation import Demand
+from tenure.domain.availability import Alternative, Change
+from tenure.domain.errors import Conflict, InvalidParameter, InvalidState
+from tenure.domain.lease import Lease, LeaseStatus, Reservation, ReservationStatus
+from tenure.domain.period import minute_of
+from tenure.domain.request import (
+    FlexibleRequest,
+    LeaseChange,
+    LeaseRequest,
+    ReservationChange,
+    ReservationRequest,
+    StartTimes,
+)
+from tenure.resources.contract import ResourceTypes
+from tenure.services.availability.index import AvailabilityIndex, View
+from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
+from tenure.services.availability.look_ahead import LookAhead
+from tenure.services.availability.periods import USUAL_REACH, PeriodSearch
+from tenure.services.availability.room import count
+from tenure.services.availability.start_times import stretches_of
+from tenure.services.availability.steps import ticks, ticks_of
+from tenure.services.availability.trials import Attempt, Trial, Trials, look_at_nothing
+from tenure.services.context import Authorize, Rules, require
+from tenure.services.enforcement.filters import Enforcement
+from tenure.services.leases.access import LeaseAccess
+from tenure.services.leases.booking import new_reservation
+from tenure.services.leases.change_admission import ChangeAdmission
+from tenure.services.leases.changes import (
+    Changed,
+    Facts,
+    LeaseChanger,
+    parameters_after,
+    placed_demand,
+    resolve,
+)
+from tenure.services.leases.intake import Completed, Intake
+from tenure.store.database import Database
+
+#: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
+MOST_ALTERNATIVES = 3
+KINDS_TRIED = 10
+#: The shortest lease that is offered in place of a longer one, and the shortest prolongation.
+SHORTEST_ALTERNATIVE = timedelta(minutes=1)
+
+#: Carries out a change in a transaction.
+Work = Callable[[LeaseChanger, Lease], Changed]
+
+
+class AlternativeService:
+    """The use cases of alternatives: up to three for each request, found in a bounded time.
+
+    An alternative that is taken at once succeeds: it was tried, and undone. ``lacking`` is the position of the
+    reservation for which there is no room. All raise ``Forbidden``, ``NotFound``, ``InvalidParameter``, and
+    ``Unavailable`` if the cloud or the database does not answer.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        types: ResourceTypes,
+        authorize: Authorize,
+        rules: Rules,
+        index: AvailabilityIndex,
+        look_ahead: LookAhead,
+        trials: Trials,
+        periods: PeriodSearch,
+        access: LeaseAccess,
+        intake: Intake,
+        enforcement: Enforcement,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._types = types
+        self._authorize = authorize
+        self._rules = rules
+        self._index = index
+        self._look_ahead = look_ahead
+        self._trials = trials
+        self._periods = periods
+        self._access = access
+        self._intake = intake
+        self._enforcement = enforcement
+        #: Without the exact search: its time is for the request itself, not for what it could be instead.
+        self._admission = ChangeAdmission(clock, types, rules, access)
+
+    def to_lease(self, actor: Actor, request: LeaseRequest | FlexibleRequest, lacking: int) -> tuple[Alternative, ...]:
+        """Return alternatives to a new lease.
+
+        Of a flexible request, they are alternatives to its first choice at its first possible start.
+        """
+        self._check(actor)
+        if isinstance(request, FlexibleRequest):
+            request = self._periods.earliest(request, 0)
+        wanted = self._trials.want(actor, request.reservations)
+        now = self._clock.now()
+        start, end = resolve(request.starts_at, now), resolve(request.ends_at, now)
+        view, demand = self._index.view(), wanted.demands[lacking]
+
+        def with_demand(other: Demand) -> Attempt:
+            demands = [*wanted.demands[:lacking], other, *wanted.demands[lacking + 1 :]]
+            return self._trials.booking(actor, replace(wanted, demands=demands))
+
+        return self._search(
+            actor,
+            _Refused(
+                view,
+                self._trials.begin(actor, wanted),
+                wanted,
+                start,
+                end,
+                starts_otherwise=True,
+                first_end=start + SHORTEST_ALTERNATIVE,
+                has_room=room_until(view, wanted, start, self._rules.cleaning_time),
+                part=_Lacking(
+                    lacking,
+                    lacking,
+                    fewest=0,
+                    resized=lambda amount: with_demand(replace(demand, minimum=amount, maximum=amount)),
+                    of_kind=lambda condition: with_demand(
+                        self._with_condition(wanted.reservations[lacking], condition, lacking)
+                    ),
+                ),
+            ),
+        )
+
+    def to_change(self, actor: Actor, lease_id: str, change: LeaseChange, lacking: int) -> tuple[Alternative, ...]:
+        """Return alternatives to a change of a lease."""
+        return self._to_change(
+            actor, lease_id, change, lacking, lambda other: lambda changer, lease: changer.apply(lease, other)
+        )
+
+    def to_confirmation(
+        self, actor: Actor, lease_id: str, changes: tuple[ReservationChange, ...], lacking: int
+    ) -> tuple[Alternative, ...]:
+        """Return alternatives to the confirmation of a held lease with these changes."""
+        return self._to_change(
+            actor,
+            lease_id,
+            LeaseChange(reservations=changes),
+            lacking,
+            lambda other: lambda changer, lease: changer.confirm(lease, other.reservations),
+        )
+
+    def to_reservation(self, actor: Actor, lease_id: str, request: ReservationRequest) -> tuple[Alternative, ...]:
+        """Return alternatives to a reservation that is added to a lease."""
+        lease = self._find(actor, lease_id)
+        wanted = self._trials.want(actor, [request])
+        [completed] = wanted.reservations
+        [demand] = wanted.demands
+
+        def adding(parameters: Mapping[str, object]) -> Attempt:
+            other = replace(completed, parameters={**completed.parameters, **parameters})
+            reservation = new_reservation(self._types, lease_id, other, self._clock.now())
+            return self._attempt(actor, lease, lambda changer, current: changer.add(current, reservation))
+
+        start, end = max(lease.starts_at, self._clock.now()), lease.ends_at
+        part = _part(0, 0, demand, completed.parameters, adding, fewest=0)
+        trial = self._trials.of(adding({}))
+        return self._search(actor, _Refused(self._index.view(), trial, wanted, start, end, part, has_plans=True))
+
+    def _to_change(
+        self,
+        actor: Actor,
+        lease_id: str,
+        change: LeaseChange,
+        lacking: int,
+        carry_out: Callable[[LeaseChange], Work],
+    ) -> tuple[Alternative, ...]:
+        lease, now = self._find(actor, lease_id), self._clock.now()
+        facts = self._intake.facts_of_change(actor, lease, change)
+        change = LeaseChange(starts_at=change.starts_at, ends_at=change.ends_at, reservations=change.reservations)
+        wanted = self._after(lease, change, facts)
+        start = lease.starts_at if change.starts_at is None else resolve(change.starts_at, now)
+        end = lease.ends_at if change.ends_at is None else resolve(change.ends_at, now)
+
+        def trying(other: LeaseChange) -> Attempt:
+            def attempt(starts_at: datetime, ends_at: datetime) -> None:
+                dated = replace(other, starts_at=starts_at, ends_at=ends_at)
+                if not dated.reservations and (starts_at, ends_at) == (lease.starts_at, lease.ends_at):
+                    raise Conflict("The lease has this period already.")
+                self._attempt(actor, lease, carry_out(dated), facts)(starts_at, ends_at)
+
+            return attempt
+
+        moves = (start, end) != (lease.starts_at, lease.ends_at)
+        is_prolonged = moves and start == lease.starts_at and not change.reservations
+        until = self._may_end_at(lease) if is_prolonged else None
+        return self._search(
+            actor,
+            _Refused(
+                self._index.view(),
+                self._trials.of(trying(change)),
+                wanted,
+                start,
+                end,
+                starts_otherwise=moves and lease.status is LeaseStatus.PENDING and lease.starts_at >= minute_of(now),
+                first_end=(lease.ends_at if is_prolonged else max(start, now)) + SHORTEST_ALTERNATIVE
+                if moves
+                else None,
+                further_end=until,
+                has_plans=True,
+                has_room=lambda other: until is not None and other <= until,
+                part=self._changed_part(lease, change, lacking, wanted, trying, moves=moves),
+            ),
+        )
+
+    def _changed_part(
+        self,
+        lease: Lease,
+        change: LeaseChange,
+        lacking: int,
+        wanted: Completed,
+        trying: Callable[[LeaseChange], Attempt],
+        *,
+        moves: bool,
+    ) -> _Lacking | None:
+        """Return what else may be asked for the reservation without room; None if the change does not name it."""
+        if lacking >= len(change.reservations):
+            return None
+        asked = change.reservations[lacking]
+        live = _live(lease)
+        place = next((place for place, known in enumerate(live) if known.id == asked.reservation_id), None)
+        if place is None:
+            return None
+
+        def attempt(parameters: Mapping[str, object]) -> Attempt:
+            other = replace(asked, parameters={**asked.parameters, **parameters})
+            changes = (*change.reservations[:lacking], other, *change.reservations[lacking + 1 :])
+            return trying(replace(change, reservations=changes))
+
+        alone = not moves and len(change.reservations) == 1
+        fewest = placed_demand(self._types, live[place], place).minimum if alone else 0
+        return _part(lacking, place, wanted.demands[place], asked.parameters, attempt, fewest=fewest)
+
+    def _after(self, lease: Lease, change: LeaseChange, facts: Facts) -> Completed:
+        """Return the reservations of a lease after a change, and their demands."""
+        changes = {asked.reservation_id: asked for asked in change.reservations}
+        running = lease.status is LeaseStatus.ACTIVE
+        reservations = [
+            ReservationRequest(
+                known.resource_type,
+                parameters_after(self._types, known, changes.get(known.id), facts, running=running),
+                region=known.region,
+            )
+            for known in _live(lease)
+        ]
+        demands = [placed_demand(self._types, known, place) for place, known in enumerate(reservations)]
+        return Completed(reservations, demands)
+
+    def _attempt(self, actor: Actor, lease: Lease, work: Work, facts: Facts | None = None) -> Attempt:
+        """Return the attempt to change a lease."""
+
+        def attempt(_starts_at: datetime, _ends_at: datetime) -> None:
+            self._admission.admit(
+                actor,
+                lease.id,
+                work,
+                lambda change: self._enforcement.rehearse_update(lease.id, change, look_at_nothing, ask=False),
+                facts or {},
+            )
+
+        return attempt
+
+    def _may_end_at(self, lease: Lease) -> datetime | None:
+        """Return until when a lease may be prolonged as things stand; None if nothing limits it."""
+        with self._db.read() as tx:
+            allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
+        return self._look_ahead.may_end_at(lease, allocations)
+
+    def _search(self, actor: Actor, case: _Refused) -> tuple[Alternative, ...]:
+        searches = (self._another_start, self._earlier_end, self._fewer, partial(self._another_kind, actor))
+        found = (_found(search, case) for search in searches)
+        return tuple(islice((alternative for alternative in found if alternative is not None), MOST_ALTERNATIVES))
+
+    def _another_start(self, case: _Refused) -> Alternative | None:
+        if not case.starts_otherwise:
+            return None
+        allowed = stretches_of(StartTimes(), case.start, case.start + USUAL_REACH)
+        offers = self._periods.within(case.view, case.trial, case.wanted, case.end - case.start, allowed, 1)
+        return Alternative(Change.START, offers[0].starts_at, offers[0].ends_at) if offers else None
+
+    def _earlier_end(self, case: _Refused) -> Alternative | None:
+        if case.first_end is None:
+            return None
+        ends = possible_ends(case.view, case.wanted, case.first_end, case.end, self._rules.cleaning_time)
+        if case.further_end is not None and case.first_end <= case.further_end < case.end:
+            ends = sorted({*ends, case.further_end})
+        end = latest_end(case.trial, case.start, ends, case.has_room)
+        return Alternative(Change.END, case.start, end) if end is not None else None
+
+    def _fewer(self, case: _Refused) -> Alternative | None:
+        part = case.part
+        if part is None or part.resized is None:
+            return None
+        resized, demand = part.resized, case.wanted.demands[part.place]
+
+        def fits(amount: int) -> bool:
+            if amount <= part.fewest:
+                return True
+            return case.trial.of(resized(amount)).fits(case.start, case.end, direct=False)
+
+        free = self._count(case, replace(demand, minimum=1))
+        amount = largest(fits, demand.minimum - 1, min(part.fewest + free, demand.minimum - 1))
+        is_less = part.fewest < amount
+        return Alternative(Change.AMOUNT, case.start, case.end, part.position, amount) if is_less else None
+
+    def _another_kind(self, actor: Actor, case: _Refused) -> Alternative | None:
+        """Return the request for resources of the most frequent other kind that fits."""
+        part = case.part
+        if part is None or part.of_kind is None:
+            return None
+        reservation = case.wanted.reservations[part.place]
+        asked = self._types[reservation.resource_type].request_model(strict=True).model_fields
+        if "resource_properties" not in asked or not reservation.parameters.get("resource_properties"):
+            return None
+        names = self._public_names(actor, case.wanted.demands[part.place].inventory)
+        catalogue = case.view.catalogue
+        anything = self._with_condition(reservation, "", part.place)
+        for kind in islice(catalogue.kinds(catalogue.matching(anything), names), KINDS_TRIED):
+            condition = _condition_for(kind.attributes)
+            demand = self._with_condition(reservation, condition, part.place)
+            if not condition or self._count(case, demand) < demand.minimum:
+                continue
+            if case.trial.of(part.of_kind(condition)).fits(case.start, case.end, direct=not case.has_plans):
+                return Alternative(Change.KIND, case.start, case.end, part.position, resource_properties=condition)
+        return None
+
+    def _count(self, case: _Refused, demand: Demand) -> int:
+        """Return how many units of a demand fit in the period of a request, as the plans are.
+
+        If some of the plans are those of the lease itself, as if there were none.
+        """
+        end = ticks(case.end) + ticks_of(self._rules.cleaning_time)
+        chosen = case.view.catalogue.matching(demand)
+        return count(case.view, demand, chosen, ticks(case.start), end, planned=not case.has_plans)
+
+    def _with_condition(self, reservation: ReservationRequest, condition: str, place: int) -> Demand:
+        parameters = {**reservation.parameters, "resource_properties": condition}
+        return placed_demand(self._types, replace(reservation, parameters=parameters), place)
+
+    def _public_names(self, actor: Actor, inventory: str) -> list[str]:
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        sees = self._authorize("admin", actor, target)
+        with self._db.read() as tx:
+            hidden = frozenset() if sees else tx.resources.private_properties(inventory)
+            return sorted(tx.resources.property_names(inventory) - hidden)
+
+    def _find(self, actor: Actor, lease_id: str) -> Lease:
+        self._check(actor)
+        with self._db.read() as tx:
+            return self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
+
+    def _check(self, actor: Actor) -> None:
+        """Raise ``Forbidden`` unless the actor may ask what is available."""
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        require(self._authorize, "tenure:availability:get", actor, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lacking:
+    """The reservation for which there is no room, and what may be changed in it.
+
+    ``position`` is its position in the request, ``place`` that among the reservations of the lease after the request.
+    Up to ``fewest`` units, the request would ask for nothing. ``resized`` returns the attempt for another number of
+    units, ``of_kind`` for another condition; None if that cannot be changed.
+    """
+
+    position: int
+    place: int
+    fewest: int
+    resized: Callable[[int], Attempt] | None
+    of_kind: Callable[[str], Attempt] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A request that was refused, and what may be changed in it.
+
+    ``wanted`` are the reservations of the lease after the request. An end before ``first_end`` is not worth offering;
+    without it, the end cannot be changed. ``further_end`` is worth trying, and so is each end before which an
+    allocation of another lease begins; ``has_room`` guesses whether there is room until an end without moving plans.
+    """
+
+    view: View
+    trial: Trial
+    wanted: Completed
+    start: datetime
+    end: datetime
+    part: _Lacking | None
+    starts_otherwise: bool = False
+    first_end: datetime | None = None
+    further_end: datetime | None = None
+    #: Whether the lease has plans, which make way for its change.
+    has_plans: bool = False
+    has_room: Callable[[datetime], bool] = lambda _end: False
+
+
+def _found(search: Callable[[_Refused], Alternative | None], case: _Refused) -> Alternative | None:
+    """Return what a search finds; None also if an attempt was no valid request."""
+    with suppress(InvalidParameter, InvalidState):
+        return search(case)
+    return None
+
+
+def _part(
+    position: int,
+    place: int,
+    demand: Demand,
+    asked: Mapping[str, object],
+    attempt: Callable[[Mapping[str, object]], Attempt],
+    *,
+    fewest: int,
+) -> _Lacking:
+    """Return a reservation that is changed by the parameters that the request has ``asked`` for."""
+    names = _AMOUNTS.get(demand.parameter, ())
+    return _Lacking(
+        position,
+        place,
+        fewest,
+        (lambda amount: attempt(dict.fromkeys(names, amount))) if set(names) & set(asked) else None,
+        (lambda condition: attempt({"resource_properties": condition})) if "resource_properties" in asked else None,
+    )
+
+
+#: The parameters that give a reservation its number of units, by that for the least number.
+_AMOUNTS: Mapping[str, Sequence[str]] = {"min": ("min", "max"), "amount": ("amount",)}
+
+
+def _live(lease: Lease) -> list[Reservation]:
+    """Return the reservations of a lease that were not dropped."""
+    return [known for known in lease.reservations if known.status is not ReservationStatus.DELETED]
+
+
+def _condition_for(attributes: Mapping[str, str]) -> str:
+    """Return the expression that resources with these attributes match; empty if there are none."""
+    terms = [["==", f"${name}", value] for name, value in sorted(attributes.items()) if value]
+    return json.dumps(terms[0] if len(terms) == 1 else ["and", *terms]) if terms else ""

@@ -1,0 +1,73 @@
+"""Searches for the largest amount and the latest end that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from tenure.services.availability.index import View
+from tenure.services.availability.openings import Condition, concerned, conditions_of
+from tenure.services.availability.room import starts
+from tenure.services.availability.steps import SECOND, moment, ticks, ticks_of
+from tenure.services.availability.trials import Trial
+from tenure.services.leases.intake import Completed
+
+
+def largest(fits: Callable[[int], bool], most: int, hint: int | None = None) -> int:
+    """Return the largest number up to ``most`` that fits, 0 if none does; a number fits if a larger one does.
+
+    With a hint, the numbers around it are tried first.
+    """
+    low, high = 0, most + 1  # the first fits, or is 0; the second does not
+    if hint is not None and 0 < hint <= most:
+        if not fits(hint):
+            high = hint
+        else:
+            low = hint
+            if hint < most and not fits(hint + 1):
+                return hint
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def latest_end(
+    trial: Trial, start: datetime, ends: Sequence[datetime], has_room: Callable[[datetime], bool]
+) -> datetime | None:
+    """Return the latest of these ends, which are in order, with which a request fits; None if it fits with none.
+
+    ``has_room`` guesses whether it fits without moving plans.
+    """
+    hint = largest(lambda place: has_room(ends[place - 1]), len(ends))
+    place = largest(lambda place: trial.fits(start, ends[place - 1], direct=place <= hint), len(ends), hint)
+    return ends[place - 1] if place else None
+
+
+def room_until(view: View, wanted: Completed, start: datetime, cleaning: timedelta) -> Callable[[datetime], bool]:
+    """Return whether there is room for a new lease from a start to an end, each reservation by itself."""
+    conditions = list(conditions_of(view, wanted.demands))
+    begin = ticks(start)
+
+    def has_room(end: datetime) -> bool:
+        length = ticks_of(end - start + cleaning)
+        return all(
+            starts(view, each.demand, each.chosen, length, begin, begin + 1).values[0] >= each.needed
+            for each in conditions
+        )
+
+    return has_room
+
+
+def possible_ends(
+    view: View, wanted: Completed, first: datetime, last: datetime, cleaning: timedelta
+) -> list[datetime]:
+    """Return the ends before ``last`` after which an allocation begins on a resource that is concerned, in order."""
+    conditions: list[Condition] = list(conditions_of(view, wanted.demands))
+    chosen = concerned(view, conditions)
+    begins = [timeline.uses.starts[mask[timeline.uses.rows]] for timeline, mask in view.parts(chosen)]
+    ends = np.unique(np.concatenate((np.zeros(0, dtype=np.int64), *begins))) - ticks_of(cleaning)
+    ends = np.unique(ends // SECOND * SECOND)
+    return [moment(end) for end in ends[(ends >= ticks(first)) & (ends < ticks(last))]]
