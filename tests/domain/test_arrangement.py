@@ -33,7 +33,7 @@ def piece(period: Period, *may: int, units: int = 1, demand: Demand = WHOLE_HOST
 
 
 @pytest.mark.parametrize(
-    "pieces, is_overfull",
+    ("pieces", "is_overfull"),
     [
         ([piece(hours(0, 2), 1, 2), piece(hours(0, 2), 1, 2)], False),
         ([piece(hours(0, 2), 1, 2), piece(hours(0, 2), 1, 2), piece(hours(1, 3), 1, 2)], True),

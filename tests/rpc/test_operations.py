@@ -79,7 +79,7 @@ QUERIES = {
     "LeaseRequest": LeaseRequest(
         "far", NOW + timedelta(hours=9), NOW + timedelta(hours=12), None, (reservation(1, 2),)
     ),
-    "ReservationRequest": reservation(1, 1),
+    "ReservationRequest": reservation(2, 2),
     "LeaseChange": LeaseChange(ends_at=NOW + 6 * HOUR),
 }
 
@@ -105,8 +105,12 @@ def read(manager: Manager, operation: str, lease_id: str, host_id: str) -> objec
         if name in wanted:
             kinds = get_args(declared.hints[name]) or (declared.hints[name],)
             given[name] = QUERIES[kinds[0].__name__]
+    reservation_id = manager.leases.get(OWNER, lease_id).reservations[0].id
     if "reservation_id" in wanted:
-        given["reservation_id"] = manager.leases.get(OWNER, lease_id).reservations[0].id
+        given["reservation_id"] = reservation_id
+    if operation.startswith("alternatives.to_c"):  # a change that asks for too much
+        changes = (ReservationChange(reservation_id, {"min": 9, "max": 9}),)
+        given |= {"changes": changes} if "changes" in wanted else {"change": LeaseChange(reservations=changes)}
     return declared.bound_to(manager)(**given)
 
 
@@ -117,6 +121,8 @@ def test_remote_reads_equal_local_reads(line: Line, operation: str):
     line.world.pass_time(timedelta(minutes=1))
     (host,) = line.here.leases.resources(OWNER, lease.id, HOST)
     line.here.resources.update(ADMIN, HOST, host.resource.external_id, {"gpu": "a100"})
+    if operation == "alternatives.to_confirmation":
+        lease = line.world.reserve(reservation(1, 1), start=1, hold_for=HOUR)
     given = read(line.there, operation, lease.id, host.resource.external_id)
     assert given == read(line.here, operation, lease.id, host.resource.external_id)
     assert given

@@ -153,9 +153,14 @@ class Catalogue:
         chosen = self._types.equals(resource_type)
         return chosen if region is None else chosen & self._regions.equals(region)
 
-    def matching(self, demand: Demand) -> Mask:
-        """Return which resources can serve the demand if they are free: ``conditions.matching`` is the same in SQL."""
-        chosen = self.of_type(demand.inventory, demand.region) & self.reservable & self.meets(demand.expression)
+    def matching(self, demand: Demand, *, reservable: bool = True) -> Mask:
+        """Return which resources can serve the demand if they are free: ``conditions.matching`` is the same in SQL.
+
+        Without ``reservable`` these include resources that take no new leases.
+        """
+        chosen = self.of_type(demand.inventory, demand.region) & self.meets(demand.expression)
+        if reservable:
+            chosen &= self.reservable
         chosen &= self.has_traits(demand.required, demand.forbidden)
         if demand.exclusive:
             return chosen

@@ -10,28 +10,44 @@ from tenure.domain.allocation import Allocation
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState, Lease, LeaseStatus
 from tenure.domain.period import ENDLESS
+from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.room import free_until
 from tenure.services.availability.steps import FOREVER, SECOND, moment, ticks, ticks_of
 from tenure.services.context import Rules
+from tenure.services.planning.demands import demand_of
 
 
 class LookAhead:
     """Looks for what follows the allocations of a lease on their resources."""
 
-    def __init__(self, index: AvailabilityIndex, rules: Rules) -> None:
+    def __init__(self, index: AvailabilityIndex, types: ResourceTypes, rules: Rules) -> None:
         self._index = index
+        self._types = types
         self._rules = rules
 
     def may_end_at(self, lease: Lease, allocations: Collection[Allocation]) -> datetime | None:
         """Return until when a lease can last on the resources that it has, while nothing else changes.
 
-        None if nothing limits it, and for a lease that cannot be prolonged. More may be possible if plans move.
+        None if nothing limits it, and for a lease that cannot be prolonged. More may be possible if plans move. A
+        resource that does not serve its reservation any more limits it to its end, unless a running lease has it and it
+        only takes no new leases.
         """
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
             return None
         until = FOREVER
         view = self._index.view()
+        demands = {reservation.id: demand_of(self._types, reservation).part(1) for reservation in lease.reservations}
+        serving = {
+            (reservation_id, state): view.catalogue.matching(demand, reservable=state is AllocationState.PLANNED)
+            for reservation_id, demand in demands.items()
+            for state in {each.state for each in allocations if each.reservation_id == reservation_id}
+        }
+        for allocation in allocations:
+            row = view.catalogue.row_of(allocation.resource_id)
+            is_ending = allocation.state is not AllocationState.RELEASED and allocation.period.end != ENDLESS
+            if row is not None and is_ending and not serving[allocation.reservation_id, allocation.state][row]:
+                until = min(until, ticks(allocation.period.end + self._rules.cleaning_time))
         for (resource_id, end), (amounts, exclusive) in _ending(allocations).items():
             row = view.catalogue.row_of(resource_id)
             if row is not None:
