@@ -71,6 +71,13 @@ def test_a_waiting_lease_is_prolonged_for_less_or_moved(api: Api):
     assert [api.put(path, changed(body, alternative)).status_code for alternative in found] == [200, 200]
 
 
+def test_a_lease_is_not_prolonged_into_another_one(api: Api):
+    api.using("other").book(start=3, hours=1, reservations=[hosts(2)])
+    lease = api.book(start=2, hours=1, reservations=[hosts(3)])
+    path, body = f"/v1/leases/{lease['id']}", {"end_date": at(api, 6)}
+    assert short(refusal(api, "PUT", path, body)) == [("start", at(api, 7))]
+
+
 def test_a_running_lease_is_prolonged_for_less(api: Api):
     lease = api.book(start=0, hours=2, reservations=[hosts(1), INSTANCES])
     api.world.engine.settle()
@@ -84,11 +91,11 @@ def test_a_running_lease_is_prolonged_for_less(api: Api):
 
 
 def test_a_lease_is_moved_to_another_time(api: Api):
-    lease = api.book(start=7, hours=2, reservations=[hosts(3)])
+    lease = api.book(start=7, hours=2, reservations=[hosts(1)])
     path = f"/v1/leases/{lease['id']}"
     body = {"start_date": at(api, 4), "end_date": at(api, 6)}
     found = refusal(api, "PUT", path, body)
-    # It is at 7 already, so it is moved past that.
+    # It begins at 7 already, which is no other start.
     assert [alternative["change"] for alternative in found] == ["start", "end"]
     assert found[0]["start_date"] > at(api, 7)
     assert found[1]["end_date"] == at(api, 5)
