@@ -145,6 +145,22 @@ def test_no_refusal_of_a_change_tells_a_member_what_is_not_for_members(api: Api)
     assert leaks(shown, secret, lease) == set()
 
 
+def test_a_lease_that_waits_tells_a_member_nothing_of_those_before_it(api: Api):
+    lease = book_of_others(api)
+    full = {"start": 2, "hours": 2, "reservations": [{**HOSTS, "min": 4, "max": 4}], "if_full": "wait"}
+    assert api.using("demo").book(name="their-lease", **full)["status"] == "WAITING"
+    mine = api.book(**full)
+    secret, path = secrets(api), f"/v1/leases/{mine['id']}"
+    shown = api.get(path)
+    assert shown.json["lease"]["waiting"]["ahead"] == 1
+    assert api.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204
+    api.world.engine.settle()
+    for method, url in (("GET", path), ("GET", "/v1/leases"), ("GET", f"{path}/history"), ("DELETE", path)):
+        answer = api.call(method, url)
+        assert answer.status_code in {200, 204}
+        assert leaks(answer, secret, url) == set()
+
+
 def test_the_alternative_of_another_kind_names_public_properties_only(api: Api):
     demo = api.using("demo", "1.3")
     demo.book(start=0, hours=HOURS, reservations=[{**HOSTS, "resource_properties": CONDITION.format("gpu", "a100")}])

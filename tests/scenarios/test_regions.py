@@ -11,7 +11,7 @@ import pytest
 
 from tenure.domain.errors import InvalidParameter, NotEnoughResources, Unavailable
 from tenure.domain.lease import EventType, Lease, LeaseStatus
-from tenure.domain.request import LeaseQuery, LeaseRequest, ReservationRequest, ResourceQuery
+from tenure.domain.request import FlexibleRequest, LeaseQuery, LeaseRequest, ReservationRequest, ResourceQuery, Window
 from tenure.drivers.contract import CloudBusy, ResourceRef
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedCloud
@@ -302,3 +302,23 @@ def test_earlier_hosts_and_leases_belong_to_the_home_region(tmp_path: Path) -> N
         assert world.leases.get(OWNER, later.id).status is LeaseStatus.ACTIVE
         assert world.hosts_of(later.id) == ["sim-host-001", "sim-host-002"]
         south.close()
+
+
+def test_lease_that_waits_is_booked_in_the_home_region(tmp_path: Path) -> None:
+    with open_world(tmp_path, hosts=2) as world:
+        taken = world.book(2, start=1)
+        window = Window(timedelta(hours=1), world.clock.now() + timedelta(hours=1), latest=taken.starts_at)
+        waits = FlexibleRequest("waits", ((reservation(2, 2),),), window, waits=True)
+        waiting = world.leases.create(OWNER, waits)
+        assert waiting.status is LeaseStatus.WAITING
+        RegionService(world.db).name_home(NORTH)
+        world.service = build(
+            replace(world.service.parts, driver=Router({NORTH: world.cloud}), rules=Rules(regions=(NORTH,)))
+        )
+        world.leases.delete(OWNER, taken.id)
+        with pytest.raises(NotEnoughResources):  # the lease that waits comes first
+            world.reserve(replace(reservation(2, 2), region=NORTH), start=1)
+        world.engine.settle()
+        booked = world.leases.get(OWNER, waiting.id)
+        assert booked.status is LeaseStatus.PENDING
+        assert [reservation.region for reservation in booked.reservations] == [NORTH]
