@@ -94,10 +94,14 @@ def test_passes(): assert not Path("passed").exists(); Path("passed").touch()
 """
 
 
+#: The error of the test that fails once.
+ERROR_ONCE = "assert False"
+
+
 @pytest.mark.slow
 def test_a_failed_test_of_the_real_cloud_is_repeated_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     result = run(suite_of(tmp_path, FAILS_ONCE, name=AGAIN))
-    assert (result.passed, result.failed, result.passed_again) == (2, 0, ["test_it.test_fails_once"])
+    assert (result.passed, result.failed, result.passed_again) == (2, 0, {"test_it.test_fails_once": ERROR_ONCE})
     assert summarise({AGAIN: result}, [], complete=True) == 0
     assert "FAILED, AND PASSED WHEN RUN AGAIN\n  test_it.test_fails_once" in capsys.readouterr().out
 
@@ -105,12 +109,12 @@ def test_a_failed_test_of_the_real_cloud_is_repeated_and_reported(tmp_path: Path
 @pytest.mark.slow
 def test_a_test_of_the_real_cloud_that_fails_twice_has_failed(tmp_path: Path):
     result = run(suite_of(tmp_path, FAILS_ONCE + "\ndef test_fails(): assert False\n", name=AGAIN))
-    assert (result.passed, result.failed, result.passed_again) == (2, 1, ["test_it.test_fails_once"])
+    assert (result.passed, result.failed, result.passed_again) == (2, 1, {"test_it.test_fails_once": ERROR_ONCE})
 
 
 def test_no_other_test_is_run_again(tmp_path: Path):
     result = run(suite_of(tmp_path, FAILS_ONCE))
-    assert (result.passed, result.failed, result.passed_again) == (1, 1, [])
+    assert (result.passed, result.failed, result.passed_again) == (1, 1, {})
 
 
 def test_a_cloud_that_does_not_come_up_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -195,9 +199,11 @@ def test_uses(broken): pass
 """
     summarise({"it": run(suite_of(tmp_path, source))}, [], complete=False)
     printed = capsys.readouterr().out
-    assert printed.partition("FAILED\n")[2].splitlines()[:4] == [
+    assert printed.partition("FAILED\n")[2].splitlines()[:6] == [
         "  test_it.test_adds",
         "      AssertionError: one line",
+        "        and another",
+        "      assert (1 + 1) == 3",
         "  test_it.test_uses",
         '      failed on setup with "OSError: no disk"',
     ]

@@ -52,8 +52,9 @@ NICENESS = 10
 
 NO_TESTS_COLLECTED = 5
 
-#: How much of an error the summary shows: what comes before it may be cut off where it is read.
-ERROR_LENGTH = 300
+#: How much of an error the summary shows, in lines and characters of each: what comes before the summary may be cut off
+#: where it is read.
+ERROR_LINES, ERROR_LENGTH = 6, 300
 
 #: Before the names of suites that are left out.
 BUT = "--but"
@@ -93,10 +94,10 @@ class Result:
     seconds: float = 0.0
     #: The reasons for leaving tests out, and how many each concerns.
     left_out: Counter[str] = field(default_factory=Counter)
-    #: The failed tests, each with the first line of its error.
+    #: The failed tests, each with its error.
     errors: dict[str, str] = field(default_factory=dict)
-    #: The tests that failed and passed when they were run once more.
-    passed_again: list[str] = field(default_factory=list)
+    #: The tests that failed and passed when they were run once more, each with its error.
+    passed_again: dict[str, str] = field(default_factory=dict)
 
     @property
     def skipped(self) -> int:
@@ -191,7 +192,8 @@ def run_suite(suite: Suite, environ: Mapping[str, str], reports: Path = REPORTS)
             result.passed += again.passed
             result.failed = again.failed
             result.errors = again.errors
-            result.passed_again = sorted(failures(report).keys() - failures(second).keys())
+            still = failures(second)
+            result.passed_again = {name: error for name, error in failures(report).items() if name not in still}
         result.seconds += again.seconds
     return result
 
@@ -248,9 +250,9 @@ def read_report(report: Path) -> Result:
 
 
 def failures(report: Path) -> dict[str, str]:
-    """Return the tests that failed by a JUnit report, each with the first line of its error."""
+    """Return the tests that failed by a JUnit report, each with its error."""
     return {
-        f"{case.get('classname')}.{case.get('name')}": next(iter((problem.get("message") or "").splitlines()), "")
+        f"{case.get('classname')}.{case.get('name')}": problem.get("message") or ""
         for case in ElementTree.parse(report).iter("testcase")
         for problem in case
         if problem.tag in {"failure", "error"}
@@ -364,7 +366,7 @@ def add_up(results: Iterable[Result]) -> Result:
         total.seconds += result.seconds
         total.left_out += result.left_out
         total.errors |= result.errors
-        total.passed_again += result.passed_again
+        total.passed_again |= result.passed_again
     return total
 
 
@@ -380,12 +382,10 @@ def summarise(results: Mapping[str, Result], notes: Sequence[str], *, complete: 
     print(_row("all", total))
     if total.errors:
         print("\nFAILED")
-        for name, error in sorted(total.errors.items()):
-            print(f"  {name}\n      {error[:ERROR_LENGTH]}")
+        _print_errors(total.errors)
     if total.passed_again:
         print("\nFAILED, AND PASSED WHEN RUN AGAIN")
-        for name in total.passed_again:
-            print(f"  {name}")
+        _print_errors(total.passed_again)
     if total.left_out or notes:
         print("\nLEFT OUT" + (", which TENURE_TEST_ALL=1 forbids" if complete else ""))
         for note in notes:
@@ -395,6 +395,14 @@ def summarise(results: Mapping[str, Result], notes: Sequence[str], *, complete: 
     print(f"\n{total}", flush=True)
     whole = not (total.left_out or notes)
     return 0 if total.passed and not total.failed and (whole or not complete) else 1
+
+
+def _print_errors(errors: Mapping[str, str]) -> None:
+    """Print failed tests, each with the first lines of its error."""
+    for name, error in sorted(errors.items()):
+        print(f"  {name}")
+        for line in [line for line in error.splitlines() if line.strip()][:ERROR_LINES]:
+            print(f"      {line[:ERROR_LENGTH]}")
 
 
 def _row(name: str, result: Result) -> str:
