@@ -59,6 +59,8 @@ MAX_HOSTS = 100_000
 #: cloud for ten. Then how long it waits for running calls to the cloud.
 REQUEST_SECONDS = 7.0
 STOP_SECONDS = 10.0
+#: How long a boot for a lease waits for the service, which runs in the same process and may be as slow as the boot.
+BOOT_SECONDS = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -178,7 +180,7 @@ def _with_reserved_boots(compute: WSGIApplication, region: str, data_dir: Path) 
     except ImportError:
         return compute
     folder, at_once = str(data_dir / "boots"), str(THREADS // 4)
-    wrap = filter_factory({}, lock_folder=folder, at_once=at_once, lease_region=region)
+    wrap = filter_factory({}, lock_folder=folder, at_once=at_once, lease_region=region, timeout=str(BOOT_SECONDS))
     wrapped: WSGIApplication = wrap(compute)
     return wrapped
 
