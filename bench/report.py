@@ -18,7 +18,7 @@ from bench.http import Throughput
 from bench.large import Crowd
 from bench.measure import Comparison, counts, percentile
 from bench.scale import Scale, described
-from bench.search import Searches
+from bench.search import OTHER_MANAGERS, Searches
 from bench.slow_end import Lateness
 from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers
 
@@ -127,6 +127,17 @@ def search_table(found: Searches) -> Iterator[str]:
     yield "|---|---:|---:|"
     for name, series in found.operations:
         yield f"| {name} | {series.median * 1000:.1f} | {percentile(series.seconds, 99) * 1000:.1f} |"
+    yield ""
+    beside = found.beside_others
+    if beside is None:
+        return
+    yield f"While {OTHER_MANAGERS} other managers made {beside.bookings_per_second:.0f} bookings a second:"
+    yield ""
+    yield "| operation | median ms | 99 of 100 within ms | longest ms |"
+    yield "|---|---:|---:|---:|"
+    for name, series in (("index behind the ledger", beside.behind), *beside.operations):
+        p99, longest = percentile(series.seconds, 99), max(series.seconds)
+        yield f"| {name} | {series.median * 1000:.1f} | {p99 * 1000:.1f} | {longest * 1000:.1f} |"
     yield ""
 
 
