@@ -483,7 +483,7 @@ def test_the_history_is_there_before_1_2() -> None:
         assert server.client().leases.history(lease.id)
 
 
-def test_place_is_sent_in_version_1_2(server: FakeServer) -> None:
+def test_place_is_sent_in_the_newest_version(server: FakeServer) -> None:
     server.add_host("c1", availability_zone="az1", vcpus=4)
     server.add_host("c2", availability_zone="az1", vcpus=4)
     client = server.client()
@@ -492,7 +492,7 @@ def test_place_is_sent_in_version_1_2(server: FakeServer) -> None:
     client.leases.update(lease.id, reservations=[ReservationChange(lease.reservations[0].id, zone)])
     client.leases.create("sized", start=NOW, end=BEGINNING + DAY, reservations=[sized_hosts()])
     versions = [request.version for request in server.requests if request.method in {"POST", "PUT"}]
-    assert versions == ["1.3", "1.2", "1.3"]
+    assert versions == ["1.3", "1.3", "1.3"]
 
 
 def sized_hosts() -> ReservationRequest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import shlex
 from datetime import timedelta
 from typing import Any
 
@@ -142,6 +143,17 @@ def test_a_refusal_names_commands_that_book(server: FakeServer, openstack: Run) 
         f"{begin} --end 2027-03-01T11:30:00Z {rest}",
     ]
     assert openstack(*commands[0].split()[1:]).output == "ACTIVE\n"
+
+
+def test_the_refusal_of_a_change_names_commands_that_change(server: FakeServer, openstack: Run) -> None:
+    server.add_host("c1")
+    begin = ("reservation", "lease")
+    assert openstack(*begin, "create", "mine", "--hosts", "1", "--for", "1h").code == 0
+    assert openstack(*begin, "create", "next", "--hosts", "1", "--start", "+3h").code == 0
+    refused = openstack(*begin, "prolong", "mine", "--by", "4h")
+    command = refused.errors.splitlines()[-1].strip()
+    assert command.startswith("openstack reservation lease set mine --end ")
+    assert openstack(*shlex.split(command)[1:]).code == 0
 
 
 def test_a_lease_is_prolonged_as_far_as_it_goes(server: FakeServer, openstack: Run) -> None:

@@ -156,14 +156,19 @@ class Leases:
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
 
-        Repeating the call is harmless. Raises ``NotFound`` if the lease was not confirmed in time.
+        Repeating the call is harmless. Raises ``NotFound`` if the lease was not confirmed in time, and
+        ``NotEnoughResources`` as ``create`` does.
         """
         changes = tuple(reservations)
 
         def body(version: Version) -> JsonObject:
             return {"reservations": [change.to_wire() for change in changes]} if changes else {}
 
-        return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE))
+        return _lease(
+            self._write(
+                "POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE, best=Version.V1_3
+            )
+        )
 
     def get(self, lease_id: str) -> Lease:
         return _lease(self._transport.call("GET", "leases", lease_id, best=Version.V1_3))
@@ -268,7 +273,8 @@ class Leases:
         """Change the given fields; absent fields stay. An end of ``NOW`` ends the lease.
 
         ``events`` replaces all the moments at which a notification is sent. ``dry_run`` changes nothing, and
-        needs API 1.3.
+        needs API 1.3. Raises ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other
+        changes, and the lease does not change then.
         """
         changes = tuple(reservations)
         own = None if events is None else tuple(events)
@@ -289,7 +295,7 @@ class Leases:
         if dry_run:
             return self._dry_run("PUT", "leases", lease_id, body=body)
         feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
-        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
+        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature, best=Version.V1_3))
 
     def delete(self, lease_id: str) -> None:
         self._transport.call("DELETE", "leases", lease_id)
@@ -358,8 +364,8 @@ class Leases:
     ) -> Lease | DryRun:
         """Book one more reservation for the rest of the lease's time, and return the changed lease.
 
-        ``dry_run`` books nothing, and needs API 1.3. Raises ``NotEnoughResources`` if resources are not free.
-        The lease does not change then.
+        ``dry_run`` books nothing, and needs API 1.3. Raises ``NotEnoughResources`` as ``create`` does; the
+        lease does not change then.
         """
         if dry_run:
             return self._dry_run("POST", "leases", lease_id, "reservations", body=reservation.to_wire)
@@ -372,6 +378,7 @@ class Leases:
             body=reservation.to_wire,
             feature=place_feature or "adding a reservation to a lease",
             since=Version.V1_2 if place_feature else Version.V1_1,
+            best=Version.V1_3,
         )
         return _lease(answer)
 

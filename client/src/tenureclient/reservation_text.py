@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
-from tenureclient.wire import JsonValue
+from tenureclient.wire import JsonObject, JsonValue
 
 _NUMBERS = frozenset(["min", "max", "amount", "vcpus", "memory_mb", "disk_gb", "ephemeral_gb", "size_gb"])
 _TEXTS = frozenset(
@@ -64,8 +64,16 @@ def parse_reservation_change(text: str) -> ReservationChange:
 
 def format_reservation(request: ReservationRequest) -> str:
     """Return the text that ``parse_reservation`` reads as this request."""
-    pairs = {"resource_type": request.resource_type, **request.parameters}
-    return ",".join(f"{key}={_written(value)}" for key, value in pairs.items())
+    return _pairs({"resource_type": request.resource_type, **request.parameters})
+
+
+def format_reservation_change(change: ReservationChange) -> str:
+    """Return the text that ``parse_reservation_change`` reads as this change."""
+    return _pairs({"id": change.id, **change.parameters})
+
+
+def _pairs(values: JsonObject) -> str:
+    return ",".join(f"{key}={_written(value)}" for key, value in values.items())
 
 
 def parse_count(text: str) -> tuple[int, int]:

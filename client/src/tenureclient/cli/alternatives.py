@@ -1,27 +1,35 @@
-"""What a refused ``lease create`` could book instead: a description and the command of each alternative."""
+"""What a refused command could do instead: a description and the command of each alternative."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from osc_lib import exceptions
+
 from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.printable import printable
+from tenureclient.cli.report import describe
 from tenureclient.cli.reservation_words import (
     Inexpressible,
+    first_words,
     with_amount,
+    with_amount_of_change,
     with_condition,
-    words_of_create,
+    with_condition_of_change,
+    words_of_options,
     words_of_other_options,
     words_of_reservations,
 )
 from tenureclient.cli.window_options import without_window
 from tenureclient.conditions import conditions_from_json
-from tenureclient.errors import Alternative
+from tenureclient.errors import Alternative, NotEnoughResources
+from tenureclient.models import Lease
 from tenureclient.moments import format_duration, format_moment
 from tenureclient.reservation_request import OwnEvent, ReservationRequest
 from tenureclient.wire import rfc3339
@@ -46,29 +54,56 @@ class Dates:
     events: tuple[OwnEvent, ...]
 
 
-class Alternatives:
+class Alternatives(ABC):
     """The alternatives to one refused command, as lines of text."""
 
-    def __init__(
-        self,
-        command: ReservationCommand,
-        parsed_args: argparse.Namespace,
-        reservations: Sequence[ReservationRequest],
-        dates: Dates,
-    ) -> None:
+    def __init__(self, command: ReservationCommand, parsed_args: argparse.Namespace) -> None:
         self._command = command
         self._args = parsed_args
-        self._reservations = reservations
-        self._dates = dates
 
     def describe(self, alternatives: Iterable[Alternative]) -> list[str]:
         """Return the lines. An alternative that no command line can ask for is left out."""
         lines: list[str] = []
         for alternative in alternatives:
             with suppress(Inexpressible):
-                words = self._command_words(alternative)
+                words = self._command_words(self._changed(alternative))
                 lines += [f"  {self._described(alternative)}:", f"    {shlex.join(words)}"]
         return ["Possible instead:", *map(printable, lines)] if lines else []
+
+    def refusal(self, error: NotEnoughResources) -> exceptions.CommandError:
+        """Return the error of the refused command, with the alternatives."""
+        return exceptions.CommandError("\n".join([describe(error), *self.describe(error.alternatives)]))
+
+    @abstractmethod
+    def _command_words(self, options: argparse.Namespace) -> list[str]:
+        """Return the words of the command with these options."""
+
+    @abstractmethod
+    def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
+        """Return the options with the dates of an alternative. What does not change stays as it was typed."""
+
+    @abstractmethod
+    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
+        """Return the options with another amount of the reservation at this position of the request."""
+
+    @abstractmethod
+    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
+        """Return the options with another condition on the resources of the reservation at this position."""
+
+    @abstractmethod
+    def _types(self) -> Sequence[str]:
+        """Return the resource types of the reservations in the request."""
+
+    def _changed(self, alternative: Alternative) -> argparse.Namespace:
+        position = -1 if alternative.reservation is None else alternative.reservation
+        match alternative.change:
+            case "start" | "end":
+                return self._with_dates(alternative)
+            case "amount" if alternative.amount is not None:
+                return self._with_amount(alternative.amount, position)
+            case "kind" if alternative.resource_properties is not None:
+                return self._with_condition(alternative.resource_properties, position)
+        raise Inexpressible
 
     def _described(self, alternative: Alternative) -> str:
         zone = self._command.surroundings.zone
@@ -80,7 +115,7 @@ class Alternatives:
                 length = format_duration(alternative.end_date - alternative.start_date)
                 return f"an earlier end: {end}, after {length}"
             case "amount":
-                units = _UNITS.get(self._reservation(alternative).resource_type, ("unit", "units"))
+                units = _UNITS.get(self._type(alternative), ("unit", "units"))
                 amount = alternative.amount or 0
                 return f"a smaller amount{self._number(alternative)}: {amount} {units[amount != 1]}"
             case "kind":
@@ -88,53 +123,137 @@ class Alternatives:
                 return f"another kind{self._number(alternative)}: {' and '.join(conditions)}"
         raise Inexpressible
 
-    def _command_words(self, alternative: Alternative) -> list[str]:
-        """Return the words of the command that the user typed, with the change of an alternative."""
-        options = self._changed(alternative)
-        others = words_of_other_options(self._command.get_parser(""), options)
-        return [*words_of_create(self._command), options.name, *words_of_reservations(options), *others]
-
-    def _changed(self, alternative: Alternative) -> argparse.Namespace:
-        position = -1 if alternative.reservation is None else alternative.reservation
-        match alternative.change:
-            case "start" | "end":
-                return self._with_dates(alternative)
-            case "amount" if alternative.amount is not None:
-                return with_amount(self._args, alternative.amount, position)
-            case "kind" if alternative.resource_properties is not None:
-                return with_condition(self._args, alternative.resource_properties, position)
-        raise Inexpressible
-
-    def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
-        """Return the options with other dates. What does not change stays as it was typed.
-
-        The moment before the end keeps its distance to the end; without room for that, it has its default.
-        Notifications move with the start, and with an end that would come before them.
-        """
-        dates = self._dates
-        options = without_window(self._args)
-        if alternative.change == "start":
-            options.start, options.start_date = rfc3339(alternative.start_date), None
-        options.end, options.length, options.end_date = rfc3339(alternative.end_date), None, None
-        if dates.before_end is not None:
-            before_end = dates.before_end + (alternative.end_date - dates.end)
-            has_room = before_end > alternative.start_date
-            options.before_end, options.before_end_date = rfc3339(before_end) if has_room else None, None
-        later = alternative.start_date - dates.start if alternative.change == "start" else timedelta()
-        moved = [min(event.time + later, alternative.end_date) for event in dates.events]
-        options.notify = [
-            typed if moment == event.time else [rfc3339(moment), event.message]
-            for typed, event, moment in zip(self._args.notify, dates.events, moved, strict=True)
-        ]
-        return options
-
-    def _reservation(self, alternative: Alternative) -> ReservationRequest:
-        position = alternative.reservation
-        if position is None or not 0 <= position < len(self._reservations):
+    def _type(self, alternative: Alternative) -> str:
+        types, position = self._types(), alternative.reservation
+        if position is None or not 0 <= position < len(types):
             raise Inexpressible
-        return self._reservations[position]
+        return types[position]
 
     def _number(self, alternative: Alternative) -> str:
         """Return the number of the reservation that changes, as the refusal above counts them."""
-        is_only = len(self._reservations) == 1 or alternative.reservation is None
+        is_only = len(self._types()) == 1 or alternative.reservation is None
         return "" if is_only else f" of number {(alternative.reservation or 0) + 1}"
+
+
+class CreateAlternatives(Alternatives):
+    """The alternatives to ``lease create``."""
+
+    def __init__(
+        self,
+        command: ReservationCommand,
+        parsed_args: argparse.Namespace,
+        reservations: Sequence[ReservationRequest],
+        dates: Dates,
+    ) -> None:
+        super().__init__(command, parsed_args)
+        self._reservations = reservations
+        self._dates = dates
+
+    def _command_words(self, options: argparse.Namespace) -> list[str]:
+        others = words_of_other_options(self._command.get_parser(""), options)
+        words = first_words(self._command, "lease", "create")
+        return [*words, options.name, *words_of_reservations(options), *others]
+
+    def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
+        return _with_dates(without_window(self._args), self._dates, alternative)
+
+    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
+        return with_amount(self._args, amount, position)
+
+    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
+        return with_condition(self._args, condition, position)
+
+    def _types(self) -> Sequence[str]:
+        return [reservation.resource_type for reservation in self._reservations]
+
+
+class ChangeAlternatives(Alternatives):
+    """The alternatives to a change of a lease, as commands ``lease set``."""
+
+    def __init__(
+        self,
+        command: ReservationCommand,
+        parser: argparse.ArgumentParser,
+        parsed_args: argparse.Namespace,
+        lease: Lease,
+        dates: Dates,
+    ) -> None:
+        """``parser`` and ``parsed_args`` are those of ``lease set``, which another command may stand for."""
+        super().__init__(command, parsed_args)
+        self._parser = parser
+        self._lease = lease
+        self._dates = dates
+
+    def _command_words(self, options: argparse.Namespace) -> list[str]:
+        actions = [action for action in self._parser._actions if action.option_strings]
+        words = first_words(self._command, "lease", "set")
+        return [*words, options.lease, *words_of_options(actions, options)]
+
+    def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
+        return _with_dates(argparse.Namespace(**vars(self._args)), self._dates, alternative)
+
+    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
+        return with_amount_of_change(self._args, amount, position)
+
+    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
+        return with_condition_of_change(self._args, condition, position)
+
+    def _types(self) -> Sequence[str]:
+        types = {reservation.id: reservation.resource_type for reservation in self._lease.reservations}
+        return [types.get(change.id, "") for change in self._args.reservation]
+
+
+class AddAlternatives(Alternatives):
+    """The alternatives to ``lease reservation add``."""
+
+    def __init__(
+        self, command: ReservationCommand, parsed_args: argparse.Namespace, request: ReservationRequest
+    ) -> None:
+        super().__init__(command, parsed_args)
+        self._request = request
+
+    def _command_words(self, options: argparse.Namespace) -> list[str]:
+        others = words_of_other_options(self._command.get_parser(""), options)
+        words = first_words(self._command, "lease", "reservation", "add")
+        return [*words, options.lease, *words_of_reservations(options), *others]
+
+    def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
+        raise Inexpressible  # the dates are those of the lease
+
+    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
+        return with_amount(self._args, amount, position)
+
+    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
+        return with_condition(self._args, condition, position)
+
+    def _types(self) -> Sequence[str]:
+        return [self._request.resource_type]
+
+
+#: The other options for the start and for the end of a lease.
+_OTHER_STARTS = ("start_date", "defer_by", "advance_by")
+_OTHER_ENDS = ("length", "end_date", "prolong_for", "reduce_by")
+
+
+def _with_dates(options: argparse.Namespace, dates: Dates, alternative: Alternative) -> argparse.Namespace:
+    """Change the dates of options that had these, and return the options.
+
+    The moment before the end keeps its distance to the end; without room for that, it has its default.
+    Notifications move with the start, and with an end that would come before them.
+    """
+    if alternative.change == "start":
+        options.start = rfc3339(alternative.start_date)
+        vars(options).update({name: None for name in _OTHER_STARTS if hasattr(options, name)})
+    options.end = rfc3339(alternative.end_date)
+    vars(options).update({name: None for name in _OTHER_ENDS if hasattr(options, name)})
+    if dates.before_end is not None:
+        before_end = dates.before_end + (alternative.end_date - dates.end)
+        has_room = before_end > alternative.start_date
+        options.before_end, options.before_end_date = rfc3339(before_end) if has_room else None, None
+    later = alternative.start_date - dates.start if alternative.change == "start" else timedelta()
+    moved = [min(event.time + later, alternative.end_date) for event in dates.events]
+    options.notify = [
+        typed if moment == event.time else [rfc3339(moment), event.message]
+        for typed, event, moment in zip(options.notify, dates.events, moved, strict=True)
+    ]
+    return options

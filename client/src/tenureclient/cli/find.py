@@ -17,8 +17,8 @@ from tenureclient.cli.render import DataColumn, MomentColumn, Row, fields, pairs
 from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
 from tenureclient.cli.reservation_words import (
     Inexpressible,
+    first_words,
     with_amount,
-    words_of_create,
     words_of_reservations,
 )
 from tenureclient.cli.window_options import add_window_options, later, read_window
@@ -64,7 +64,7 @@ class _Find(ReservationCommand):
 
         For people, a lease that could start soon is booked from the moment on at which the command is typed.
         """
-        words = [*words_of_create(self), parsed_args.name, *words_of_reservations(parsed_args)]
+        words = [*first_words(self, "lease", "create"), parsed_args.name, *words_of_reservations(parsed_args)]
         is_soon = start <= self.surroundings.now() + _SOON
         if not (is_soon and self.prints_commands_apart(parsed_args)):
             words += ["--start", rfc3339(start)]

@@ -8,20 +8,20 @@ from datetime import datetime, timedelta
 
 from osc_lib import exceptions
 
-from tenureclient.cli.alternatives import Alternatives, Dates
+from tenureclient.cli.alternatives import CreateAlternatives, Dates
 from tenureclient.cli.command import ReservationShowOne, reading
 from tenureclient.cli.dry_run import add_dry_run_option, dry_run_fields, refuse_wait
 from tenureclient.cli.lease_options import (
     BLAZAR_DATE,
     add_notify_option,
     add_wait_options,
+    date_of,
     read_date,
     read_instant,
     read_notify,
     wait_for,
 )
 from tenureclient.cli.render import fields, lease_row
-from tenureclient.cli.report import describe
 from tenureclient.cli.reservation_options import (
     add_choice_option,
     add_reservation_options,
@@ -150,10 +150,9 @@ class CreateLease(ReservationShowOne):
                 dry_run=parsed_args.dry_run,
             )
         except NotEnoughResources as error:
-            dates = Dates(self._begin(start), end, before_end, tuple(events))
+            dates = Dates(date_of(self, start), end, before_end, tuple(events))
             options = first_choice(parsed_args)
-            instead = Alternatives(self, options, choices[0], dates).describe(error.alternatives)
-            raise exceptions.CommandError("\n".join([describe(error), *instead])) from error
+            raise CreateAlternatives(self, options, choices[0], dates).refusal(error) from error
         if isinstance(lease, DryRun):
             return dry_run_fields(lease, self.surroundings.zone)
         if parsed_args.wait:
@@ -179,13 +178,9 @@ class CreateLease(ReservationShowOne):
             return end
         length: timedelta = parsed_args.length or DEFAULT_LENGTH
         try:
-            return self._begin(start) + length
+            return date_of(self, start) + length
         except OverflowError:
             raise exceptions.CommandError("--for: the end is too far away.") from None
-
-    def _begin(self, start: Moment) -> datetime:
-        """Return the start as a date; the present one is in whole seconds, as the server's."""
-        return start if isinstance(start, datetime) else self.surroundings.now().replace(microsecond=0)
 
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:

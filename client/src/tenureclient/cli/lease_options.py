@@ -137,6 +137,11 @@ def read_instant(
     return None if moment is None else _instant(moment, friendly)
 
 
+def date_of(command: ReservationCommand, moment: Moment) -> datetime:
+    """Return a moment as a date; the present one is in whole seconds, as the server's."""
+    return moment if isinstance(moment, datetime) else command.surroundings.now().replace(microsecond=0)
+
+
 def _instant_or_none(moment: Moment | None) -> datetime | None:
     """Return the instant; None for the word "now"."""
     return moment if isinstance(moment, datetime) else None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from osc_lib import exceptions
 
+from tenureclient.cli.alternatives import AddAlternatives
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
 from tenureclient.cli.dry_run import (
     NO_FIELDS,
@@ -19,6 +20,7 @@ from tenureclient.cli.lease_options import OfLease, add_wait_options, wait_for
 from tenureclient.cli.render import fields, reservation_row, table
 from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
 from tenureclient.dry_run import DryRun
+from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
 
 
@@ -85,7 +87,10 @@ class AddReservation(OfLease, ReservationShowOne):
             )
         client = self.client()
         before = client.leases.find(parsed_args.lease)
-        lease = client.leases.add_reservation(before.id, wanted[0], dry_run=parsed_args.dry_run)
+        try:
+            lease = client.leases.add_reservation(before.id, wanted[0], dry_run=parsed_args.dry_run)
+        except NotEnoughResources as error:
+            raise AddAlternatives(self, parsed_args, wanted[0]).refusal(error) from error
         if isinstance(lease, DryRun):
             return dry_run_fields(lease, self.surroundings.zone)
         known = {reservation.id for reservation in before.reservations}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from osc_lib import exceptions
 
+from tenureclient.cli.alternatives import ChangeAlternatives, Dates
 from tenureclient.cli.command import reading
 from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, dry_run_fields, refuse_wait
 from tenureclient.cli.lease_options import (
@@ -15,12 +16,14 @@ from tenureclient.cli.lease_options import (
     OfLease,
     add_notify_option,
     add_wait_options,
+    date_of,
     read_date,
     read_instant,
     read_notify,
     wait_for,
 )
 from tenureclient.dry_run import DryRun
+from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
 from tenureclient.moments import NOW, Moment, format_moment, parse_length
@@ -86,16 +89,23 @@ class SetLease(OfLease, DryRunCommand):
         dates = (start, end, before_end)
         if not (parsed_args.name or any(dates) or parsed_args.reservation or events is not None):
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
-        changed = client.leases.update(
-            lease.id,
-            name=parsed_args.name,
-            start=start,
-            end=end,
-            before_end=before_end,
-            reservations=parsed_args.reservation,
-            events=events,
-            dry_run=parsed_args.dry_run,
-        )
+        try:
+            changed = client.leases.update(
+                lease.id,
+                name=parsed_args.name,
+                start=start,
+                end=end,
+                before_end=before_end,
+                reservations=parsed_args.reservation,
+                events=events,
+                dry_run=parsed_args.dry_run,
+            )
+        except NotEnoughResources as error:
+            notified = tuple(read_notify(self, parsed_args, after=begin))
+            asked = Dates(date_of(self, begin), date_of(self, end or lease.end_date), before_end, notified)
+            raise ChangeAlternatives(self, self.get_parser(""), parsed_args, lease, asked).refusal(
+                error
+            ) from error
         if isinstance(changed, DryRun):
             return dry_run_fields(changed, self.surroundings.zone)
         if parsed_args.wait:
@@ -153,7 +163,14 @@ class ProlongLease(OfLease, DryRunCommand):
             end: datetime | None = _latest_end(client.leases.look_ahead(lease.id), zone)
         else:
             end = _moved(lease.end_date, parsed_args.by, None)
-        changed = client.leases.update(lease.id, end=end, dry_run=parsed_args.dry_run)
+        try:
+            changed = client.leases.update(lease.id, end=end, dry_run=parsed_args.dry_run)
+        except NotEnoughResources as error:
+            parser = SetLease(self.app, self.app_args, self.cmd_name).get_parser("")
+            options = parser.parse_args([*(["--dry-run"] if parsed_args.dry_run else []), "--", lease.id])
+            options.lease = parsed_args.lease
+            asked = Dates(lease.start_date, end or lease.end_date, None, ())
+            raise ChangeAlternatives(self, parser, options, lease, asked).refusal(error) from error
         if isinstance(changed, DryRun):
             return dry_run_fields(changed, zone)
         until = f", until {format_moment(changed.end_date, zone)}" if parsed_args.max else ""

@@ -10,8 +10,8 @@ from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.reservation_options import add_reservation_options
 from tenureclient.conditions import conditions_from_json
 from tenureclient.moments import format_duration
-from tenureclient.reservation_request import ReservationRequest
-from tenureclient.reservation_text import format_reservation
+from tenureclient.reservation_request import ReservationChange, ReservationRequest
+from tenureclient.reservation_text import format_reservation, format_reservation_change
 from tenureclient.wire import JsonObject
 
 #: The first word of all our commands in ``openstack``.
@@ -22,11 +22,11 @@ class Inexpressible(ValueError):
     """The options of the command line cannot say this."""
 
 
-def words_of_create(command: ReservationCommand) -> list[str]:
-    """Return the first words of ``lease create``, in the shell in which this command of ours runs."""
+def first_words(command: ReservationCommand, *names: str) -> list[str]:
+    """Return the first words of the command with these names, in the shell in which this command runs."""
     shell: str = getattr(command.app, "NAME", "tenure")
     prefix = [_PREFIX] if (command.cmd_name or "").split()[:1] == [_PREFIX] else []
-    return [shell, *prefix, "lease", "create"]
+    return [shell, *prefix, *names]
 
 
 def words_of_reservations(parsed_args: argparse.Namespace) -> list[str]:
@@ -102,6 +102,48 @@ def with_condition(parsed_args: argparse.Namespace, condition: str, position: in
     return options
 
 
+def with_amount_of_change(parsed_args: argparse.Namespace, amount: int, position: int) -> argparse.Namespace:
+    """Return the options of ``lease set`` with another amount in the change at this position.
+
+    Raises ``Inexpressible`` if the change has no amount.
+    """
+    names = _names_of_amount(_change(parsed_args, position))
+    if not names:
+        raise Inexpressible
+    return _with_change(parsed_args, position, dict.fromkeys(names, amount))
+
+
+def with_condition_of_change(
+    parsed_args: argparse.Namespace, condition: str, position: int
+) -> argparse.Namespace:
+    """Return the options of ``lease set`` with another condition in the change at this position."""
+    return _with_change(parsed_args, position, {"resource_properties": condition})
+
+
+def _names_of_amount(change: ReservationChange) -> Sequence[str]:
+    """Return the parameters that give a changed reservation its number of units; none if it keeps it."""
+    if {"min", "max"} & set(change.parameters):
+        return ("min", "max")
+    return ("amount",) if "amount" in change.parameters else ()
+
+
+def _change(parsed_args: argparse.Namespace, position: int) -> ReservationChange:
+    changes: Sequence[ReservationChange] = parsed_args.reservation
+    if not 0 <= position < len(changes):
+        raise Inexpressible
+    return changes[position]
+
+
+def _with_change(
+    parsed_args: argparse.Namespace, position: int, parameters: JsonObject
+) -> argparse.Namespace:
+    change = _change(parsed_args, position)
+    options = argparse.Namespace(**vars(parsed_args))
+    options.reservation = list(parsed_args.reservation)
+    options.reservation[position] = ReservationChange(change.id, {**change.parameters, **parameters})
+    return options
+
+
 def _place(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, str | int]:
     """Return a copy of the options, and the option that gives the reservation at this position its amount.
 
@@ -137,4 +179,6 @@ def _word(value: object) -> str:
             return f"{key}={spec}"
         case ReservationRequest():
             return format_reservation(value)
+        case ReservationChange():
+            return format_reservation_change(value)
     return str(value)
