@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
@@ -18,6 +19,7 @@ from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseRequest, ReservationRequest, Window
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.services.context import Rules
+from tests.support.engines import rebuild
 from tests.support.packing import Packing
 from tests.support.world import ADMIN, OWNER, World, address_reservation, instance_reservation, open_world, reservation
 
@@ -212,6 +214,19 @@ def test_first_period_begins_when_a_plan_on_another_host_ends(world: World):
     window = Window(2 * HOUR, now + 5 * HOUR, now + HORIZON * HOUR)
     [offer] = world.service.manager.offers.first(OWNER, OfferQuery(IN_RACK, window, limit=1)).offers
     assert offer.starts_at == now + 7 * HOUR
+
+
+def test_search_without_time_for_moves_finds_the_first_period_without_them(world: World):
+    """The time is over in the middle of the only attempt."""
+    world.resources.update(ADMIN, "physical:host", "1", {"rack": "r1"})
+    world.reserve_on(1, reservation(1, 1), start=5, hours=4)
+    now = world.clock.now()
+    query = OfferQuery(IN_RACK, Window(2 * HOUR, now + 5 * HOUR, now + HORIZON * HOUR), limit=1)
+    found = world.service.manager.offers.first(OWNER, query)
+    assert ([offer.starts_at for offer in found.offers], found.is_complete) == ([now + 5 * HOUR], True)
+    rebuild(world, rules=replace(world.service.parts.rules, search_time=timedelta(microseconds=1)))
+    found = world.service.manager.offers.first(OWNER, query)
+    assert ([offer.starts_at for offer in found.offers], found.is_complete) == ([now + 9 * HOUR], False)
 
 
 def test_longest_lease_ends_when_a_plan_on_another_host_begins(world: World):

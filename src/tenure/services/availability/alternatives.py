@@ -189,11 +189,11 @@ class AlternativeService:
         end = lease.ends_at if change.ends_at is None else resolve(change.ends_at, now)
 
         def trying(other: LeaseChange) -> Attempt:
-            def attempt(starts_at: datetime, ends_at: datetime) -> None:
+            def attempt(starts_at: datetime, ends_at: datetime, allowed: timedelta) -> None:
                 dated = replace(other, starts_at=starts_at, ends_at=ends_at)
                 if not dated.reservations and (starts_at, ends_at) == (lease.starts_at, lease.ends_at):
                     raise Conflict("The lease has this period already.")
-                self._attempt(actor, lease, carry_out(dated), facts)(starts_at, ends_at)
+                self._attempt(actor, lease, carry_out(dated), facts)(starts_at, ends_at, allowed)
 
             return attempt
 
@@ -265,13 +265,14 @@ class AlternativeService:
     def _attempt(self, actor: Actor, lease: Lease, work: Work, facts: Facts | None = None) -> Attempt:
         """Return the attempt to change a lease."""
 
-        def attempt(_starts_at: datetime, _ends_at: datetime) -> None:
+        def attempt(_starts_at: datetime, _ends_at: datetime, allowed: timedelta) -> None:
             self._admission.admit(
                 actor,
                 lease.id,
                 work,
                 lambda change: self._enforcement.rehearse_update(lease.id, change, look_at_nothing, ask=False),
                 facts or {},
+                allowed=allowed,
             )
 
         return attempt

@@ -14,10 +14,12 @@ from tenure.services.context import Authorize
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.intake import Completed, Intake
+from tenure.services.planning.budget import SearchTooLong
 from tenure.store.database import Transaction
 
-#: Carries out a request in a period, and undoes it. Raises the errors of the request.
-Attempt = Callable[[datetime, datetime], None]
+#: Carries out a request from a start to an end, and undoes it. The planner may search for the given time. Raises the
+#: errors of the request.
+Attempt = Callable[[datetime, datetime, timedelta], None]
 
 
 class Trials:
@@ -53,12 +55,13 @@ class Trials:
 
     def of(self, attempt: Attempt) -> Trial:
         """Return a trial of any request, with the same time as each other."""
-        return Trial(attempt, _TimeLeft(self._allowed.total_seconds(), self._for_moves.total_seconds()))
+        left = _TimeLeft(self._allowed, self._allowed.total_seconds(), self._for_moves.total_seconds())
+        return Trial(attempt, left)
 
     def booking(self, actor: Actor, wanted: Completed) -> Attempt:
         """Return the attempt to book a lease of these reservations."""
 
-        def attempt(starts_at: datetime, ends_at: datetime) -> None:
+        def attempt(starts_at: datetime, ends_at: datetime, allowed: timedelta) -> None:
             draft = self._booker.redraft(actor, wanted.reservations, wanted.demands, starts_at, ends_at)
             self._booker.admit(
                 actor,
@@ -66,6 +69,7 @@ class Trials:
                 lambda booking: self._enforcement.rehearse_create(
                     draft.lease, booking.work, look_at_nothing, survey=booking.survey, ask=False
                 ),
+                allowed=allowed,
             )
 
         return attempt
@@ -75,6 +79,7 @@ class Trials:
 class _TimeLeft:
     """The seconds that are left for all bookings, and for those that plans must make way for."""
 
+    allowed: timedelta
     seconds: float
     for_moves: float
     is_over: bool = False
@@ -110,9 +115,13 @@ class Trial:
             self._left.is_over = True
             return False
         began = time.monotonic()
+        seconds = self._left.seconds if direct else min(self._left.seconds, self._left.for_moves)
         try:
-            self._attempt(starts_at, ends_at)
+            self._attempt(starts_at, ends_at, timedelta(seconds=seconds))
         except (NotEnoughResources, OverQuota, Conflict):
+            return False
+        except SearchTooLong:
+            self._left.is_over = True
             return False
         finally:
             spent = time.monotonic() - began
@@ -121,8 +130,8 @@ class Trial:
         return True
 
     def book(self, starts_at: datetime, ends_at: datetime) -> None:
-        """Try this period. Raises the errors of the request."""
-        self._attempt(starts_at, ends_at)
+        """Try this period for as long as a trial may last. Raises the errors of the request."""
+        self._attempt(starts_at, ends_at, self._left.allowed)
 
 
 def look_at_nothing(_tx: Transaction) -> None:

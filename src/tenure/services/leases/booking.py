@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, TypeVar
 from zlib import crc32
@@ -132,10 +132,11 @@ class Booker:
         request = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
         return Draft(self._new_lease(new_id(), actor, request, starts_at, ends_at, None, self._clock.now()), demands)
 
-    def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R]) -> R:
+    def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R], *, allowed: timedelta | None = None) -> R:
         """Return what ``run`` makes of the booking of a lease.
 
-        If it finds no room, it runs once more with an arrangement of the exact search. Raises the errors of ``run``.
+        If it finds no room, it runs once more with an arrangement of the exact search. The planner may search for as
+        long as is ``allowed``, by default for its usual time. Raises the errors of ``run``.
         """
         period = self._period(draft.lease)
         wishes = [
@@ -144,7 +145,7 @@ class Booker:
         ]
         return admit(
             self._arrangements,
-            lambda arrangement: run(self.booking(actor, draft, arrangement)),
+            lambda arrangement: run(self.booking(actor, draft, arrangement, allowed)),
             lambda: wishes,
             now=draft.lease.created_at,
         )
@@ -153,7 +154,9 @@ class Booker:
         """Return the period in which a new lease takes its resources."""
         return Period(max(lease.starts_at, lease.created_at), lease.ends_at + self._rules.cleaning_time)
 
-    def booking(self, actor: Actor, draft: Draft, arrangement: Arrangement | None = None) -> Booking:
+    def booking(
+        self, actor: Actor, draft: Draft, arrangement: Arrangement | None = None, allowed: timedelta | None = None
+    ) -> Booking:
         """Return the work that writes a new lease and books everything that it asks for.
 
         With an arrangement, it books as that says, and raises ``OutdatedArrangement`` if it cannot.
@@ -164,7 +167,7 @@ class Booker:
         turn = crc32(lease.id.encode())
         large, order = is_large(demands), tuple(hardest_first(demands))
         unnamed = sum(not demand.named for demand in demands)
-        budget = Budget(self._rules.planning_time, large=large)
+        budget = Budget(self._rules.planning_time if allowed is None else allowed, large=large)
         look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
 
         def work(tx: Transaction) -> Lease | None:

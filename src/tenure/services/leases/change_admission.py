@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TypeVar
 
 from tenure.clock import Clock
@@ -44,13 +45,16 @@ class ChangeAdmission:
         change: Callable[[LeaseChanger, Lease], Changed],
         run: Callable[[Callable[[Transaction], Changed]], R],
         facts: Facts = NO_FACTS,
+        *,
+        allowed: timedelta | None = None,
     ) -> R:
         """Return what ``run`` makes of the work of a transaction that changes a lease.
 
-        If it finds no room, it runs once more with an arrangement of the exact search. Raises the errors of ``run``.
+        If it finds no room, it runs once more with an arrangement of the exact search. The planner may search for as
+        long as is ``allowed``, by default for its usual time. Raises the errors of ``run``.
         """
         now = self._clock.now()
-        budget = Budget(self._rules.planning_time)
+        budget = Budget(self._rules.planning_time if allowed is None else allowed)
         wishes: Sequence[Wish] = ()
 
         def work(tx: Transaction, arrangement: Arrangement | None) -> Changed:

@@ -12,6 +12,10 @@ from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.store.database import Transaction
 
 
+class SearchTooLong(Unavailable):
+    """The time for searching free resources is over."""
+
+
 class Budget:
     """The time limit of a request for searching free resources: it counts the time spent in ``with`` blocks.
 
@@ -55,12 +59,12 @@ class Budget:
     def spend(self, tx: Transaction | None = None) -> None:
         """Check the limit during a search, in this transaction if there is one.
 
-        Raises ``Unavailable``, or the refusal that was found before, if the time is over, and ``GaveWay`` if other
+        Raises ``SearchTooLong``, or the refusal that was found before, if the time is over, and ``GaveWay`` if other
         transactions have waited for this one.
         """
         running = self._seconds() - self._since if self._since is not None else 0.0
         if self._spent + running >= self._allowed:
-            raise self.refusal or Unavailable(
+            raise self.refusal or SearchTooLong(
                 f"The search for free resources took longer than {self._allowed:g} seconds; nothing was changed. "
                 "Ask for fewer resources at once, or try again later."
             )
