@@ -21,6 +21,7 @@ from tenure.domain.errors import (
     NotFound,
     TenureError,
 )
+from tenure.domain.lease import Lease
 from tenure.domain.request import (
     BookingQuery,
     FlexibleRequest,
@@ -114,6 +115,13 @@ def read(manager: Manager, operation: str, lease_id: str, host_id: str) -> objec
     return declared.bound_to(manager)(**given)
 
 
+def asked_about(world: World, operation: str, lease: Lease) -> Lease:
+    """Return the lease that a read is about: this one, or a held one for alternatives to its confirmation."""
+    if operation != "alternatives.to_confirmation":
+        return lease
+    return world.reserve(reservation(1, 1), start=1, hold_for=HOUR)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(READS - REHEARSALS))
 def test_remote_reads_equal_local_reads(line: Line, operation: str):
@@ -121,8 +129,7 @@ def test_remote_reads_equal_local_reads(line: Line, operation: str):
     line.world.pass_time(timedelta(minutes=1))
     (host,) = line.here.leases.resources(OWNER, lease.id, HOST)
     line.here.resources.update(ADMIN, HOST, host.resource.external_id, {"gpu": "a100"})
-    if operation == "alternatives.to_confirmation":
-        lease = line.world.reserve(reservation(1, 1), start=1, hold_for=HOUR)
+    lease = asked_about(line.world, operation, lease)
     given = read(line.there, operation, lease.id, host.resource.external_id)
     assert given == read(line.here, operation, lease.id, host.resource.external_id)
     assert given

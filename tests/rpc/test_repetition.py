@@ -25,7 +25,7 @@ from tenure.domain.request import (
 )
 from tenure.rpc.operations import TABLE
 from tenure.rpc.server import Endpoint
-from tests.rpc.test_operations import READS, WRITES, read
+from tests.rpc.test_operations import READS, WRITES, asked_about, read
 from tests.support.waiting import patience
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, open_world, reservation
 
@@ -209,8 +209,10 @@ def test_operations_are_idempotent(world: World, operation: str):
 def test_reads_change_nothing(world: World, operation: str):
     lease = a_lease(world)
     world.resources.update(ADMIN, HOST, free_host(world, lease), {"known": "yes"})
+    host = its_host(world, lease)
+    lease = asked_about(world, operation, world.leases.get(OWNER, lease)).id
     before = ledger(world)
-    assert read(world.service.manager, operation, lease, its_host(world, lease))
+    assert read(world.service.manager, operation, lease, host)
     assert ledger(world) == before
 
 
