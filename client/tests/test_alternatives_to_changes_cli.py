@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from datetime import timedelta
 
 import pytest
 
 from conftest import BEGINNING, Outcome, Run
-from tenureclient import ReservationRequest
+from tenureclient import OwnEvent, ReservationRequest
 from tenureclient.models import Lease
 from tenureclient.testing import FakeServer
-from test_alternatives_cli import HOUR, alternatives
+from tenureclient.wire import JsonValue
+from test_alternatives_cli import HOUR, alternatives, refuse
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +110,81 @@ def test_an_added_reservation_is_made_smaller(server: FakeServer, tenure: Run) -
     command = found["a smaller amount: 2 hosts"]
     assert command == "tenure lease reservation add mine --hosts 2 --with gpu=v100 --wait"
     run(tenure, command)
+
+
+@pytest.mark.parametrize(
+    ("moved", "start"),
+    [("--defer-by 1h", "2027-03-01T12:30:00Z"), ("--advance-by 1h", "2027-03-01T10:30:00Z")],
+)
+def test_an_earlier_end_has_no_relative_start(
+    server: FakeServer, tenure: Run, moved: str, start: str
+) -> None:
+    book(server, 2)
+    found = alternatives(tenure("lease", "set", "mine", *moved.split(), "--prolong-for", "3h"))
+    command = found[next(description for description in found if "an earlier end" in description)]
+    assert command == f"tenure lease set mine --end 2027-03-01T14:30:00Z --start {start}"
+    run(tenure, command)
+
+
+@pytest.mark.parametrize(("start", "notified"), [(2, 2.5), (7, 8)])
+def test_notifications_that_exist_stay_within_the_lease(
+    server: FakeServer, tenure: Run, start: int, notified: float
+) -> None:
+    lease = book(server, 2, start=start, hours=2)
+    server.client().leases.update(lease.id, events=[OwnEvent(BEGINNING + notified * HOUR, "there")])
+    typed = ("--start", "+4h", "--end", "+8h30m", "--notify", "+4h30m", "new")
+    found = alternatives(tenure("lease", "set", "mine", *typed))
+    assert [description.partition(":")[0] for description in found] == ["a later start", "an earlier end"]
+    for command in found.values():
+        run(tenure, f"{command} --dry-run")
+    run(tenure, found[list(found)[-1]])
+    changed = server.client().leases.get(lease.id)
+    times = [event.time for event in changed.events if event.message is not None and event.time]
+    assert len(times) == 2
+    assert all(changed.start_date <= time <= changed.end_date for time in times)
+
+
+def test_a_moment_before_the_end_is_left_out_if_it_has_passed(server: FakeServer, tenure: Run) -> None:
+    book(server, 2, start=0, hours=4)
+    server.advance(timedelta(hours=2, minutes=30))
+    typed = ("--prolong-for", "2h", "--before-end", "+15m")
+    [command] = alternatives(tenure("lease", "set", "mine", *typed)).values()
+    assert command == "tenure lease set mine --end 2027-03-01T14:30:00Z"
+    run(tenure, command)
+
+
+def test_a_prolongation_keeps_its_output_options(server: FakeServer, tenure: Run) -> None:
+    book(server, 2)
+    typed = ("--by", "3h", "--dry-run", "-f", "json", "-c", "end_date")
+    command = list(alternatives(tenure("lease", "prolong", "mine", *typed)).values())[-1]
+    assert run(tenure, command).output == '{\n  "end_date": "2027-03-01T14:30:00Z"\n}\n'
+
+
+def test_a_name_that_looks_like_an_option(server: FakeServer, tenure: Run) -> None:
+    book(server, 2, name="-x")
+    for command in alternatives(tenure("lease", "prolong", "--by", "3h", "--", "-x")).values():
+        run(tenure, f"{command.removesuffix(' -- -x')} --dry-run -- -x")
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        {"change": "colour"},
+        {"change": "amount", "reservation": 0, "amount": 1},
+        {"change": "amount", "reservation": 1, "amount": 1},
+        {"change": "kind", "reservation": 1, "resource_properties": '["==", "$gpu", "v100"]'},
+    ],
+)
+def test_an_alternative_without_a_command_is_left_out(
+    server: FakeServer, tenure: Run, offered: dict[str, JsonValue]
+) -> None:
+    lease = book(server, 2)
+    refuse(server, offered)
+    change = f"id={lease.reservations[0].id},before_end=notify"
+    assert alternatives(tenure("lease", "set", "mine", "--reservation", change)) == {}
+
+
+def test_the_dates_of_an_added_reservation_are_those_of_the_lease(server: FakeServer, tenure: Run) -> None:
+    book(server, 2)
+    refuse(server, {"change": "end"})
+    assert alternatives(tenure("lease", "reservation", "add", "mine", "--hosts", "4")) == {}

@@ -68,8 +68,9 @@ class Alternative:
     """A request that would be met in place of a refused one.
 
     ``change`` is the only point that differs: ``start`` (of the same length), ``end`` (an earlier one),
-    ``amount`` or ``kind``. The last two are of the reservation at the position ``reservation``, which is to
-    have this ``amount``, or these ``resource_properties``. The dates are those of the whole request.
+    ``amount`` or ``kind``. The last two are of the reservation at the position ``reservation`` of the request
+    (0 for one that is added to a lease), which is to have this ``amount``, or these ``resource_properties``.
+    The dates are those of the lease.
     """
 
     change: str
@@ -207,7 +208,7 @@ class NotEnoughResources(ApiError):
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """Up to three requests that would be met instead; of a new lease, from API 1.3 on."""
+        """Up to three requests that would be met instead, from API 1.3 on."""
         try:
             return Fields(self.details, "the details").each("alternatives", Alternative.from_wire)
         except MalformedDocument:  # the refusal itself is what matters

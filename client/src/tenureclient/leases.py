@@ -157,7 +157,8 @@ class Leases:
         """Confirm a held lease, and set reservation parameters that are known only now.
 
         Repeating the call is harmless. Raises ``NotFound`` if the lease was not confirmed in time, and
-        ``NotEnoughResources`` as ``create`` does.
+        ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other changes, and the lease stays
+        held then.
         """
         changes = tuple(reservations)
 
@@ -364,8 +365,8 @@ class Leases:
     ) -> Lease | DryRun:
         """Book one more reservation for the rest of the lease's time, and return the changed lease.
 
-        ``dry_run`` books nothing, and needs API 1.3. Raises ``NotEnoughResources`` as ``create`` does; the
-        lease does not change then.
+        ``dry_run`` books nothing, and needs API 1.3. Raises ``NotEnoughResources`` as ``create`` does; its
+        ``alternatives`` are other reservations, and the lease does not change then.
         """
         if dry_run:
             return self._dry_run("POST", "leases", lease_id, "reservations", body=reservation.to_wire)

@@ -152,10 +152,10 @@ class CreateAlternatives(Alternatives):
     def _command_words(self, options: argparse.Namespace) -> list[str]:
         others = words_of_other_options(self._command.get_parser(""), options)
         words = first_words(self._command, "lease", "create")
-        return [*words, options.name, *words_of_reservations(options), *others]
+        return _with_name(words, options.name, [*words_of_reservations(options), *others])
 
     def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
-        return _with_dates(without_window(self._args), self._dates, alternative)
+        return _with_dates(without_window(self._args), self._dates, alternative, alternative.start_date)
 
     def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
         return with_amount(self._args, amount, position)
@@ -187,10 +187,12 @@ class ChangeAlternatives(Alternatives):
     def _command_words(self, options: argparse.Namespace) -> list[str]:
         actions = [action for action in self._parser._actions if action.option_strings]
         words = first_words(self._command, "lease", "set")
-        return [*words, options.lease, *words_of_options(actions, options)]
+        return _with_name(words, options.lease, words_of_options(actions, options))
 
     def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
-        return _with_dates(argparse.Namespace(**vars(self._args)), self._dates, alternative)
+        options = argparse.Namespace(**vars(self._args))
+        earliest = max(alternative.start_date, self._command.surroundings.now())
+        return _with_dates(options, self._dates, alternative, earliest)
 
     def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
         return with_amount_of_change(self._args, amount, position)
@@ -215,7 +217,7 @@ class AddAlternatives(Alternatives):
     def _command_words(self, options: argparse.Namespace) -> list[str]:
         others = words_of_other_options(self._command.get_parser(""), options)
         words = first_words(self._command, "lease", "reservation", "add")
-        return [*words, options.lease, *words_of_reservations(options), *others]
+        return _with_name(words, options.lease, [*words_of_reservations(options), *others])
 
     def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
         raise Inexpressible  # the dates are those of the lease
@@ -230,25 +232,35 @@ class AddAlternatives(Alternatives):
         return [self._request.resource_type]
 
 
+def _with_name(words: Sequence[str], name: str, options: Sequence[str]) -> list[str]:
+    """Return the words of a command for the lease of this name, which may look like an option."""
+    return [*words, *options, "--", name] if name.startswith("-") else [*words, name, *options]
+
+
+#: The options that move the start of a lease. They would move it again if the command ran twice.
+_MOVES_OF_START = ("defer_by", "advance_by")
 #: The other options for the start and for the end of a lease.
-_OTHER_STARTS = ("start_date", "defer_by", "advance_by")
+_OTHER_STARTS = ("start_date", *_MOVES_OF_START)
 _OTHER_ENDS = ("length", "end_date", "prolong_for", "reduce_by")
 
 
-def _with_dates(options: argparse.Namespace, dates: Dates, alternative: Alternative) -> argparse.Namespace:
+def _with_dates(
+    options: argparse.Namespace, dates: Dates, alternative: Alternative, earliest: datetime
+) -> argparse.Namespace:
     """Change the dates of options that had these, and return the options.
 
-    The moment before the end keeps its distance to the end; without room for that, it has its default.
-    Notifications move with the start, and with an end that would come before them.
+    The moment before the end keeps its distance to the end; unless it is after ``earliest`` then, it has its
+    default. Notifications move with the start, and with an end that would come before them.
     """
-    if alternative.change == "start":
+    is_moved = any(getattr(options, name, None) is not None for name in _MOVES_OF_START)
+    if alternative.change == "start" or is_moved:
         options.start = rfc3339(alternative.start_date)
         vars(options).update({name: None for name in _OTHER_STARTS if hasattr(options, name)})
     options.end = rfc3339(alternative.end_date)
     vars(options).update({name: None for name in _OTHER_ENDS if hasattr(options, name)})
     if dates.before_end is not None:
         before_end = dates.before_end + (alternative.end_date - dates.end)
-        has_room = before_end > alternative.start_date
+        has_room = before_end > earliest
         options.before_end, options.before_end_date = rfc3339(before_end) if has_room else None, None
     later = alternative.start_date - dates.start if alternative.change == "start" else timedelta()
     moved = [min(event.time + later, alternative.end_date) for event in dates.events]

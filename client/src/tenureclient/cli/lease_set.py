@@ -25,13 +25,15 @@ from tenureclient.cli.lease_options import (
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
-from tenureclient.models import Lease
+from tenureclient.models import Event, Lease
 from tenureclient.moments import NOW, Moment, format_moment, parse_length
 from tenureclient.reservation_request import OwnEvent
 from tenureclient.reservation_text import parse_reservation_change
 
 _PROLONGABLE = frozenset({"PENDING", "ACTIVE"})
 _ENDED = frozenset({"TERMINATED"})
+#: The status of an event before its time.
+_TO_COME = "UNDONE"
 
 
 class SetLease(OfLease, DryRunCommand):
@@ -85,7 +87,7 @@ class SetLease(OfLease, DryRunCommand):
         end = read_date(self, parsed_args, "end", "end_date", after=begin)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=begin)
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
-        events = self._events(lease, parsed_args, begin)
+        events = self._events(lease, parsed_args, begin, end or lease.end_date)
         dates = (start, end, before_end)
         if not (parsed_args.name or any(dates) or parsed_args.reservation or events is not None):
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
@@ -113,12 +115,17 @@ class SetLease(OfLease, DryRunCommand):
         self.output.write(f"Updated lease: {parsed_args.lease}\n")
         return NO_FIELDS
 
-    def _events(self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment) -> list[OwnEvent] | None:
-        """Return all events that send a notification, as they shall be; None if they do not change."""
+    def _events(
+        self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment, end: Moment
+    ) -> list[OwnEvent] | None:
+        """Return all events that send a notification, as they shall be; None if they do not change.
+
+        ``begin`` and ``end`` are the dates of the lease after the change.
+        """
         if not (parsed_args.notify or parsed_args.drop_notify):
             return None
         there = {
-            event.id: OwnEvent(event.time, event.message, event.id)
+            event.id: OwnEvent(_time_within(event, event.time, begin, end), event.message, event.id)
             for event in lease.events
             if event.message is not None and event.time is not None
         }
@@ -167,8 +174,8 @@ class ProlongLease(OfLease, DryRunCommand):
             changed = client.leases.update(lease.id, end=end, dry_run=parsed_args.dry_run)
         except NotEnoughResources as error:
             parser = SetLease(self.app, self.app_args, self.cmd_name).get_parser("")
-            options = parser.parse_args([*(["--dry-run"] if parsed_args.dry_run else []), "--", lease.id])
-            options.lease = parsed_args.lease
+            defaults = {action.dest: action.default for action in parser._actions}
+            options = argparse.Namespace(**{**defaults, **vars(parsed_args)})
             asked = Dates(lease.start_date, end or lease.end_date, None, ())
             raise ChangeAlternatives(self, parser, options, lease, asked).refusal(error) from error
         if isinstance(changed, DryRun):
@@ -224,6 +231,17 @@ def _moved(date: datetime, later: timedelta | None, earlier: timedelta | None) -
         return None if by is None else (date + by).astimezone(UTC)
     except OverflowError:
         raise exceptions.CommandError("The new date is too far away.") from None
+
+
+def _time_within(event: Event, time: datetime, begin: Moment, end: Moment) -> datetime:
+    """Return the time of an event after a change of dates: an event to come stays within the lease.
+
+    The server moves events in this way itself, unless a change lists them.
+    """
+    if event.status != _TO_COME:
+        return time
+    time = max(time, begin) if isinstance(begin, datetime) else time
+    return min(time, end) if isinstance(end, datetime) else time
 
 
 def _awaited_statuses(lease: Lease, start: Moment | None, end: Moment | None) -> Collection[str]:
