@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.api.rig import HOSTS, INSTANCES, Api, open_api, rfc3339
+from tests.api.rig import HOSTS, INSTANCES, Api, api_over, open_api, rfc3339
 from tests.api.test_alternatives import hosts
+from tests.support.engines import rebuild
 
 HOUR = timedelta(hours=1)
 
@@ -174,7 +175,26 @@ def test_older_versions_and_other_errors_name_no_alternatives(api: Api):
     assert api.using("other").put(path, {"end_date": at(api, 6)}).status_code == 404
 
 
-def test_an_alternative_does_not_name_more_addresses_than_remain(api: Api):
+def test_without_permission_to_ask_what_is_free_no_refusal_names_alternatives(api: Api, tmp_path: Path):
+    lease = api.book(start=2, hours=1, reservations=[hosts(2)])
+    permitted = api.world.service.parts.authorize
+    rebuild(api.world, authorize=lambda rule, *given: rule != "tenure:availability:get" and permitted(rule, *given))
+    (tmp_path / "denied").mkdir()
+    denied = api_over(api.world, tmp_path / "denied").using(version="1.3")
+    path, four = f"/v1/leases/{lease['id']}", hosts(4)
+    for method, url, body in (
+        ("POST", "/v1/leases", api.lease_body(start=2, reservations=[four])),
+        ("PUT", path, {"end_date": at(api, 6)}),
+        ("POST", f"{path}/reservations", four),
+    ):
+        assert api.call(method, url, body).json["details"]["alternatives"] != []
+        refused = denied.call(method, url, body)
+        assert refused.json["error_name"] == "NotEnoughResources"
+        assert "alternatives" not in refused.json["details"]
+    assert denied.post("/v1/offers", {"reservations": [four], "duration": 60}).status_code == 403
+
+
+def test_fewer_instances_are_offered_for_an_added_reservation(api: Api):
     lease = api.book(start=2, hours=1, reservations=[HOSTS])
     path = f"/v1/leases/{lease['id']}/reservations"
     found = refusal(api, "POST", path, INSTANCES | {"amount": 10_000})

@@ -40,6 +40,7 @@ from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import new_reservation
 from tenure.services.leases.change_admission import ChangeAdmission
 from tenure.services.leases.changes import (
+    NO_FACTS,
     Changed,
     Facts,
     LeaseChanger,
@@ -262,7 +263,7 @@ class AlternativeService:
         demands = [placed_demand(self._types, known, place) for place, known in enumerate(reservations)]
         return Completed(reservations, demands)
 
-    def _attempt(self, actor: Actor, lease: Lease, work: Work, facts: Facts | None = None) -> Attempt:
+    def _attempt(self, actor: Actor, lease: Lease, work: Work, facts: Facts = NO_FACTS) -> Attempt:
         """Return the attempt to change a lease."""
 
         def attempt(_starts_at: datetime, _ends_at: datetime, allowed: timedelta) -> None:
@@ -271,7 +272,7 @@ class AlternativeService:
                 lease.id,
                 work,
                 lambda change: self._enforcement.rehearse_update(lease.id, change, look_at_nothing, ask=False),
-                facts or {},
+                facts,
                 allowed=allowed,
             )
 

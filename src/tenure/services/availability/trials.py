@@ -54,7 +54,7 @@ class Trials:
         return self.of(self.booking(actor, wanted))
 
     def of(self, attempt: Attempt) -> Trial:
-        """Return a trial of any request, with the same time as each other."""
+        """Return a trial of any request. Each trial has the same time."""
         left = _TimeLeft(self._allowed, self._allowed.total_seconds(), self._for_moves.total_seconds())
         return Trial(attempt, left)
 
