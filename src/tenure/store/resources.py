@@ -511,14 +511,10 @@ class ResourceStore:
 
     def is_number_everywhere(self, resource_type: str, name: str) -> bool:
         """Whether resources of the type have a property of that name, and all its values are numbers."""
-        return self._has_property(resource_type, name) and not self._has_property(resource_type, name, text=True)
-
-    def _has_property(self, resource_type: str, name: str, *, text: bool = False) -> bool:
-        """Whether a resource of the type has a property of that name; with ``text``, one that is not a number."""
         having = _with_property(resource_type, name)
-        if text:
-            having = having.where(AttributeRow.number.is_(None))
-        return self._session.execute(having.limit(1)).first() is not None
+        texts = having.where(AttributeRow.number.is_(None))
+        [row] = self._session.execute(select(having.exists(), texts.exists()))
+        return bool(row[0] and not row[1])
 
     def highest_id(self) -> int:
         return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0

@@ -227,8 +227,8 @@ class _Amounts:
         if step is None:
             changed[1:] = (values[1:] != values[:-1]).any(axis=1)
         steps = tuple(
-            AvailabilityStep(moment(begin), *(int(amount) for amount in amounts))
-            for begin, amounts in zip(begins[changed], values[changed], strict=True)
+            AvailabilityStep(moment(begin), *amounts)
+            for begin, amounts in zip(begins[changed].tolist(), values[changed].tolist(), strict=True)
         )
         if self.is_of_project:
             return replace(group, steps=steps)

@@ -62,7 +62,7 @@ class Trials:
         """Return the attempt to book a lease of these reservations."""
 
         def attempt(starts_at: datetime, ends_at: datetime, allowed: timedelta) -> None:
-            draft = self._booker.redraft(actor, wanted.reservations, wanted.demands, starts_at, ends_at)
+            draft = self._booker.draft_trial(actor, wanted.reservations, wanted.demands, starts_at, ends_at)
             self._booker.admit(
                 actor,
                 draft,

@@ -53,6 +53,8 @@ class Draft:
     demands: Sequence[Demand]
     #: Whether the lease is on the waiting list until it is booked.
     waits: bool = False
+    #: Whether the booking is undone in any case: without events, history and notifications.
+    is_trial: bool = False
 
 
 class Booking(NamedTuple):
@@ -120,7 +122,7 @@ class Booker:
         """Return a waiting lease as it is to be booked. Raises ``InvalidParameter`` if its time has passed."""
         return replace(self.draft(owner, request, lease_id=waiting.id, completed=wanted), waits=True)
 
-    def redraft(
+    def draft_trial(
         self,
         actor: Actor,
         reservations: Sequence[ReservationRequest],
@@ -128,9 +130,10 @@ class Booker:
         starts_at: datetime,
         ends_at: datetime,
     ) -> Draft:
-        """Return a lease of these reservations, which are complete, for a period that is valid."""
+        """Return a lease for a trial, of these reservations, which are complete, and for a period that is valid."""
         request = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
-        return Draft(self._new_lease(new_id(), actor, request, starts_at, ends_at, None, self._clock.now()), demands)
+        lease = self._new_lease(new_id(), actor, request, starts_at, ends_at, None, self._clock.now())
+        return Draft(lease, demands, is_trial=True)
 
     def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R], *, allowed: timedelta | None = None) -> R:
         """Return what ``run`` makes of the booking of a lease.
@@ -172,7 +175,7 @@ class Booker:
 
         def work(tx: Transaction) -> Lease | None:
             # This comes first: of two requests with one id, the second must wait before it does anything else.
-            booked = _take_off(tx, lease, now) if draft.waits else self._add(tx, actor, lease)
+            booked = self._write(tx, actor, draft)
             if booked is not None:
                 return booked
             for position, demand in enumerate(demands):
@@ -212,6 +215,8 @@ class Booker:
             if draft.waits:
                 _notify_owner(tx, lease.id, now)
                 return None
+            if draft.is_trial:
+                return None
             write_history(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 notify(tx, "lease.create", lease, now=now)
@@ -224,6 +229,15 @@ class Booker:
                 return look(tx, order=order)
 
         return Booking(work, look_before if large and arrangement is None else None)
+
+    def _write(self, tx: Transaction, actor: Actor, draft: Draft) -> Lease | None:
+        """Write a lease without its allocations; return the lease if it was booked before."""
+        if draft.is_trial:
+            tx.leases.add(draft.lease)
+            return None
+        if draft.waits:
+            return _take_off(tx, draft.lease, draft.lease.created_at)
+        return self._add(tx, actor, draft.lease)
 
     def _add(self, tx: Transaction, actor: Actor, lease: Lease) -> Lease | None:
         """Write a new lease without its allocations; return the actor's lease of its id if there is one."""
