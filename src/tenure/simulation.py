@@ -38,16 +38,20 @@ class Simulation:
     clouds: Mapping[str, SimulatedCloud]
     db: Database
 
-    def pass_time(self, step: timedelta) -> None:
-        """Let time pass: the engine carries out all events at their due time."""
-        self.pass_until(self.clock.now() + step)
+    def pass_time(self, step: timedelta, *, leap: timedelta = timedelta(0)) -> None:
+        """Let time pass: the engine carries out all events at their due time.
 
-    def pass_until(self, end: datetime) -> None:
+        :param leap: the shortest time between two rounds of the engine. With a long one, events are carried out late,
+            and a wait of hours, in which the engine asks the cloud every two seconds, takes few rounds.
+        """
+        self.pass_until(self.clock.now() + step, leap=leap)
+
+    def pass_until(self, end: datetime, *, leap: timedelta = timedelta(0)) -> None:
         """Let time pass until ``end``, as ``pass_time`` does."""
         engine = self.service.engine
         engine.settle()
-        while (due := engine.next_due_at()) is not None and due <= end:
-            self.clock.set(max(due, self.clock.now()))
+        while (due := engine.next_due_at()) is not None and (due := max(due, self.clock.now() + leap)) <= end:
+            self.clock.set(due)
             engine.settle()
         self.clock.set(end)
         engine.settle()

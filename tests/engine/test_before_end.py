@@ -193,7 +193,7 @@ def test_end_waits_for_an_image_without_blocking_other_leases(world: World):
         [(lease.reservations[0].id, "saving")],
         [],
     )
-    world.pass_time(20 * MINUTE + 30 * SECOND)
+    world.pass_time(20 * MINUTE + 30 * SECOND, leap=20 * SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
     assert images(world) == [(lease.reservations[0].id, "active")]
     assert len(effects_of(world, EffectKind.SERVER_DELETED)) == 1
@@ -291,14 +291,14 @@ def test_trust_is_kept_while_an_action_still_needs_it(world: World):
     refused = world.cloud.inject(
         Fault(FaultKind.REFUSED, verb="ensure_ended", reservation_id=lease.reservations[1].id, count=None, reason="no")
     )
-    world.pass_time(3 * HOUR + 2 * MINUTE)
+    world.pass_time(3 * HOUR + 2 * MINUTE, leap=20 * SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.ERROR
     world.service.repair.run()
     assert len(world.cloud.world.trusts()) == 1
-    world.pass_time(5 * MINUTE)
+    world.pass_time(5 * MINUTE, leap=20 * SECOND)
     assert images(world) == [(lease.reservations[0].id, "active")]
     world.cloud.clear_faults(refused)
-    world.pass_time(5 * MINUTE)
+    world.pass_time(5 * MINUTE, leap=20 * SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
     world.service.repair.run()
     assert world.cloud.world.trusts() == frozenset()

@@ -77,7 +77,7 @@ def test_a_start_that_is_moved_again_and_again_comes_to_an_end(world: World):
     lease = world.book(1, start=1, hours=3)
     for host in world.cloud.world.hosts():
         world.cloud.world.force_server("somebody", host.name)
-    world.pass_time(2 * HOUR + MINUTE)
+    world.pass_time(2 * HOUR + MINUTE, leap=20 * SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.ERROR
     assert_all_in_pool(world)
     assert len(world.cloud.world.servers()) == 4
@@ -137,7 +137,7 @@ def test_start_that_waits_until_its_end_is_missed(world: World):
     following = world.book(4, start=1, hours=0.1)
     world.engine.settle()
     slow_end(world, slow, NOW + HOUR + 10 * MINUTE)
-    world.pass_time(2 * HOUR)
+    world.pass_time(2 * HOUR, leap=20 * SECOND)
     missed = lease_of(world, following.id)
     assert missed.status is LeaseStatus.TERMINATED
     assert "missed" in (missed.status_reason or "")
@@ -199,7 +199,7 @@ def test_overdue_parts_count_with_their_amounts(tmp_path: Path) -> None:
         small, large = instances(world, 12, start=1, hours=3), instances(world, 20, start=1, hours=3)
         world.engine.settle()
         slow_end(world, slow, NOW + HOUR + 10 * MINUTE)
-        world.pass_time(HOUR + 9 * MINUTE)
+        world.pass_time(HOUR + 9 * MINUTE, leap=20 * SECOND)
         statuses = Counter(lease_of(world, lease.id).status for lease in (small, large))
         assert statuses == {LeaseStatus.ACTIVE: 1, LeaseStatus.PENDING: 1}
         with pytest.raises(NotEnoughResources):
@@ -218,7 +218,7 @@ def test_the_whole_of_a_host_waits_for_parts_of_it(tmp_path: Path) -> None:
         world.pass_time(HOUR + MINUTE)
         with pytest.raises(NotEnoughResources):
             world.book(1, hours=0.1)
-        world.pass_time(12 * MINUTE)
+        world.pass_time(12 * MINUTE, leap=20 * SECOND)
         assert lease_of(world, following.id).status is LeaseStatus.PENDING
         world.pass_time(2 * MINUTE)
         assert lease_of(world, following.id).status is LeaseStatus.ACTIVE

@@ -13,7 +13,7 @@ from tenure.domain.request import ReservationRequest
 from tenure.drivers.simulated import HostHealth
 from tests.support import ledger
 from tests.support.agreement import disagreements
-from tests.support.engines import HOUR, MINUTE, another, lease_of
+from tests.support.engines import HOUR, MINUTE, SECOND, another, lease_of
 from tests.support.world import (
     ADMIN,
     OWNER,
@@ -368,7 +368,7 @@ class TestOthersInterfere:
             register(world, "203.0.113.10")
             lease = book(world, instances(1, True), address_reservation(), start=1)
             world.cloud.world.addresses.take("203.0.113.10", "thief-project")
-            world.pass_time(2 * HOUR + MINUTE)
+            world.pass_time(2 * HOUR + MINUTE, leap=20 * SECOND)
             found = lease_of(world, lease.id)
             assert found.status is LeaseStatus.ERROR
             assert "203.0.113.10 is a floating IP of project thief-project" in str(found.status_detail)
