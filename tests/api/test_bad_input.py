@@ -10,7 +10,7 @@ Bodies that are no JSON, of another type, or too large: ``test_bodies.py``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -1059,7 +1059,16 @@ def test_no_endpoint_is_forgotten(shared_cloud: Cloud) -> None:
     assert tried == served - anything_goes
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=str)
+def _tried(endpoints: Iterable[Endpoint]) -> list[Any]:
+    """Return the endpoints as parameters of a test: at the oldest and the newest version, at others in a long run."""
+    usual = {OLDEST.value, LATEST.value}
+    return [
+        pytest.param(endpoint, marks=[] if endpoint.version in usual else pytest.mark.long, id=str(endpoint))
+        for endpoint in endpoints
+    ]
+
+
+@pytest.mark.parametrize("endpoint", _tried(ENDPOINTS))
 def test_a_wrong_field_is_named_and_changes_nothing(shared_cloud: Cloud, endpoint: Endpoint) -> None:
     before = shared_cloud.api.dump()
     tried, failures = 0, []
@@ -1078,7 +1087,7 @@ def test_a_wrong_field_is_named_and_changes_nothing(shared_cloud: Cloud, endpoin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("endpoint", [endpoint for endpoint in ENDPOINTS if endpoint.good], ids=str)
+@pytest.mark.parametrize("endpoint", _tried(endpoint for endpoint in ENDPOINTS if endpoint.good))
 def test_a_valid_request_is_accepted(api: Api, endpoint: Endpoint) -> None:
     """Each table above changes one field of a valid request. Only dry runs and searches change nothing."""
     cloud = Cloud(api)

@@ -17,6 +17,11 @@ from tests.support.regions import SOUTH, Regions, open_regions
 from tests.support.samples import NEEDED_QUERIES, SEARCHES, reservations_at, sampled_inventories
 
 VERSIONS = [version.value for version in Version]
+#: The oldest and the newest; the others in a long run.
+USUAL = [
+    pytest.param(version, marks=[] if version in {VERSIONS[0], VERSIONS[-1]} else pytest.mark.long)
+    for version in VERSIONS
+]
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PUT", "/v1/leases/{lease_id}"): {"name": "renamed"},
     ("POST", "/v1/leases/{lease_id}/reservations"): HOSTS,
@@ -138,7 +143,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Reg
         yield admin, world
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", USUAL)
 def test_every_operation_answers_as_it_is_described(regions: tuple[Api, Regions], version: str) -> None:
     caller = Caller(*regions, version)
     for method, path in caller.operations:

@@ -289,7 +289,7 @@ def amounts_of(reservation: dict[str, Any]) -> dict[str, int]:
     return {"VCPU": reservation["vcpus"] * count, "MEMORY_MB": reservation["memory_mb"] * count}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_accounts_are_the_sums_of_what_was_seen(database_url: str, tmp_path: Path, seed: int):
     with open_api(tmp_path, url=database_url, hosts=4) as api:
         history = History(api.using(version="1.3"), seed)

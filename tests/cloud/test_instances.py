@@ -30,7 +30,7 @@ def assert_nothing_left(site: Site, lease: Lease) -> None:
     assert f"reservation:{lease.reservation}" not in {group["name"] for group in groups}
 
 
-@pytest.mark.parametrize("kind", ["virtual:instance", "flavor:instance"])
+@pytest.mark.parametrize("kind", ["virtual:instance", pytest.param("flavor:instance", marks=pytest.mark.long)])
 def test_only_the_owner_boots_instances_up_to_their_number(site: Site, demo: Session, other: Session, kind: str):
     """The hosts stay in the pool, closed to all other servers."""
     site.register(*HOSTS)

@@ -74,6 +74,7 @@ def all_can_be_booked(site: Site, by: Session) -> bool:
     return bool(answer.status_code == 201)
 
 
+@pytest.mark.long
 def test_concurrent_bookings_never_exceed_the_lent_capacity(
     volumes_site: Site, pool: dict[str, Any], demo: Session, other: Session
 ):

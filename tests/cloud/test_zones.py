@@ -124,8 +124,12 @@ def whole(**more: object) -> Mapping[str, object]:
 @under_both
 @pytest.mark.parametrize(
     "asked",
-    [{"availability_zone": "west"}, {"resource_properties": '["==", "$availability_zone", "west"]'}],
-    ids=["field", "expression"],
+    [
+        pytest.param({"availability_zone": "west"}, id="field"),
+        pytest.param(
+            {"resource_properties": '["==", "$availability_zone", "west"]'}, id="expression", marks=pytest.mark.long
+        ),
+    ],
 )
 def test_a_host_is_reserved_in_its_zone_and_returns_into_it(
     site: Site, demo: Session, other: Session, asked: Mapping[str, object]
@@ -192,7 +196,7 @@ def kill_manager(site: Site) -> None:
     site.deployment.wait_until_well()
 
 
-@pytest.mark.parametrize("kind", ["virtual:instance", "flavor:instance"])
+@pytest.mark.parametrize("kind", ["virtual:instance", pytest.param("flavor:instance", marks=pytest.mark.long)])
 def test_instances_run_in_the_zone_in_which_they_are_booked(site: Site, demo: Session, kind: str):
     sizes = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
     size = sizes if kind == "virtual:instance" else {"flavor_id": site.nova.flavor("m1.tiny")}

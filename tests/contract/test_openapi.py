@@ -40,7 +40,7 @@ CALLERS = [
 @pytest.mark.parametrize(("version", "user"), CALLERS)
 def test_the_api_keeps_its_own_description(tmp_path: Path, version: str, user: str):
     phases = ["examples", "fuzzing", "stateful"]
-    if LONG or version == max(OPERATIONS):
+    if LONG:
         phases.append("coverage")  # of the limits of each schema, which takes most of the time
     with standalone(tmp_path / "data") as service:
         root = service.url.removesuffix("/v1")

@@ -342,7 +342,7 @@ class Load:
             self.wrong.append(f"{action}: {status} {answer}")
 
 
-KILLS = times(15, 50)
+KILLS = times(8, 50)
 CLIENTS = 4
 SEED = 20300101
 

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.support.lengths import times
 from tests.support.standalone import Caller, Standalone, rfc3339, standalone
 from tests.support.waiting import patience, wait_for
 
@@ -35,7 +36,7 @@ IDLE_SECONDS = 0.1
 #: The attempts for a request beyond the limits: the service also has its own work, which is counted as well.
 ATTEMPTS = 3
 #: The number of requests.
-REQUESTS = 2400
+REQUESTS = times(960, 2400)
 #: The largest accepted body, in bytes.
 LARGEST = 1024 * 1024
 #: One in this number of bodies has the largest size: small bodies show most faults in less time.

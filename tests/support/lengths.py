@@ -10,7 +10,7 @@ import os
 LONG = os.environ.get("TENURE_TEST_LONG") == "1"
 
 #: Of a race for whole hosts in one process; other races have so many as take no longer.
-RACE_OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS") or (5000 if LONG else 500))
+RACE_OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS") or (5000 if LONG else 250))
 
 
 def times(usual: int, long: int) -> int:
