@@ -27,6 +27,7 @@ from bench.ledger import (
 )
 from bench.measure import Call, Operation
 from tenure.api.policies import Policies
+from tenure.cmd.process import spare_loaded_objects
 from tenure.domain.actor import Actor
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import EventType, Lease
@@ -129,7 +130,9 @@ def open_site(url: str, size: Size, times: Times) -> Iterator[Site]:
         schema.upgrade(db)
         write_ledger(db, size, times.now)
         service = build(Parts(db, cloud, load_types(), Policies().authorize))
-        yield _site(size, times, db, service)
+        site = _site(size, times, db, service)
+        spare_loaded_objects()
+        yield site
     finally:
         db.close()
         cloud.close()

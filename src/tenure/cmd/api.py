@@ -13,7 +13,7 @@ from oslo_config.cfg import ConfigOpts
 
 from tenure.api.auth import TokenFileError
 from tenure.cmd.listening import listen
-from tenure.cmd.process import StartFailed, configure, run, show_metrics
+from tenure.cmd.process import StartFailed, configure, run, show_metrics, spare_loaded_objects
 from tenure.deployment import ConfigurationError, open_api
 
 PROG = "tenure-api"
@@ -40,6 +40,7 @@ def serve(conf: ConfigOpts) -> int:
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, _leave)
     show_metrics(conf)
+    spare_loaded_objects()
     LOG.info("the API listens on %s:%d", conf.host, conf.port)
     with suppress(SystemExit):
         server.run()  # usually ends without passing on SystemExit

@@ -17,6 +17,7 @@ from tenure.cmd.process import (
     configure,
     run,
     show_metrics,
+    spare_loaded_objects,
     wait_for_schema,
     wait_for_the_end,
 )
@@ -56,6 +57,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     wait_for_schema(service.parts.db)
     _refuse_regions(service)
     show_metrics(conf)
+    spare_loaded_objects()
     service.engine.start()
     # In a thread, since it waits for the message bus. Neither the engine nor a stop should wait for that.
     listening = threading.Thread(target=server.start, name="tenure-rpc-start", daemon=True)

@@ -29,6 +29,7 @@ from tenure.clock import SystemClock
 from tenure.cmd.data_folder import weakness_of
 from tenure.cmd.limits import LimitsError, read_limits
 from tenure.cmd.listening import listen
+from tenure.cmd.process import spare_loaded_objects
 from tenure.cmd.whole_files import replacing
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
@@ -159,6 +160,7 @@ def _serve(
     _write_clouds(data_dir / "clouds.yaml", tokens, f"{base}/identity/v3")
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, _leave)
+    spare_loaded_objects()
     try:
         service.engine.start()
         file = shlex.quote(str((data_dir / "clouds.yaml").absolute()))
