@@ -266,7 +266,7 @@ def build(parts: Parts) -> Service:
     booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements)
     change_admission = ChangeAdmission(parts.clock, parts.types, parts.rules, access, arrangements)
     look_ahead = LookAhead(index, parts.types, parts.rules)
-    trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules.planning_time, parts.rules.search_time)
+    trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules)
     periods = PeriodSearch(parts.clock, parts.rules, index, trials)
     flexible = FlexibleBooker(trials, periods)
     waiting_list = WaitingList(parts.db, parts.clock, parts.types, parts.rules, booker, flexible, periods, enforcement)

@@ -114,13 +114,13 @@ class AlternativeService:
 
         def with_demand(other: Demand) -> Attempt:
             demands = [*wanted.demands[:lacking], other, *wanted.demands[lacking + 1 :]]
-            return self._trials.booking(actor, replace(wanted, demands=demands))
+            return self._trials.booking(actor, replace(wanted, demands=demands), view)
 
         return self._search(
             actor,
             _Refused(
                 view,
-                self._trials.begin(actor, wanted),
+                self._trials.begin(actor, wanted, view),
                 wanted,
                 start,
                 end,

@@ -28,6 +28,8 @@ CHANGED_SHARE = 0.05
 CHANGED_LEAST = 1000
 #: Below this share of the resources, a search reads only the allocations of those that it is about.
 FEW_SHARE = 0.02
+#: Up to this share it does so as well, and they are remembered: to select them takes longer than to search once.
+SOME_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,18 @@ class View:
     def parts(self, chosen: Mask) -> Iterator[tuple[Timeline, Mask]]:
         """Yield both timelines, each with those of the chosen resources that it has.
 
-        If few resources are chosen, the timelines have only these.
+        Unless most resources are chosen, the timelines have no others than these.
         """
         for timeline, mask in ((self.base, chosen & ~self.changed), (self.latest, chosen & self.changed)):
-            if len(timeline.covered):
-                is_small = np.count_nonzero(mask) < FEW_SHARE * len(timeline.covered)
-                yield timeline.of(mask) if is_small else timeline, mask
+            if not len(timeline.covered):
+                continue
+            share = np.count_nonzero(mask) / len(timeline.covered)
+            if share < FEW_SHARE:
+                yield timeline.of(mask), mask
+            elif timeline is self.base and share < SOME_SHARE:
+                yield timeline.remembered(chosen), mask  # what has changed is left out by the mask
+            else:
+                yield timeline, mask
 
 
 class AvailabilityIndex:

@@ -72,7 +72,8 @@ class OfferService:
         wanted = self._wanted(actor, reservations)
         start = self._start(starts_at)
         last = start + (self._rules.longest_lease or LONGEST_SPAN)
-        view, trial = self._index.view(), self._trials.begin(actor, wanted)
+        view = self._index.view()
+        trial = self._trials.begin(actor, wanted, view)
         ends = possible_ends(view, wanted, start + SHORTEST, last, self._rules.cleaning_time)
         has_room = room_until(view, wanted, start, self._rules.cleaning_time)
         end = latest_end(trial, start, [*ends, last], has_room)
@@ -90,14 +91,15 @@ class OfferService:
         start = self._start(starts_at)
         check_length(self._rules, start, ends_at)
         [demand] = wanted.demands
-        view, trial = self._index.view(), self._trials.begin(actor, wanted)
+        view = self._index.view()
+        trial = self._trials.begin(actor, wanted, view)
         chosen = view.catalogue.matching(replace(demand, minimum=1))
         end = ticks(ends_at) + self._cleaning
         hint, most = (count(view, demand, chosen, ticks(start), end, planned=planned) for planned in (True, False))
 
         def fits(amount: int) -> bool:
             resized = replace(wanted, demands=[replace(demand, minimum=amount, maximum=amount)])
-            return trial.of(self._trials.booking(actor, resized)).fits(start, ends_at, direct=amount <= hint)
+            return trial.of(self._trials.booking(actor, resized, view)).fits(start, ends_at, direct=amount <= hint)
 
         if demand.subject is not None:  # a thing that exists is reserved once
             hint, most = min(hint, 1), min(most, 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tenure.domain.allocation import Demand
 from tenure.services.availability.index import View
-from tenure.services.availability.room import enough, starts, taken_as_whole
+from tenure.services.availability.room import enough, most_taken_as_whole, starts, taken_as_whole
 from tenure.services.availability.steps import FOREVER, Mask, Stretch, intersect
 from tenure.services.planning.parts import MOST_SITES
 
@@ -129,7 +129,8 @@ class Openings:
         loose: list[Stretch] = []
         if direct != allowed:
             loose = self._loose_in(allowed, start, end)
-            changes.append(self._plan_ends(start, end))
+            if direct or loose:
+                changes.append(self._plan_ends(start, end))
         self._direct += direct
         self._loose += loose
         self._changes += [int(time) for time in np.unique(np.concatenate(changes))]
@@ -145,9 +146,11 @@ class Openings:
             # However the plans are arranged, each allocation of a whole resource takes one.
             needed = sum(demand.minimum for demand in several)
             chosen = self._view.catalogue.of_type(inventory, region) & self._view.catalogue.reservable
+            left = int(chosen.sum()) - needed
+            if not allowed or most_taken_as_whole(self._view, chosen) <= left:
+                continue
             taken = taken_as_whole(self._view, chosen).steps(start, end + self._duration)
-            free = int(chosen.sum())
-            crowded = taken.where(partial(np.less, free - needed))
+            crowded = taken.where(partial(np.less, left))
             allowed = intersect(allowed, _outside([(begin - self._duration + 1, stop) for begin, stop in crowded]))
         return allowed
 

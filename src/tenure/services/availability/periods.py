@@ -52,7 +52,8 @@ class PeriodSearch:
         Raises the errors of ``starts``, and ``Unavailable`` if the database does not answer.
         """
         allowed = self.starts(window)
-        view, trial = self._index.view(), self._trials.begin(actor, wanted)
+        view = self._index.view()
+        trial = self._trials.begin(actor, wanted, view)
         offers = self.within(view, trial, wanted, window.length, allowed.stretches, limit)
         return Offers(tuple(offers), not trial.has_given_up)
 

@@ -63,9 +63,13 @@ def taken_as_whole(view: View, chosen: Mask) -> Loads:
     """Return how many allocations take one of the chosen resources as a whole, over time."""
     found = no_loads()
     for timeline, mask in view.parts(chosen):
-        uses = timeline.uses.select(mask[timeline.uses.rows] & timeline.uses.exclusive)
-        found = found.beside(Loads.of(uses.starts, uses.ends))
+        found = found.beside(timeline.whole.loads(mask))
     return found
+
+
+def most_taken_as_whole(view: View, chosen: Mask) -> int:
+    """Return a number that ``taken_as_whole`` never exceeds; it is known at once if most resources are chosen."""
+    return sum(timeline.most_whole for timeline, _ in view.parts(chosen))
 
 
 def starts(
@@ -120,6 +124,21 @@ def fitting(demand: Demand, counts: Ints) -> int:
             return len(counts)
         case Spread.ANY:
             return int(counts.sum())
+
+
+def places(view: View, demand: Demand, start: int, end: int) -> dict[int, int]:
+    """Return units by resource id, ``demand.minimum`` in total, that have room in ``[start, end)`` as the plans are.
+
+    Empty if there are not so many.
+    """
+    rows, counts = units(view, demand, view.catalogue.matching(demand), start, end)
+    if demand.spread is Spread.APART:
+        counts = np.minimum(counts, 1)
+    counts = np.where(counts < demand.units_together, 0, counts)
+    taken = np.diff(np.minimum(np.cumsum(counts), demand.minimum), prepend=0)
+    if taken.sum() < demand.minimum:
+        return {}
+    return {view.catalogue.ids[rows[place]]: int(taken[place]) for place in np.flatnonzero(taken)}
 
 
 def count(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, planned: bool = True) -> int:

@@ -120,10 +120,14 @@ class Loads:
         such a start, or the beginning of the interval.
         """
         begins = np.arange(start, end, step, dtype=np.int64)
-        starts = self.starts[np.searchsorted(self.starts, start, "right") : np.searchsorted(self.starts, end, "left")]
+        inside = slice(np.searchsorted(self.starts, start, "right"), np.searchsorted(self.starts, end, "left"))
+        starts = self.starts[inside]
         times = np.concatenate((begins, starts))
         intervals = np.concatenate((np.arange(len(begins)), (starts - start) // step))
-        values = self.at(times)
+        # Of starts at the same time, the last one has the whole sum.
+        removed = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(self.removed)))
+        over = np.searchsorted(self.ends, starts, side="right")
+        values = np.concatenate((self.at(begins), np.cumsum(self.added)[inside] - removed[over]))
         highest = np.full(len(begins), np.iinfo(np.int64).min)
         np.maximum.at(highest, intervals, values)
         places = np.flatnonzero(values == highest[intervals])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -9,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenure.services.availability.steps import FOREVER, NEVER, Ints, Loads, Mask
+
+#: How many choices of resources a timeline remembers. Members ask for the same kinds of resources again and again.
+MOST_REMEMBERED = 8
 
 #: Numbers of resources in the catalogue, and of entries in lists of distinct values.
 Rows = NDArray[np.int32]
@@ -56,6 +61,12 @@ class Stretches:
         """The places of the stretches in the order of their ends."""
         return np.argsort(self.ends, kind="stable").astype(np.int32)
 
+    @property
+    def most(self) -> int:
+        """The largest number of stretches at one time."""
+        over = np.searchsorted(self.ends[self.by_end], self.starts, side="right")
+        return int(np.max(np.arange(1, len(self.starts) + 1) - over, initial=0))
+
     def loads(self, chosen: Mask, weights: Ints | None = None) -> Loads:
         """Return the stretches of the chosen resources; each adds 1, or the weight of its resource."""
         begin, end = chosen[self.rows], self.by_end[chosen[self.rows[self.by_end]]]
@@ -76,6 +87,9 @@ class Timeline:
         """
         self.uses = uses if sorted_already else uses.select(np.lexsort((uses.starts, uses.rows)))
         self.covered = covered
+        self._lock = threading.Lock()
+        #: The timelines of some of the resources, the one that was used last at the end.
+        self._remembered: OrderedDict[bytes, Timeline] = OrderedDict()
 
     def of(self, chosen: Mask) -> Timeline:
         """Return the timeline of the chosen resources alone, which must be among those that this one covers.
@@ -88,6 +102,16 @@ class Timeline:
         # The places of the allocations of each resource, one resource after the other.
         places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         return Timeline(self.uses.select(places), rows, sorted_already=True)
+
+    def remembered(self, chosen: Mask) -> Timeline:
+        """Return what ``of`` does. It is kept for later calls, the last few of them."""
+        key = chosen.tobytes()
+        with self._lock:
+            found = self._remembered.pop(key, None) or self.of(chosen)
+            self._remembered[key] = found
+            if len(self._remembered) > MOST_REMEMBERED:
+                self._remembered.popitem(last=False)
+        return found
 
     @cached_property
     def fixed(self) -> Uses:
@@ -103,6 +127,20 @@ class Timeline:
     def held(self) -> Stretches:
         """The stretches in which resources are in use by allocations that are not plans."""
         return busy_in(self.fixed)
+
+    @cached_property
+    def whole(self) -> Stretches:
+        """The allocations of whole resources."""
+        return self._whole()
+
+    @cached_property
+    def most_whole(self) -> int:
+        """The largest number of allocations of whole resources at one time."""
+        return self._whole().most  # few clouds are so crowded that the allocations themselves are needed
+
+    def _whole(self) -> Stretches:
+        uses = self.uses.select(self.uses.exclusive)
+        return Stretches.of(uses.rows, uses.starts, uses.ends)
 
     @cached_property
     def gaps(self) -> Stretches:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tenure.domain.actor import Actor
+from tenure.domain.allocation import Choice, Demand
 from tenure.domain.errors import Conflict, NotEnoughResources, OverQuota
+from tenure.domain.period import Period
 from tenure.domain.request import ReservationRequest
-from tenure.services.context import Authorize
+from tenure.services.availability.index import View
+from tenure.services.availability.openings import place_of
+from tenure.services.availability.room import places
+from tenure.services.availability.steps import ticks
+from tenure.services.context import Authorize, Rules
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.intake import Completed, Intake
@@ -31,16 +38,14 @@ class Trials:
         intake: Intake,
         booker: Booker,
         enforcement: Enforcement,
-        allowed: timedelta,
-        for_moves: timedelta,
+        rules: Rules,
     ) -> None:
-        """``allowed`` is the time of a trial, ``for_moves`` that for bookings that plans must make way for."""
+        """A trial may last as long as planning; bookings in it that plans must make way for, as long as a search."""
         self._authorize = authorize
         self._intake = intake
         self._booker = booker
         self._enforcement = enforcement
-        self._allowed = allowed
-        self._for_moves = for_moves
+        self._rules = rules
 
     def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises ``InvalidParameter`` and ``Unavailable``."""
@@ -49,20 +54,26 @@ class Trials:
         self._intake.check_conditions(wanted, seen=self._authorize("admin", actor, target))
         return wanted
 
-    def begin(self, actor: Actor, wanted: Completed) -> Trial:
+    def begin(self, actor: Actor, wanted: Completed, view: View) -> Trial:
         """Return a trial of a lease of these reservations, whose time begins to count with its first attempt."""
-        return self.of(self.booking(actor, wanted))
+        return self.of(self.booking(actor, wanted, view))
 
     def of(self, attempt: Attempt) -> Trial:
         """Return a trial of any request. Each trial has the same time."""
-        left = _TimeLeft(self._allowed, self._allowed.total_seconds(), self._for_moves.total_seconds())
+        allowed, for_moves = self._rules.planning_time, self._rules.search_time
+        left = _TimeLeft(allowed, allowed.total_seconds(), for_moves.total_seconds())
         return Trial(attempt, left)
 
-    def booking(self, actor: Actor, wanted: Completed) -> Attempt:
-        """Return the attempt to book a lease of these reservations."""
+    def booking(self, actor: Actor, wanted: Completed, view: View) -> Attempt:
+        """Return the attempt to book a lease of these reservations.
+
+        It books what is free in the view, so that the database need not search; where that is not free any more, and
+        where the view has too little, the database searches.
+        """
 
         def attempt(starts_at: datetime, ends_at: datetime, allowed: timedelta) -> None:
-            draft = self._booker.draft_trial(actor, wanted.reservations, wanted.demands, starts_at, ends_at)
+            found = _choices(view, wanted.demands, Period(starts_at, ends_at + self._rules.cleaning_time))
+            draft = self._booker.draft_trial(actor, wanted.reservations, wanted.demands, starts_at, ends_at, found)
             self._booker.admit(
                 actor,
                 draft,
@@ -73,6 +84,20 @@ class Trials:
             )
 
         return attempt
+
+
+def _choices(view: View, demands: Sequence[Demand], period: Period) -> Mapping[int, Choice]:
+    """Return what is free in the view for demands, by their position.
+
+    A demand beside which another may get the same resources has none: a booking weighs them against each other.
+    """
+    rivals = Counter(place_of(demand) for demand in demands)
+    return {
+        position: Choice(demand, period, found)
+        for position, demand in enumerate(demands)
+        if not demand.named and rivals[place_of(demand)] == 1
+        if (found := places(view, demand, ticks(period.start), ticks(period.end)))
+    }
 
 
 @dataclass(slots=True)

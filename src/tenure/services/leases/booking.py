@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -55,6 +55,8 @@ class Draft:
     waits: bool = False
     #: Whether the booking is undone in any case: without events, history and notifications.
     is_trial: bool = False
+    #: What to book if it is free, by the position of the reservation.
+    preferred: Mapping[int, Choice] = field(default_factory=dict)
 
 
 class Booking(NamedTuple):
@@ -129,11 +131,15 @@ class Booker:
         demands: Sequence[Demand],
         starts_at: datetime,
         ends_at: datetime,
+        preferred: Mapping[int, Choice],
     ) -> Draft:
-        """Return a lease for a trial, of these reservations, which are complete, and for a period that is valid."""
+        """Return a lease for a trial, of these reservations, which are complete, and for a period that is valid.
+
+        If what is ``preferred`` for the reservation at a position is free, that is booked.
+        """
         request = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
         lease = self._new_lease(new_id(), actor, request, starts_at, ends_at, None, self._clock.now())
-        return Draft(lease, demands, is_trial=True)
+        return Draft(lease, demands, is_trial=True, preferred=preferred)
 
     def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R], *, allowed: timedelta | None = None) -> R:
         """Return what ``run`` makes of the booking of a lease.
@@ -190,6 +196,8 @@ class Booker:
                 counts=self._counts,
             )
             reservation_ids = [reservation.id for reservation in lease.reservations]
+            if draft.preferred:
+                tx.preferred = {reservation_ids[position]: choice for position, choice in draft.preferred.items()}
             booked_at_once: Collection[int] = ()
 
             def begin(this_order: Sequence[int]) -> None:
