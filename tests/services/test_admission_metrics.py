@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.errors import NotEnoughResources, Unavailable
-from tenure.domain.request import LeaseRequest
+from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
 from tenure.services.planning.arrangements import Arrangement, Arrangements, OutdatedArrangement, Search
 from tenure.services.planning.planner import Planner
 from tenure.store import database
@@ -143,6 +143,34 @@ def test_refusal_without_proof_is_counted(world: World, monkeypatch: pytest.Monk
     assert count.since() == {"unproven": 1}
     with pytest.raises(NotEnoughResources):
         world.service.manager.rehearsals.create(OWNER, asked(world, hosts=3))
+    assert count.since() == {"unproven": 1}
+
+
+@pytest.mark.parametrize("form", ["choices", "window", "choices in a window"])
+def test_refusal_of_a_flexible_request_without_proof_is_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch, form: str
+):
+    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
+    world.book(2, start=1)
+    begin, end = world.clock.now() + timedelta(hours=1), world.clock.now() + timedelta(hours=2)
+    choices = ((reservation(3, 3),), (reservation(4, 4),))
+    asked = FlexibleRequest("lease", choices if "choices" in form else choices[:1])
+    if "window" in form:
+        asked = replace(asked, window=Window(timedelta(hours=1), begin, begin))
+    else:
+        asked = replace(asked, starts_at=begin, ends_at=end)
+    count = Count()
+    with pytest.raises(NotEnoughResources):
+        world.leases.create(OWNER, asked)
+    assert count.since() == {"unproven": 1}
+
+
+def test_refusal_of_an_added_reservation_without_proof_is_counted(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
+    lease = world.book(2, start=1)
+    count = Count()
+    with pytest.raises(NotEnoughResources):
+        world.leases.add_reservation(OWNER, lease.id, reservation(3, 3))
     assert count.since() == {"unproven": 1}
 
 
