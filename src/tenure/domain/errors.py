@@ -117,10 +117,16 @@ class NotEnoughResources(TenureError):
         self.is_hopeless = is_hopeless
         #: Whether it is certain that no arrangement of plans admits the request.
         self.is_proven = is_proven or is_hopeless
-        #: Whether the exact search was asked.
-        self.was_searched = False
+        #: Whether the exact search was asked, and ended without an answer.
+        self.is_undecided = False
         #: Further details, which the API adds.
         self.additions: dict[str, object] = {}
+
+    def of_request(self, shortfall: Shortfall) -> NotEnoughResources:
+        """Return the refusal of a request with several choices or starts, of which this one was refused."""
+        refusal = NotEnoughResources(shortfall, field=self.field)
+        refusal.is_undecided = self.is_undecided
+        return refusal
 
     @property
     def details(self) -> Mapping[str, object]:

@@ -51,7 +51,7 @@ OPERATIONS = frozenset(
 )
 
 #: The operations whose refusals are counted: those that promise resources.
-_DECIDING = frozenset({"leases.create", "leases.update", "leases.confirm"})
+_DECIDING = frozenset({"leases.create", "leases.update", "leases.confirm", "leases.add_reservation"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _measured(operation: str, use_case: Callable[P, R]) -> Callable[P, R]:
             except TenureError as error:
                 if operation in _DECIDING:
                     REFUSALS.labels(type(error).__name__, _stage(error)).inc()
-                    if isinstance(error, NotEnoughResources) and error.was_searched and not error.is_proven:
+                    if isinstance(error, NotEnoughResources) and error.is_undecided:
                         UNPROVEN.inc()
                 raise
 

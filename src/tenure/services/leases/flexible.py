@@ -52,7 +52,7 @@ class FlexibleBooker:
         assert refusal is not None
         if isinstance(refusal, NotEnoughResources) and len(request.choices) > 1:
             shortfall = replace(refusal.shortfall, other_choices=len(request.choices) - 1)
-            raise NotEnoughResources(shortfall, field=refusal.field, is_proven=False) from None
+            raise refusal.of_request(shortfall) from None
         raise refusal
 
     def _book_choice(self, actor: Actor, request: FlexibleRequest, place: int, book: Callable[[LeaseRequest], R]) -> R:
@@ -69,7 +69,7 @@ class FlexibleBooker:
         except NotEnoughResources as error:
             latest = self._periods.starts(request.window).latest
             shortfall = replace(error.shortfall, latest=latest, is_complete=found.is_complete)
-            raise NotEnoughResources(shortfall, field=error.field) from None
+            raise error.of_request(shortfall) from None
 
     def book_first(
         self, actor: Actor, request: FlexibleRequest, place: int, wanted: Completed, book: Callable[[LeaseRequest], R]

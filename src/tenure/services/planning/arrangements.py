@@ -141,8 +141,8 @@ def admit(
             raise
         for _ in range(ARRANGED):
             search = arrangements.find(wishes(), now=now)
-            refusal.was_searched = True
             refusal.is_proven = search.is_proven and search.arrangement is None
+            refusal.is_undecided = not refusal.is_proven
             if search.arrangement is None:
                 break
             with suppress(OutdatedArrangement, NotEnoughResources):
