@@ -55,7 +55,8 @@ def test_plans_are_rearranged_for_a_change(world: World, case: Case):
     search_for(world, timedelta(0))
     with pytest.raises(NotEnoughResources) as refused:
         carry_out(world, case, chain)
-    assert not refused.value.was_searched
+    assert not refused.value.is_proven
+    assert not refused.value.is_undecided
     search_for(world, MINUTE)
     carry_out(world, case, chain)
     assert_rearranged(world, chain)
@@ -69,8 +70,8 @@ def test_a_refused_change_is_proven(world: World, case: Case):
     before = ledger.holdings(str(world.db.engine.url))
     with pytest.raises(NotEnoughResources) as refused:
         carry_out(world, case, chain)
-    assert refused.value.was_searched
     assert refused.value.is_proven
+    assert not refused.value.is_undecided
     assert ledger.holdings(str(world.db.engine.url)) == before
 
 
@@ -80,7 +81,7 @@ def test_a_change_that_is_not_searched_in_time_is_not_proven(world: World, monke
     monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
     with pytest.raises(NotEnoughResources) as refused:
         carry_out(world, case, chain)
-    assert refused.value.was_searched
+    assert refused.value.is_undecided
     assert not refused.value.is_proven
 
 
