@@ -44,7 +44,7 @@ from tenure.services.availability.periods import PeriodSearch
 from tenure.services.availability.present import PresentService
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.availability.trials import Trials
-from tenure.services.context import Authorize, Rules
+from tenure.services.context import Authorize, Context, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
 from tenure.services.events.service import EventService
@@ -255,6 +255,7 @@ def build(parts: Parts) -> Service:
         effects.places,
         timedelta(seconds=parts.answer_seconds),
     )
+    context = Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules)
     access = LeaseAccess(parts.authorize)
     intake = Intake(parts.db, parts.types, parts.rules, effects)
     arrangements = None
@@ -269,7 +270,7 @@ def build(parts: Parts) -> Service:
     trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules)
     periods = PeriodSearch(parts.clock, parts.rules, index, trials)
     flexible = FlexibleBooker(trials, periods)
-    waiting_list = WaitingList(parts.db, parts.clock, parts.types, parts.rules, booker, flexible, periods, enforcement)
+    waiting_list = WaitingList(context, booker, flexible, periods, enforcement)
 
     def serve() -> None:
         if waiting_list.run():
@@ -287,11 +288,7 @@ def build(parts: Parts) -> Service:
     wake.target = wake_all
     manager = Manager(
         leases=LeaseService(
-            parts.db,
-            parts.clock,
-            parts.types,
-            parts.authorize,
-            parts.rules,
+            context,
             effects,
             access,
             intake,
@@ -303,11 +300,7 @@ def build(parts: Parts) -> Service:
             change_admission,
         ),
         rehearsals=RehearsalService(
-            parts.db,
-            parts.clock,
-            parts.types,
-            parts.authorize,
-            parts.rules,
+            context,
             parts.quotas,
             access,
             intake,
@@ -316,34 +309,18 @@ def build(parts: Parts) -> Service:
             enforcement,
             change_admission,
         ),
-        resources=ResourceService(
-            parts.db,
-            parts.clock,
-            parts.types,
-            parts.authorize,
-            effects,
-            Healer(parts.types, parts.rules),
-            parts.rules.regions,
-        ),
-        limits=LimitService(parts.db, parts.clock, parts.types, parts.authorize, parts.quotas),
-        usage=UsageService(parts.db, parts.clock, parts.types, parts.authorize),
-        availability=AvailabilityService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, index),
+        resources=ResourceService(context, effects, Healer(parts.types, parts.rules)),
+        limits=LimitService(context, parts.quotas),
+        usage=UsageService(context),
+        availability=AvailabilityService(context, index),
         offers=OfferService(
-            parts.db,
-            parts.clock,
-            parts.types,
-            parts.authorize,
-            parts.rules,
+            context,
             index,
             trials,
             periods,
         ),
         alternatives=AlternativeService(
-            parts.db,
-            parts.clock,
-            parts.types,
-            parts.authorize,
-            parts.rules,
+            context,
             index,
             look_ahead,
             trials,

@@ -16,6 +16,7 @@ from tenure.domain.lease import AllocationState
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.service import AvailabilityService
+from tenure.services.context import Context
 from tenure.store.conditions import OVERDUE_MATTERS
 from tenure.store.tables import AllocationRow, LeaseRow, ReservationRow, ResourceRow
 from tests.availability.test_index import History
@@ -207,7 +208,7 @@ def test_another_manager_shows_the_same_as_one_that_has_just_started(world: Worl
 
     def started() -> AvailabilityService:
         index = AvailabilityIndex(parts.db, parts.clock)
-        return AvailabilityService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, index)
+        return AvailabilityService(Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules), index)
 
     other = started()
     queries = [

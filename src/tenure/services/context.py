@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.errors import Forbidden
 from tenure.domain.lease import DETAILS, Action, HistoryEntry, Lease, LeaseStatus, next_status
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import ResourceRef
+from tenure.resources.contract import ResourceTypes
 from tenure.services.enforcement.commitments import notify_created, notify_ended, notify_updated
 from tenure.services.notifications.notices import notification_payload
-from tenure.store.database import Transaction
+from tenure.store.database import Database, Transaction
 
 #: Whether an actor may do what a policy rule covers to a target (``project_id``, ``user_id``).
 Authorize = Callable[[str, Actor, Mapping[str, str]], bool]
@@ -124,6 +126,33 @@ def require(authorize: Authorize, rule: str, actor: Actor, target: Mapping[str, 
     """Raise ``Forbidden`` unless the policy allows it."""
     if not authorize(rule, actor, target):
         raise Forbidden(rule)
+
+
+def target_of(actor: Actor) -> Mapping[str, str]:
+    """Return what policies are asked about that concern the actor's own project."""
+    return {"project_id": actor.project_id, "user_id": actor.user_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all services of a manager share."""
+
+    db: Database
+    clock: Clock
+    types: ResourceTypes
+    authorize: Authorize
+    rules: Rules
+
+
+class ContextualService:
+    """A service with what all services of its manager share."""
+
+    def __init__(self, context: Context) -> None:
+        self._db = context.db
+        self._clock = context.clock
+        self._types = context.types
+        self._authorize = context.authorize
+        self._rules = context.rules
 
 
 def new_id() -> str:

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
 from tenure.domain.availability import Alternative, Change
@@ -25,7 +24,6 @@ from tenure.domain.request import (
     ReservationRequest,
     StartTimes,
 )
-from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.availability.look_ahead import LookAhead
@@ -34,7 +32,7 @@ from tenure.services.availability.room import count
 from tenure.services.availability.start_times import stretches_of
 from tenure.services.availability.steps import ticks, ticks_of
 from tenure.services.availability.trials import Attempt, Trial, Trials, look_at_nothing
-from tenure.services.context import Authorize, Rules, require
+from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import new_reservation
@@ -49,7 +47,6 @@ from tenure.services.leases.changes import (
     resolve,
 )
 from tenure.services.leases.intake import Completed, Intake
-from tenure.store.database import Database
 
 #: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
 MOST_ALTERNATIVES = 3
@@ -61,7 +58,7 @@ SHORTEST_ALTERNATIVE = timedelta(minutes=1)
 Work = Callable[[LeaseChanger, Lease], Changed]
 
 
-class AlternativeService:
+class AlternativeService(ContextualService):
     """The use cases of alternatives: up to three for each request, found in a bounded time.
 
     An alternative that is taken at once succeeds: it was tried, and undone. ``lacking`` is the position of the
@@ -71,11 +68,7 @@ class AlternativeService:
 
     def __init__(
         self,
-        db: Database,
-        clock: Clock,
-        types: ResourceTypes,
-        authorize: Authorize,
-        rules: Rules,
+        context: Context,
         index: AvailabilityIndex,
         look_ahead: LookAhead,
         trials: Trials,
@@ -84,11 +77,7 @@ class AlternativeService:
         intake: Intake,
         enforcement: Enforcement,
     ) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
-        self._rules = rules
+        super().__init__(context)
         self._index = index
         self._look_ahead = look_ahead
         self._trials = trials
@@ -97,7 +86,7 @@ class AlternativeService:
         self._intake = intake
         self._enforcement = enforcement
         #: Without the exact search: its time is for the request itself, not for what it could be instead.
-        self._admission = ChangeAdmission(clock, types, rules, access)
+        self._admission = ChangeAdmission(context.clock, context.types, context.rules, access)
 
     def to_lease(self, actor: Actor, request: LeaseRequest | FlexibleRequest, lacking: int) -> tuple[Alternative, ...]:
         """Return alternatives to a new lease.
@@ -356,7 +345,7 @@ class AlternativeService:
         return placed_demand(self._types, replace(reservation, parameters=parameters), place)
 
     def _public_names(self, actor: Actor, inventory: str) -> list[str]:
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         sees = self._authorize("admin", actor, target)
         with self._db.read() as tx:
             hidden = frozenset() if sees else tx.resources.private_properties(inventory)
@@ -369,7 +358,7 @@ class AlternativeService:
 
     def _check(self, actor: Actor) -> None:
         """Raise ``Forbidden`` unless the actor may ask what is available."""
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         require(self._authorize, "tenure:availability:get", actor, target)
 
 

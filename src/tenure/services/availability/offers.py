@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.availability import (
     LargestOffer,
@@ -17,7 +16,6 @@ from tenure.domain.availability import (
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import minute_of
 from tenure.domain.request import ReservationRequest, When
-from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.availability.periods import MINUTE, PeriodSearch
@@ -25,31 +23,16 @@ from tenure.services.availability.room import count
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
 from tenure.services.availability.steps import ticks, ticks_of
 from tenure.services.availability.trials import Trials
-from tenure.services.context import Authorize, Rules, require
+from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.changes import SHORTEST, check_length, resolve
 from tenure.services.leases.intake import Completed
-from tenure.store.database import Database
 
 
-class OfferService:
+class OfferService(ContextualService):
     """The use cases of offers. An offer that is taken at once succeeds: it was booked, and the booking undone."""
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        types: ResourceTypes,
-        authorize: Authorize,
-        rules: Rules,
-        index: AvailabilityIndex,
-        trials: Trials,
-        periods: PeriodSearch,
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
-        self._rules = rules
+    def __init__(self, context: Context, index: AvailabilityIndex, trials: Trials, periods: PeriodSearch) -> None:
+        super().__init__(context)
         self._index = index
         self._trials = trials
         self._periods = periods
@@ -123,7 +106,7 @@ class OfferService:
 
     def _wanted(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises the errors of the methods above."""
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         require(self._authorize, "tenure:availability:get", actor, target)
         if not reservations:
             raise InvalidParameter("A search needs a reservation at least.", field="reservations")

@@ -10,7 +10,6 @@ from math import ceil
 
 import numpy as np
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
 from tenure.domain.availability import Availability, AvailabilityGroup, AvailabilityQuery, AvailabilityStep, Grouping
@@ -18,13 +17,12 @@ from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import Forbidden, InvalidParameter
 from tenure.domain.regions import region_of
 from tenure.domain.requirement import parse_expression
-from tenure.resources.contract import ResourceType, ResourceTypes
+from tenure.resources.contract import ResourceType
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.room import used
 from tenure.services.availability.steps import Loads, Mask, moment, no_loads, ticks, ticks_of
-from tenure.services.context import Authorize, Rules, require
+from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.changes import check_private, check_values, resolve
-from tenure.store.database import Database
 
 #: The period of an answer, if the question names no end.
 USUAL_SPAN = timedelta(days=7)
@@ -41,23 +39,11 @@ _ROUND = tuple(
 ZONE = "availability_zone"
 
 
-class AvailabilityService:
+class AvailabilityService(ContextualService):
     """The use cases of availability. They read the index, and promise nothing."""
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        types: ResourceTypes,
-        authorize: Authorize,
-        rules: Rules,
-        index: AvailabilityIndex,
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
-        self._rules = rules
+    def __init__(self, context: Context, index: AvailabilityIndex) -> None:
+        super().__init__(context)
         self._index = index
 
     def show(self, actor: Actor, query: AvailabilityQuery) -> Availability:
@@ -66,7 +52,7 @@ class AvailabilityService:
         Raises ``Forbidden``, also for groups that only administrators may see; ``InvalidParameter``; and
         ``Unavailable`` if the database does not work.
         """
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         require(self._authorize, "tenure:availability:get", actor, target)
         sees = self._authorize("admin", actor, target)
         if query.group_by in {Grouping.RESOURCE, Grouping.PROJECT} and not sees:

@@ -17,7 +17,7 @@ from tenure.services.availability.index import View
 from tenure.services.availability.openings import place_of
 from tenure.services.availability.room import places
 from tenure.services.availability.steps import ticks
-from tenure.services.context import Authorize, Rules
+from tenure.services.context import Authorize, Rules, target_of
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.intake import Completed, Intake
@@ -49,7 +49,7 @@ class Trials:
 
     def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises ``InvalidParameter`` and ``Unavailable``."""
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         wanted = self._intake.completed(actor, reservations)
         self._intake.check_conditions(wanted, seen=self._authorize("admin", actor, target))
         return wanted

@@ -10,13 +10,12 @@ from functools import partial
 from math import ceil
 from typing import TypeVar
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.lease import AllocationState, Lease
 from tenure.domain.rehearsal import Cost, ExpectedAllowance, Rehearsal
 from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, ReservationRequest
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Authorize, Rules, require
+from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker, new_reservation
@@ -25,12 +24,12 @@ from tenure.services.leases.changes import NO_FACTS, Changed, Facts, LeaseChange
 from tenure.services.leases.flexible import FlexibleBooker
 from tenure.services.leases.intake import Intake
 from tenure.services.limits.quotas import UNLIMITED, Quotas, name_of, names_of
-from tenure.store.database import Database, Transaction
+from tenure.store.database import Transaction
 
 R = TypeVar("R")
 
 
-class RehearsalService:
+class RehearsalService(ContextualService):
     """The use cases of dry runs. Each raises what the request itself would raise, and leaves no trace.
 
     The cloud is not asked whether it would carry out the request.
@@ -38,11 +37,7 @@ class RehearsalService:
 
     def __init__(
         self,
-        db: Database,
-        clock: Clock,
-        types: ResourceTypes,
-        authorize: Authorize,
-        rules: Rules,
+        context: Context,
         quotas: Quotas,
         access: LeaseAccess,
         intake: Intake,
@@ -51,11 +46,7 @@ class RehearsalService:
         enforcement: Enforcement,
         change_admission: ChangeAdmission,
     ) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
-        self._rules = rules
+        super().__init__(context)
         self._quotas = quotas
         self._access = access
         self._intake = intake
@@ -66,7 +57,7 @@ class RehearsalService:
 
     def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest) -> Rehearsal:
         """Return what creating this lease would do."""
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         require(self._authorize, "blazar:leases:post", actor, target)
         if isinstance(request, FlexibleRequest):
             return self._flexible.book(actor, request, partial(self._rehearse_create, actor))

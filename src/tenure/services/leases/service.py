@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation
 from tenure.domain.errors import Conflict, InvalidState, NotEnoughResources, NotFound
@@ -34,9 +33,17 @@ from tenure.domain.request import (
     ReservationChange,
     ReservationRequest,
 )
-from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.look_ahead import LookAhead
-from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, notify, require
+from tenure.services.context import (
+    ENDED,
+    CloudActions,
+    Context,
+    ContextualService,
+    apply,
+    notify,
+    require,
+    target_of,
+)
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.events.payloads import UpdatePayload
@@ -57,21 +64,17 @@ from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
 from tenure.services.waiting.order import in_order
 from tenure.services.waiting.waiting_list import WaitingList
-from tenure.store.database import Database, Transaction
+from tenure.store.database import Transaction
 
 LOG = logging.getLogger(__name__)
 
 
-class LeaseService:
+class LeaseService(ContextualService):
     """The use cases of leases. Each is one transaction, and another one if the cloud must follow at once."""
 
     def __init__(
         self,
-        db: Database,
-        clock: Clock,
-        types: ResourceTypes,
-        authorize: Authorize,
-        rules: Rules,
+        context: Context,
         cloud: CloudActions,
         access: LeaseAccess,
         intake: Intake,
@@ -82,11 +85,7 @@ class LeaseService:
         waiting_list: WaitingList,
         change_admission: ChangeAdmission,
     ) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
-        self._rules = rules
+        super().__init__(context)
         self._cloud = cloud
         self._enforcement = enforcement
         self._change_admission = change_admission
@@ -96,7 +95,7 @@ class LeaseService:
         self._flexible = flexible
         self._look_ahead = look_ahead
         self._waiting_list = waiting_list
-        self._trusts = Trusts(db, types, cloud, rules.regions)
+        self._trusts = Trusts(context.db, context.types, cloud, context.rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest, *, lease_id: str | None = None) -> Lease:
         """Book everything the request names, or nothing; with ``hold_for`` the lease must be confirmed in that time.
@@ -108,7 +107,7 @@ class LeaseService:
         caller already has a lease with that id, it is returned as it is now. Raises ``Forbidden``,
         ``InvalidParameter``, ``NotEnoughResources``, and ``Conflict`` if the lease of that id belongs to another user.
         """
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         require(self._authorize, "blazar:leases:post", actor, target)
         if lease_id is not None:
             with self._db.read() as tx:
@@ -146,7 +145,7 @@ class LeaseService:
 
         Raises ``InvalidParameter`` if the marker is not a lease of this list, and never was.
         """
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         require(self._authorize, "blazar:leases:get", actor, target)
         if not self._authorize("admin", actor, target):
             if query.project_id not in {None, actor.project_id}:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.request import Allowance, Allowances
-from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Authorize, require
+from tenure.services.context import Context, ContextualService, require
 from tenure.services.limits.quotas import UNLIMITED, Quotas, names_of
-from tenure.store.database import Database
 
 
-class LimitService:
+class LimitService(ContextualService):
     """The use cases of limits."""
 
-    def __init__(self, db: Database, clock: Clock, types: ResourceTypes, authorize: Authorize, quotas: Quotas) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
+    def __init__(self, context: Context, quotas: Quotas) -> None:
+        super().__init__(context)
         self._quotas = quotas
 
     def show(self, actor: Actor, project_id: str | None = None) -> Allowances:

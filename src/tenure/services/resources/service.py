@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Booking
 from tenure.domain.capacity import Capacity
@@ -30,10 +29,10 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.resources.contract import Inventory, ResourceTypes
-from tenure.services.context import Authorize, CloudActions, require
+from tenure.resources.contract import Inventory
+from tenure.services.context import CloudActions, Context, ContextualService, require, target_of
 from tenure.services.resources.healing import Healer, empty_all
-from tenure.store.database import Database, Transaction
+from tenure.store.database import Transaction
 
 #: The maximum length of a property name, in characters.
 MAX_PROPERTY_NAME = 64
@@ -43,26 +42,13 @@ _TOO_MANY_PROPERTIES = f"A resource has no more than {MAX_PROPERTIES} properties
 MAX_PROPERTY_VALUE = 65_535
 
 
-class ResourceService:
+class ResourceService(ContextualService):
     """The use cases of resources; one service for all types."""
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        types: ResourceTypes,
-        authorize: Authorize,
-        cloud: CloudActions,
-        healer: Healer,
-        regions: Collection[str] = (),
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
+    def __init__(self, context: Context, cloud: CloudActions, healer: Healer) -> None:
+        super().__init__(context)
         self._cloud = cloud
         self._healer = healer
-        self._regions = regions
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
         """Return a page of the resources of a type.
@@ -71,7 +57,7 @@ class ResourceService:
         """
         self._require(actor, query.resource_type, "get")
         if query.region is not None:
-            region_of(query.region, self._regions, field="region")
+            region_of(query.region, self._rules.regions, field="region")
         with self._db.read() as tx:
             found = tx.resources.page(query)
         items = tuple(found[: query.limit])
@@ -105,7 +91,7 @@ class ResourceService:
         if not reference:
             raise InvalidHost(f"Invalid values for {stock.noun} {dict(properties)}", field=stock.reference)
         self._check_properties(properties)
-        region = region_of(region, self._regions, field="region")
+        region = region_of(region, self._rules.regions, field="region")
         with _domain_errors(stock, reference):
             found = self._cloud.look_up(resource_type, qualified(region, reference))
         if capacity is not None:
@@ -335,7 +321,7 @@ class ResourceService:
 
         With ``for_members``, those whom the policy lets see public properties need no other permission.
         """
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         if not (for_members and self._authorize("tenure:properties:get", actor, target)):
             self._require(actor, resource_type, "get_resource_properties")
         include_private = include_private and self._authorize("admin", actor, target)
@@ -374,7 +360,7 @@ class ResourceService:
         return self._db.write(change)
 
     def _require(self, actor: Actor, resource_type: str, verb: str) -> None:
-        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        target = target_of(actor)
         require(self._authorize, f"{self._types.stock(resource_type).rules}:{verb}", actor, target)
 
     def _existing(self, tx: Transaction, resource_type: str, external_id: str) -> Resource:

@@ -5,27 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import Period
 from tenure.domain.usage import Usage, UsageQuery, add_up
-from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Authorize, require
-from tenure.store.database import Database
+from tenure.services.context import ContextualService, require
 
 #: The longest period of an answer.
 LONGEST_SPAN = timedelta(days=3 * 366)
 
 
-class UsageService:
+class UsageService(ContextualService):
     """The use cases of accounts. They only read the ledger."""
-
-    def __init__(self, db: Database, clock: Clock, types: ResourceTypes, authorize: Authorize) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._authorize = authorize
 
     def show(self, actor: Actor, query: UsageQuery) -> Usage:
         """Return what the actor's project has had in a period; for an administrator, what each project has had.

@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.errors import (
     Conflict,
@@ -35,9 +34,8 @@ from tenure.domain.period import minute_of
 from tenure.domain.reason import Reason
 from tenure.domain.regions import region_of
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest, Window
-from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.periods import MINUTE, PeriodSearch
-from tenure.services.context import Rules, new_id, notify, write_history
+from tenure.services.context import Context, ContextualService, new_id, notify, write_history
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.changes import placed_demand, resolve
@@ -46,7 +44,7 @@ from tenure.services.leases.intake import Completed
 from tenure.services.leases.undoing import fail_waiting
 from tenure.services.waiting.order import in_order
 from tenure.store.conflict import WaitersFirst
-from tenure.store.database import Database, Transaction
+from tenure.store.database import Transaction
 from tenure.store.waiting import Line, Waiter
 
 LOG = logging.getLogger(__name__)
@@ -64,24 +62,18 @@ MOST_WAITING = 100
 _REQUEST = TypeAdapter(FlexibleRequest)
 
 
-class WaitingList:
+class WaitingList(ContextualService):
     """Puts leases on the waiting list, and serves them."""
 
     def __init__(
         self,
-        db: Database,
-        clock: Clock,
-        types: ResourceTypes,
-        rules: Rules,
+        context: Context,
         booker: Booker,
         flexible: FlexibleBooker,
         periods: PeriodSearch,
         enforcement: Enforcement,
     ) -> None:
-        self._db = db
-        self._clock = clock
-        self._types = types
-        self._rules = rules
+        super().__init__(context)
         self._booker = booker
         self._flexible = flexible
         self._periods = periods
