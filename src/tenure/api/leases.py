@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -20,13 +21,15 @@ from tenure.api.schemas.availability import AlternativeDocument
 from tenure.api.schemas.leases import LeaseSchemas
 from tenure.api.schemas.queries import DryRunQuery, HistoryQuery, LeaseListQuery, Query
 from tenure.api.versions import OLDEST, Version, by_version
+from tenure.domain.actor import Actor
 from tenure.domain.availability import Alternative
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
 from tenure.domain.rehearsal import Rehearsal
-from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseQuery, LeaseRequest, Page
+from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseQuery, LeaseRequest, Page, ReservationRequest
 
 LOG = logging.getLogger(__name__)
+R = TypeVar("R")
 
 #: The prefix of the fields of a reservation in the body of a lease.
 _OF_RESERVATION = re.compile(r"^reservations\[\d+\]\.?")
@@ -171,18 +174,17 @@ class _UseCases:
         yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
     def add(self, request: Request) -> Lease:
-        lease_id = request.part("lease_id")
-        wanted = self._schemas[request.version].read_reservation(request.body())
-        find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, wanted)
-        with _errors_of_reservation(), _alternatives(request, lambda _lacking: find()):
-            return request.manager.leases.add_reservation(request.actor, lease_id, wanted)
+        return self._add(request, request.manager.leases.add_reservation)
 
     def rehearse_add(self, request: Request) -> Rehearsal:
+        return self._add(request, request.manager.rehearsals.add_reservation)
+
+    def _add(self, request: Request, carry_out: Callable[[Actor, str, ReservationRequest], R]) -> R:
         lease_id = request.part("lease_id")
         wanted = self._schemas[request.version].read_reservation(request.body())
         find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, wanted)
         with _errors_of_reservation(), _alternatives(request, lambda _lacking: find()):
-            return request.manager.rehearsals.add_reservation(request.actor, lease_id, wanted)
+            return carry_out(request.actor, lease_id, wanted)
 
     def drop(self, request: Request) -> None:
         reservation_id = request.part("reservation_id")
