@@ -14,9 +14,17 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 from tenure.services.availability.catalogue import Catalogue
 from tenure.services.availability.index import DistinctValues, View, arrays_of
-from tenure.services.availability.room import enough, starts, units, used
+from tenure.services.availability.room import (
+    enough,
+    most_taken_as_whole,
+    places,
+    starts,
+    taken_as_whole,
+    units,
+    used,
+)
 from tenure.services.availability.steps import ticks, ticks_of
-from tenure.services.availability.timeline import Timeline
+from tenure.services.availability.timeline import Timeline, Uses
 from tenure.store.ledger import ListedResource, ListedUse
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -190,3 +198,67 @@ def test_use_equals_the_sum_over_the_ledger(resource_class: str, *, planned: boo
         assert all(
             begin <= instant < begin + ticks_of(7 * MINUTE) for begin, instant in zip(begins, instants, strict=True)
         )
+
+
+@pytest.mark.parametrize("spread", [*Spread, None])
+def test_places_have_room_for_the_minimum_and_are_found_if_there_are_any(spread: Spread | None) -> None:
+    seen = set()
+    for seed in range(60):
+        ledger = Ledger(seed, exclusive_only=False)
+        dice = ledger.random
+        minimum = dice.randint(1, 4)
+        wanted = (
+            demand(Spread.APART, minimum=minimum, exclusive=True)
+            if spread is None
+            else demand(spread, minimum=minimum, amounts=Capacity({"VCPU": dice.randint(1, 3)}))
+        )
+        start = dice.randint(0, HORIZON)
+        period = Period(at(start), at(start + dice.randint(1, 10)))
+        found = places(ledger.view(), wanted, ticks(period.start), ticks(period.end))
+        counts = {number: fitting(ledger.room(number), wanted, period) for number in ledger.capacities}
+        assert all(0 < count <= counts[number] for number, count in found.items())
+        if wanted.spread is Spread.APART:
+            possible = sum(count > 0 for count in counts.values()) >= minimum
+            assert set(found.values()) <= {1}
+        elif wanted.spread is Spread.TOGETHER:
+            possible = max(counts.values()) >= minimum
+            assert len(found) <= 1
+        else:
+            possible = sum(counts.values()) >= minimum
+        assert sum(found.values()) == (minimum if possible else 0)
+        seen.add(possible)
+    assert seen == {True, False}
+
+
+def test_whole_resources_are_counted_and_never_more_than_the_most() -> None:
+    for seed in range(60):
+        ledger = Ledger(seed, exclusive_only=False)
+        view = ledger.view()
+        every = view.catalogue.of_type("host")
+        steps = taken_as_whole(view, every).steps(ticks(at(-10)), ticks(at(HORIZON + 10)))
+        for minute in range(HORIZON):
+            taken = sum(
+                use.exclusive and use.starts_at <= at(minute) < use.ends_at
+                for uses in ledger.uses.values()
+                for use in uses
+            )
+            assert steps.at(np.array([ticks(at(minute))]))[0] == taken, (seed, minute)
+        assert steps.values.max() <= most_taken_as_whole(view, every)
+
+
+def test_timelines_of_some_resources_are_kept_up_to_the_size_of_the_whole() -> None:
+    uses = 6
+    rows = np.repeat(np.arange(4, dtype=np.int32), uses)
+    begins = np.tile(np.arange(uses, dtype=np.int64), 4)
+    no = np.zeros(len(rows), dtype=np.bool_)
+    numbers = np.zeros(len(rows), dtype=np.int32)
+    timeline = Timeline(Uses(rows, begins, begins + 1, no, no, numbers, numbers), np.arange(4, dtype=np.int32))
+    masks = [np.arange(4) == row for row in range(4)]
+    kept = [timeline.remembered(mask) for mask in masks]
+    assert [set(found.uses.rows) for found in kept] == [{0}, {1}, {2}, {3}]
+    assert [timeline.remembered(mask) is found for mask, found in zip(masks, kept, strict=True)] == [True] * 4
+    pair = timeline.remembered(masks[0] | masks[1])  # in place of the two that were not used for the longest time
+    assert set(pair.uses.rows) == {0, 1}
+    assert timeline.remembered(masks[3]) is kept[3]
+    assert timeline.remembered(masks[2]) is kept[2]
+    assert timeline.remembered(masks[0]) is not kept[0]

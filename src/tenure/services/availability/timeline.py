@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 
 from tenure.services.availability.steps import FOREVER, NEVER, Ints, Loads, Mask
 
-#: How many choices of resources a timeline remembers. Members ask for the same kinds of resources again and again.
-MOST_REMEMBERED = 8
-
 #: Numbers of resources in the catalogue, and of entries in lists of distinct values.
 Rows = NDArray[np.int32]
 
@@ -104,12 +101,15 @@ class Timeline:
         return Timeline(self.uses.select(places), rows, sorted_already=True)
 
     def remembered(self, chosen: Mask) -> Timeline:
-        """Return what ``of`` does. It is kept for later calls, the last few of them."""
+        """Return what ``of`` does, and keep it for later calls: members ask for the same kinds again and again.
+
+        Those that were used last are kept, as long as they have no more allocations together than this one.
+        """
         key = chosen.tobytes()
         with self._lock:
             found = self._remembered.pop(key, None) or self.of(chosen)
             self._remembered[key] = found
-            if len(self._remembered) > MOST_REMEMBERED:
+            while sum(len(kept.uses.rows) for kept in self._remembered.values()) > len(self.uses.rows):
                 self._remembered.popitem(last=False)
         return found
 
