@@ -353,7 +353,7 @@ def test_the_library_starts_and_ends_all_types(library):
     wait_for_status(library, lease["id"], "ACTIVE")
     with pytest.raises(blazar_exception.BlazarClientException):
         library.lease.update(lease["id"], reservations=[{"id": started["virtual:instance"]["id"], "amount": 1}])
-    library.lease.update(lease["id"], end_date=in_minutes(0))
+    end(library, lease["id"])
     wait_for_status(library, lease["id"], "TERMINATED")
     library.floatingip.delete(made["id"])
     assert library.floatingip.list() == []
@@ -407,8 +407,21 @@ def test_a_lease_that_starts_now_becomes_active_and_ends(library):
     }
     lease = library.lease.create("now", "now", in_minutes(60), [reservation], [])
     wait_for_status(library, lease["id"], "ACTIVE")
-    library.lease.update(lease["id"], end_date=in_minutes(0))
+    end(library, lease["id"])
     wait_for_status(library, lease["id"], "TERMINATED")
+
+
+def end(library, lease_id: str) -> None:
+    """End a lease in the present minute, and again in the next one if the request arrived only then."""
+    while True:
+        minute = in_minutes(0)
+        try:
+            library.lease.update(lease_id, end_date=minute)
+        except blazar_exception.BlazarClientException:
+            if minute == in_minutes(0):
+                raise
+        else:
+            return
 
 
 def wait_for_status(library, lease_id: str, status: str) -> None:

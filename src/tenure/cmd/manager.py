@@ -12,12 +12,12 @@ from typing import NoReturn
 
 from oslo_config.cfg import ConfigOpts
 
+from tenure.cmd.collection import spare_loaded_objects
 from tenure.cmd.process import (
     StartFailed,
     configure,
     run,
     show_metrics,
-    spare_loaded_objects,
     wait_for_schema,
     wait_for_the_end,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import os
@@ -122,15 +121,6 @@ def _silent(name: str) -> Iterator[None]:
 def show_metrics(conf: cfg.ConfigOpts) -> None:
     """Serve this process's metrics, if configured."""
     metrics.serve(conf.metrics.port, conf.metrics.host)
-
-
-def spare_loaded_objects() -> None:
-    """Leave the objects that exist now out of later garbage collections, in which all threads wait.
-
-    Modules, models and statements make some 200,000 objects that never become garbage.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def run(main: Callable[[], int], *, prog: str) -> int:
