@@ -91,7 +91,10 @@ class AnyInterleaving(RuleBasedStateMachine):
             for server in servers
             if server.id in self.foreign or (server.vanishing and server.reservation_id == reservation)
         }
-        assert progress.done is (not lingering)
+        # Nova keeps a host from its zone while a server runs there, also a host that others took out of the group.
+        blocked = {host.external_id for host in returning} & {server.host for server in servers} - set(group.hosts)
+        assert not (progress.done and lingering)
+        assert progress.done or lingering or blocked
         assert group.project_id == project_of(reservation)
 
     @rule(reservation=reservations)
@@ -195,6 +198,23 @@ def test_a_host_is_given_up_while_its_servers_are_going():
         state.boot("r-1")
         state.start("r-1", [])
         assert state.cloud.world.groups()["r-1"].hosts
+        state.settle()
+    finally:
+        state.teardown()
+
+
+def test_a_server_on_a_host_that_others_took_out_delays_its_return():
+    """Chance finds this order once in hundreds of runs; it is tried in each."""
+    state = AnyInterleaving()
+    state.open()
+    try:
+        state.start("r-1", [FLEET[0]])
+        state.boot("r-1")
+        state.take_out(FLEET[0])
+        state.start("r-1", [])
+        [server] = state.cloud.world.servers()
+        progress = state.cloud.ensure_started(replace(order("r-1", []), returning=(FLEET[0],)))
+        assert (progress.done, server.id in str(progress.reason)) == (False, True)
         state.settle()
     finally:
         state.teardown()
