@@ -246,8 +246,8 @@ def test_whole_resources_are_counted_and_never_more_than_the_most() -> None:
         assert steps.values.max() <= most_taken_as_whole(view, every)
 
 
-def test_timelines_of_some_resources_are_kept_up_to_the_size_of_the_whole() -> None:
-    uses = 6
+@pytest.mark.parametrize("uses", [6, 0])
+def test_timelines_of_some_resources_are_kept_up_to_the_size_of_the_whole(uses: int) -> None:
     rows = np.repeat(np.arange(4, dtype=np.int32), uses)
     begins = np.tile(np.arange(uses, dtype=np.int64), 4)
     no = np.zeros(len(rows), dtype=np.bool_)
@@ -255,10 +255,10 @@ def test_timelines_of_some_resources_are_kept_up_to_the_size_of_the_whole() -> N
     timeline = Timeline(Uses(rows, begins, begins + 1, no, no, numbers, numbers), np.arange(4, dtype=np.int32))
     masks = [np.arange(4) == row for row in range(4)]
     kept = [timeline.remembered(mask) for mask in masks]
-    assert [set(found.uses.rows) for found in kept] == [{0}, {1}, {2}, {3}]
+    assert [set(found.covered) for found in kept] == [{0}, {1}, {2}, {3}]
     assert [timeline.remembered(mask) is found for mask, found in zip(masks, kept, strict=True)] == [True] * 4
     pair = timeline.remembered(masks[0] | masks[1])  # in place of the two that were not used for the longest time
-    assert set(pair.uses.rows) == {0, 1}
+    assert (set(pair.covered), len(pair.uses.rows)) == ({0, 1}, 2 * uses)
     assert timeline.remembered(masks[3]) is kept[3]
     assert timeline.remembered(masks[2]) is kept[2]
     assert timeline.remembered(masks[0]) is not kept[0]
