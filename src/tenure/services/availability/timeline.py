@@ -103,15 +103,20 @@ class Timeline:
     def remembered(self, chosen: Mask) -> Timeline:
         """Return what ``of`` does, and keep it for later calls: members ask for the same kinds again and again.
 
-        Those that were used last are kept, as long as they have no more allocations together than this one.
+        Those that were used last are kept, as long as they are no larger together than this one.
         """
         key = chosen.tobytes()
         with self._lock:
             found = self._remembered.pop(key, None) or self.of(chosen)
             self._remembered[key] = found
-            while sum(len(kept.uses.rows) for kept in self._remembered.values()) > len(self.uses.rows):
+            while sum(kept.size for kept in self._remembered.values()) > self.size:
                 self._remembered.popitem(last=False)
         return found
+
+    @property
+    def size(self) -> int:
+        """The number of resources and allocations."""
+        return len(self.covered) + len(self.uses.rows)
 
     @cached_property
     def fixed(self) -> Uses:
