@@ -304,6 +304,17 @@ class DriverContract:
         assert finished(rig, lambda: rig.driver.ensure_started(smaller)).done
         assert rig.boot(hosts[0], rig.owner, "r-1") is None
 
+    def test_a_host_without_servers_is_given_up_while_servers_vanish_on_another(
+        self, rig: Rig, hosts: list[ResourceRef]
+    ):
+        rig.driver.ensure_started(ordered(rig, *hosts[:2]))
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+        rig.hold()
+        assert not rig.driver.ensure_started(ordered(rig, hosts[2], returning=tuple(hosts[:2]))).done
+        free = ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)
+        assert rig.driver.ensure_started(free).done
+        assert rig.boot(hosts[1], rig.neighbour, "r-2")
+
     def test_foreign_servers_stop_a_start_and_survive(self, rig: Rig, hosts: list[ResourceRef]):
         foreign = {rig.force(hosts[1], rig.neighbour), rig.force(hosts[1], rig.owner)}
         before = rig.effects()
@@ -550,6 +561,21 @@ class DriverContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()
         assert list(rig.driver.held(rig.resource_type)) == []
+
+    def test_an_end_gives_up_hosts_without_servers_while_servers_vanish_on_another(
+        self, rig: Rig, hosts: list[ResourceRef]
+    ):
+        ending = ordered(rig, *hosts[:2])
+        rig.driver.ensure_started(ending)
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+        rig.hold()
+        assert not rig.driver.ensure_ended(ending).done
+        assert rig.driver.ensure_started(
+            ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)
+        ).done
+        rig.let_go()
+        assert finished(rig, lambda: rig.driver.ensure_ended(ending)).done
+        assert list(rig.driver.held(rig.resource_type)) == ["r-2"]
 
     def test_an_end_succeeds_after_hosts_and_group_are_removed(self, rig: Rig, hosts: list[ResourceRef]):
         order = ordered(rig, *hosts)
