@@ -83,8 +83,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         wanted = {host.external_id for host in hosts}
         lingering = set(group.hosts) - wanted
         assert wanted <= set(group.hosts)
-        # Only where servers have yet to go, or others' servers run, does a host stay that was given up, and it is not
-        # done until then.
+        # A host that was given up stays in the group only while the reservation's servers vanish on it, or others'
+        # servers run on it.
         servers = self.cloud.world.servers()
         assert lingering <= {
             server.host

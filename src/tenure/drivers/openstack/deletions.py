@@ -20,10 +20,20 @@ _STUCK: Final = timedelta(minutes=2)
 
 def delete_servers(compute: Compute, servers: Collection[Server], *, now: datetime) -> Progress | None:
     """Order the deletion of these servers; None when they are gone, else that they are vanishing."""
+    return progress_of(order_deletion(compute, servers, now=now), now=now)
+
+
+def order_deletion(compute: Compute, servers: Collection[Server], *, now: datetime) -> Collection[Server]:
+    """Order the deletion of these servers; return those that are still vanishing."""
     ordered = [server for server in servers if not server.vanishing or _is_stuck(server, now)]
-    if ordered:
-        compute.delete_servers(ordered)
-        servers = _still_there(compute, servers)  # a fast cloud has deleted them by now
+    if not ordered:
+        return servers
+    compute.delete_servers(ordered)
+    return _still_there(compute, servers)  # a fast cloud has deleted them by now
+
+
+def progress_of(servers: Collection[Server], *, now: datetime) -> Progress | None:
+    """Return that these servers are vanishing, and when to look again; None without servers."""
     if not servers:
         return None
     took = max(now - (server.updated_at or now) if server.vanishing else timedelta(0) for server in servers)

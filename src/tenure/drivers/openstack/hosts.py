@@ -9,7 +9,7 @@ in the reservation's zone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -25,7 +25,7 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
-from tenure.drivers.openstack.deletions import delete_servers
+from tenure.drivers.openstack.deletions import order_deletion, progress_of
 from tenure.drivers.openstack.homes import Homes
 from tenure.drivers.openstack.layout import FORMER_OWNER, Layout, recorded_homes
 from tenure.drivers.openstack.options import OpenStackOptions
@@ -216,7 +216,8 @@ class Hosts:
         own = self._hosts_of(order)
         elsewhere = frozenset(host for host in own if not layout.is_reserved_whole(host))
         if group is None:
-            return self._delete_servers(order, elsewhere, frozenset(), "") or DONE
+            servers = self._delete_servers(order, elsewhere, frozenset(), "")
+            return progress_of(servers, now=self._now) or DONE
         if group.hosts:
             self._close(layout, group)
         unfinished = self._return(layout, order, group, group.hosts | recorded_homes(group).keys(), own, elsewhere)
@@ -277,7 +278,8 @@ class Hosts:
     ) -> Progress | None:
         """Return these hosts to the pool and their zones after deleting the group's servers.
 
-        Returns what remains to be done, or None. Hosts that have left the group already are returned to their zones.
+        Returns what remains to be done, or None. A host stays in the group while its servers are vanishing. Hosts that
+        have left the group already are returned to their zones.
         ``own`` are the current and former hosts of the reservation, as the ledger knows them.
         """
         if not hosts | elsewhere:
@@ -285,9 +287,12 @@ class Hosts:
         pool = layout.pool
         owner = layout.owner_of(group)
         leaving = hosts & group.hosts
-        unfinished = self._delete_servers(order, leaving | elsewhere, own & group.hosts, owner)
-        if unfinished is not None:
-            return unfinished
+        vanishing = self._delete_servers(order, leaving | elsewhere, own & group.hosts, owner)
+        occupied = leaving & {server.service_host for server in vanishing}
+        hosts -= occupied
+        leaving -= occupied
+        if not hosts:
+            return progress_of(vanishing, now=self._now)
         self._aggregates.add(pool, self._bookable(leaving, own) - pool.hosts, missing_ok=True)
         errors = self._compute.remove_hosts(group, leaving)
         gone = hosts - errors.keys()
@@ -297,6 +302,8 @@ class Hosts:
         for _, error in sorted(errors.items()):
             if not isinstance(error, Conflict):
                 raise error
+        if vanishing:
+            return progress_of(vanishing, now=self._now)
         return self._obstacle(order, sorted(errors), own & group.hosts, owner) if errors else unfinished
 
     def _bookable(self, hosts: frozenset[str], own: frozenset[str]) -> frozenset[str]:
@@ -321,12 +328,12 @@ class Hosts:
         )
         return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
 
-    def _delete_servers(self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str) -> Progress | None:
-        """Delete the reservation's servers on these hosts; return the progress while they are being deleted."""
+    def _delete_servers(self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str) -> Collection[Server]:
+        """Delete the reservation's servers on these hosts; return those that are still vanishing."""
         if not hosts:
-            return None
+            return []
         servers = [server for server in self._compute.servers_on(hosts) if self._is_of(server, order, own, owner)]
-        return delete_servers(self._compute, servers, now=self._now)
+        return order_deletion(self._compute, servers, now=self._now)
 
     def _is_of(self, server: Server, order: Order, own: frozenset[str], owner: str) -> bool:
         """Whether the server was booted for the reservation.
