@@ -570,9 +570,7 @@ class DriverContract:
         assert rig.boot(hosts[0], rig.owner, "r-1")
         rig.hold()
         assert not rig.driver.ensure_ended(ending).done
-        assert rig.driver.ensure_started(
-            ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)
-        ).done
+        assert rig.driver.ensure_started(ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)).done
         rig.let_go()
         assert finished(rig, lambda: rig.driver.ensure_ended(ending)).done
         assert list(rig.driver.held(rig.resource_type)) == ["r-2"]

@@ -328,7 +328,9 @@ class Hosts:
         )
         return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
 
-    def _delete_servers(self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str) -> Collection[Server]:
+    def _delete_servers(
+        self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str
+    ) -> Collection[Server]:
         """Delete the reservation's servers on these hosts; return those that are still vanishing."""
         if not hosts:
             return []
