@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,8 +12,9 @@ import pytest
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.services.planning.arrangements import Arrangements, Search
+from tests.support import ledger
 from tests.support.engines import rebuild
-from tests.support.world import ADMIN, HOST, World, instance_reservation, open_world, reservation
+from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation, url_in
 
 FIRST_HOST = '["==", "$rack", "a"]'
 
@@ -24,22 +25,28 @@ def world(tmp_path: Path) -> Iterator[World]:
     with open_world(tmp_path, hosts=3) as world:
         world.resize(4, 4, 6)
         world.resources.update(ADMIN, HOST, "1", {"rack": "a"})
-        for host, vcpus in ((1, 4), (2, 1), (3, 4)):
+        for host, vcpus in ((1, 4), (3, 4), (2, 1)):
             world.reserve_on(host, instance_reservation(1, vcpus=vcpus), start=1)
         rebuild(world, rules=replace(world.service.parts.rules, exact_time=timedelta(minutes=1)))
         yield world
 
 
-def outdate(world: World, monkeypatch: pytest.MonkeyPatch, times: int) -> list[Search]:
-    """Change a resource of each of the next arrangements before it is made; return the list of all arrangements."""
+def outdate(
+    world: World, monkeypatch: pytest.MonkeyPatch, times: int, change: Callable[[int], object] | None = None
+) -> list[Search]:
+    """Change something before each of the next arrangements is made; return the list of all arrangements.
+
+    ``change`` is called with the number of earlier arrangements; by default, a resource of each arrangement changes.
+    """
     find = Arrangements.find
+    change = change or (lambda number: world.resources.update(ADMIN, HOST, "1", {"turn": str(number)}))
     found: list[Search] = []
 
     def find_and_change(arrangements: Arrangements, *given: Any, **named: Any) -> Search:
         search = find(arrangements, *given, **named)
         if search.arrangement is not None:
             if len(found) < times:
-                world.resources.update(ADMIN, HOST, "1", {"turn": str(len(found))})
+                change(len(found))
             found.append(search)
         return search
 
@@ -60,3 +67,16 @@ def test_refusal_after_many_outdated_arrangements_is_not_proven(world: World, mo
         world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
     assert not refused.value.is_proven
     assert 5 < len(found) < 20
+
+
+def test_deletion_of_a_lease_that_is_to_move_outdates_an_arrangement(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The plan of the deleted lease is the newest: SQLite gives its id to the first plan that the arrangement moves."""
+    url = url_in(tmp_path)
+    [newest] = (lease_id for lease_id, lease in ledger.leases(url).items() if lease.hosts == ("2",))
+    found = outdate(world, monkeypatch, 1, lambda _number: world.leases.delete(OWNER, newest))
+    lease = world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
+    assert found
+    assert world.units(lease) == [("sim-host-001", 1)]
+    assert ledger.faults(url) == []
