@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 import pytest
+from sqlalchemy import insert
 
 from tenure.domain.allocation import Allocation, Spread
 from tenure.domain.capacity import Capacity
@@ -20,6 +21,7 @@ from tenure.store.allocations import SAMPLE
 from tenure.store.conditions import OVERDUE_MATTERS
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
+from tenure.store.tables import AllocationRow
 from tests.store.rows import HELD, HOUR, PLANNED, RELEASED, add_hosts, add_lease, allocations_of, close, demand, hours
 from tests.support.world import NOW
 
@@ -211,6 +213,45 @@ class TestMoving:
                 tx.allocations.move(plan, second, start=plan.period.start)
 
         db.write(move)
+        assert allocations_of(db, lease) == before
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda tx, plan, other: tx.allocations.move(plan, other, start=plan.period.start),
+            lambda tx, plan, _other: tx.allocations.shrink(plan, 1, demand()),
+            lambda tx, plan, _other: tx.allocations.drop(plan),
+        ],
+        ids=["move", "shrink", "drop"],
+    )
+    def test_allocation_with_the_id_of_a_deleted_one_is_not_taken_for_it(
+        self, db: Database, change: Callable[[Transaction, Allocation, int], None]
+    ):
+        """SQLite gives the id of the newest row again after its deletion."""
+        first, second = add_hosts(db, 2)
+        deleted = add_lease(db, first)
+        [plan] = allocations_of(db, deleted)
+        lease = add_lease(db, second)
+        db.write(lambda tx: tx.allocations.remove_planned([reservation_of(deleted), reservation_of(lease)]))
+        same = insert(AllocationRow).values(
+            id=plan.id,
+            resource_id=first,
+            reservation_id=reservation_of(lease),
+            starts_at=plan.period.start,
+            ends_at=plan.period.end,
+            state=PLANNED.value,
+            exclusive=plan.exclusive,
+            units=plan.units,
+            amounts=dict(plan.amounts),
+        )
+        db.write(lambda tx: tx.session.execute(same))
+        before = allocations_of(db, lease)
+
+        def change_deleted(tx: Transaction) -> None:
+            with pytest.raises(Overtaken):
+                change(tx, plan, second)
+
+        db.write(change_deleted)
         assert allocations_of(db, lease) == before
 
     def test_reschedule(self, db: Database):

@@ -514,13 +514,7 @@ class AllocationStore:
         Raises ``Overtaken`` if the allocation has changed since it was read.
         """
         moved = self._session.execute(
-            update(AllocationRow)
-            .where(
-                AllocationRow.id == allocation.id,
-                AllocationRow.resource_id == allocation.resource_id,
-                AllocationRow.state == allocation.state.value,
-            )
-            .values(resource_id=resource_id, starts_at=start)
+            update(AllocationRow).where(*_as_read(allocation)).values(resource_id=resource_id, starts_at=start)
         )
         if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
@@ -531,12 +525,7 @@ class AllocationStore:
         """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
         shrunk = self._session.execute(
             update(AllocationRow)
-            .where(
-                AllocationRow.id == allocation.id,
-                AllocationRow.resource_id == allocation.resource_id,
-                AllocationRow.state == allocation.state.value,
-                AllocationRow.units == allocation.units,
-            )
+            .where(*_as_read(allocation), AllocationRow.units == allocation.units)
             .values(units=units, amounts=dict(demand.amounts.times(units)))
         )
         self._changed.add_resources([allocation.resource_id], frees=True)
@@ -546,12 +535,7 @@ class AllocationStore:
     def drop(self, allocation: Allocation) -> None:
         """Delete an allocation; raise ``Overtaken`` if it has changed since it was read."""
         dropped = self._session.execute(
-            delete(AllocationRow).where(
-                AllocationRow.id == allocation.id,
-                AllocationRow.resource_id == allocation.resource_id,
-                AllocationRow.state == allocation.state.value,
-                AllocationRow.units == allocation.units,
-            )
+            delete(AllocationRow).where(*_as_read(allocation), AllocationRow.units == allocation.units)
         )
         self._changed.add_resources([allocation.resource_id], frees=True)
         if dropped.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
@@ -889,6 +873,19 @@ def _new_row(
         "units": count,
         "amounts": dict(amounts.times(count)),
     }
+
+
+def _as_read(allocation: Allocation) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for an allocation to be that which was read.
+
+    Its id is not enough: SQLite gives the id of a deleted allocation to another one.
+    """
+    return (
+        AllocationRow.id == allocation.id,
+        AllocationRow.resource_id == allocation.resource_id,
+        AllocationRow.reservation_id == allocation.reservation_id,
+        AllocationRow.state == allocation.state.value,
+    )
 
 
 def _all_hold(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
