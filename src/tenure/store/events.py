@@ -25,9 +25,9 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, aliased
 
 from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, LeaseStatus
-from tenure.store.conflict import Overtaken
 from tenure.store.leases import event_of
 from tenure.store.tables import AllocationRow, EventRow, LeaseRow, ReservationRow, UtcDateTime
+from tenure.store.writing import change_row, count_changed, try_change_row
 
 #: How long a due start waits for resources that are being released, before it looks for others.
 PATIENCE = timedelta(seconds=5)
@@ -127,7 +127,8 @@ class EventStore:
         seen_token = (
             EventRow.claim_token.is_(None) if stored.claim_token is None else EventRow.claim_token == stored.claim_token
         )
-        claimed = self._session.execute(
+        change_row(
+            self._session,
             update(EventRow)
             .where(EventRow.id == stored.event.id, EventRow.ready_at == stored.ready_at, seen_token)
             .values(
@@ -137,18 +138,16 @@ class EventStore:
                 attempts=attempts,
                 updated_at=now,
             )
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        if claimed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
         return attempts
 
     def renew(self, event_id: str, *, token: str, until: datetime) -> bool:
         """Extend a claim; return False if another worker has it now."""
-        renewed = self._session.execute(
-            update(EventRow).where(EventRow.id == event_id, EventRow.claim_token == token).values(ready_at=until)
+        return try_change_row(
+            self._session,
+            update(EventRow).where(EventRow.id == event_id, EventRow.claim_token == token).values(ready_at=until),
         )
-        return bool(renewed.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def expire_claims(self, now: datetime) -> int:
         """Expire all claims now; return their number."""
@@ -169,29 +168,29 @@ class EventStore:
         return self._make_ready(now, and_(EventRow.ready_at > min(claims_after, delays_after), or_(claimed, put_off)))
 
     def _make_ready(self, now: datetime, concerned: ColumnElement[bool]) -> int:
-        changed = self._session.execute(
-            update(EventRow).where(concerned).values(ready_at=now).execution_options(synchronize_session=False)
+        return count_changed(
+            self._session,
+            update(EventRow).where(concerned).values(ready_at=now).execution_options(synchronize_session=False),
         )
-        return int(changed.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def finish(self, event_id: str, *, token: str, now: datetime, **values: Any) -> bool:
         """Release a claim with an outcome; return False if another worker has it now."""
-        finished = self._session.execute(
+        return try_change_row(
+            self._session,
             update(EventRow)
             .where(EventRow.id == event_id, EventRow.claim_token == token)
             .values(claim_token=None, updated_at=now, **values)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return bool(finished.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def remove(self, event_id: str, *, token: str) -> bool:
         """Delete a claimed event that is finished; return False if another worker has it now."""
-        removed = self._session.execute(
+        return try_change_row(
+            self._session,
             delete(EventRow)
             .where(EventRow.id == event_id, EventRow.claim_token == token)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return bool(removed.rowcount)  # type: ignore[attr-defined]  # a DELETE's result counts rows
 
     def discard(self, event_ids: Collection[str]) -> None:
         """Delete events, claimed or not. The caller has locked the lease."""

@@ -37,6 +37,7 @@ from tenure.store.tables import (
     SurplusTrustRow,
     WaitingRow,
 )
+from tenure.store.writing import change_row, count_changed, try_change_row
 
 _KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
     LeaseOrder.CREATED_AT: LeaseRow.created_at,
@@ -161,13 +162,13 @@ class LeaseStore:
         held = lease.trust_id
         if held is not None and trusts_in(held).keys() & trusts_in(trust_id).keys():
             return False
-        kept = self._session.execute(
+        return try_change_row(
+            self._session,
             update(LeaseRow)
             .where(LeaseRow.id == lease.id, LeaseRow.trust_id.is_(None) if held is None else LeaseRow.trust_id == held)
             .values(trust_id=trust_id if held is None else f"{held} {trust_id}")
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return bool(kept.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def idle_trusts(self, limit: int) -> list[str]:
         """Return trusts that nothing needs any more: of leases that are over with their end done, or of no lease.
@@ -267,14 +268,13 @@ class LeaseStore:
 
         Raises ``Overtaken`` if it has. The version goes up by one.
         """
-        changed = self._session.execute(
+        change_row(
+            self._session,
             update(LeaseRow)
             .where(LeaseRow.id == lease.id, LeaseRow.version == lease.version)
             .values(version=lease.version + 1, updated_at=now, **values)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
 
     def change_reservations(self, ids: Collection[str], *, now: datetime, **values: Any) -> None:
         """Write ``values``. A reservation that is over is detached from its subject."""
@@ -355,13 +355,13 @@ class LeaseStore:
 
     def name_region(self, name: str) -> int:
         """Move all reservations of the region without a name to this region; return their number."""
-        named = self._session.execute(
+        return count_changed(
+            self._session,
             update(ReservationRow)
             .where(ReservationRow.region == "")
             .values(region=name)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return int(named.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     # --- history
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, aliased
 
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import OutboxRow
+from tenure.store.writing import count_changed, try_change_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,12 @@ class OutboxStore:
 
     def cancel(self, keys: Collection[str]) -> int:
         """Delete messages whose delivery was never tried; return their number."""
-        gone = self._session.execute(
+        return count_changed(
+            self._session,
             delete(OutboxRow)
             .where(OutboxRow.key.in_(sorted(keys)), OutboxRow.attempts == 0)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return int(gone.rowcount)  # type: ignore[attr-defined]  # a DELETE's result counts rows
 
     def hurry(self, keys: Collection[str], *, now: datetime) -> None:
         """Deliver messages at once whose delivery was never tried."""
@@ -129,13 +130,14 @@ class OutboxStore:
         rows = self._session.execute(due).scalars()
         taken = []
         for row in rows.all():
-            claimed = self._session.execute(
+            claimed = try_change_row(
+                self._session,
                 update(OutboxRow)
                 .where(OutboxRow.id == row.id, OutboxRow.ready_at == row.ready_at)
                 .values(ready_at=until, attempts=OutboxRow.attempts + 1)
-                .execution_options(synchronize_session=False)
+                .execution_options(synchronize_session=False),
             )
-            if claimed.rowcount == 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            if claimed:
                 taken.append(_message(row, attempts=row.attempts + 1))
         return taken
 
@@ -144,13 +146,13 @@ class OutboxStore:
 
         A message whose delivery was never begun keeps its time. With ``after`` so does a message that is ready by then.
         """
-        expired = self._session.execute(
+        return count_changed(
+            self._session,
             update(OutboxRow)
             .where(OutboxRow.ready_at > (after or now), OutboxRow.attempts > 0)
             .values(ready_at=now)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return int(expired.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def give_back(self, messages: Iterable[Message], *, now: datetime) -> None:
         """Release claimed messages, if they are still claimed by the same worker."""
@@ -188,13 +190,13 @@ class OutboxStore:
 
     def _record(self, message: Message, **values: Any) -> bool:
         """Write values unless the message was claimed again: each claim is another attempt."""
-        recorded = self._session.execute(
+        return try_change_row(
+            self._session,
             update(OutboxRow)
             .where(OutboxRow.id == message.id, OutboxRow.attempts == message.attempts)
             .values(**values)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return bool(recorded.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def undeliverable(self, limit: int = 100) -> list[Message]:
         """Return messages that were given up, oldest first, at most ``limit``."""
@@ -204,23 +206,23 @@ class OutboxStore:
     def retry(self, *, now: datetime, key: str | None = None) -> int:
         """Retry messages that were given up, or one of them, from the first attempt on; return their number."""
         with_key = () if key is None else (OutboxRow.key == key,)
-        again = self._session.execute(
+        return count_changed(
+            self._session,
             update(OutboxRow)
             .where(*_GIVEN_UP, *with_key)
             .values(ready_at=now, attempts=0, failed_at=None, refusals=0)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return int(again.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def drop(self, key: str, *, now: datetime) -> bool:
         """Mark a message that was given up as delivered; return False if it was not given up."""
-        dropped = self._session.execute(
+        return try_change_row(
+            self._session,
             update(OutboxRow)
             .where(*_GIVEN_UP, OutboxRow.key == key)
             .values(delivered_at=now)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return bool(dropped.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def count_undeliverable(self) -> int:
         """Count the messages that were given up."""

@@ -14,6 +14,7 @@ from tenure.domain.lease import AllocationState, LeaseStatus
 from tenure.domain.period import Period
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, LeaseRow, ProjectRow, ReservationRow
+from tenure.store.writing import count_changed
 
 #: The statuses of leases that promise nothing, yet or any more.
 _IDLE = (LeaseStatus.WAITING, LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseStatus.DELETING, LeaseStatus.DELETED)
@@ -39,13 +40,14 @@ class ProjectStore:
 
         Call it before anything is read, so that what is read includes the writes of the transaction before.
         """
-        taken = self._session.execute(
+        taken = count_changed(
+            self._session,
             update(ProjectRow)
             .where(ProjectRow.id == project_id)
             .values(version=ProjectRow.version + 1)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        if taken.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+        if taken == 0:
             try:
                 self._session.execute(insert(ProjectRow), [{"id": project_id, "version": 1}])
             except IntegrityError as error:

@@ -31,6 +31,7 @@ from tenure.store.conditions import among
 from tenure.store.conflict import Overtaken
 from tenure.store.feed import Feed
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, TraitRow, key_of
+from tenure.store.writing import change_row, count_changed
 
 #: How many versions one statement raises: it has parameters for each of them.
 _AT_ONCE = 500
@@ -208,13 +209,13 @@ class ResourceStore:
         """Move all resources of the region without a name to this region; return their number."""
         unnamed = select(ResourceRow.id).where(ResourceRow.region == "")
         self._changed.add_resources(self._session.execute(unnamed).scalars())
-        named = self._session.execute(
+        return count_changed(
+            self._session,
             update(ResourceRow)
             .where(ResourceRow.region == "")
             .values(region=name, version=ResourceRow.version + 1)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        return int(named.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def regions(self) -> frozenset[str]:
         """Return the regions of all resources; the empty name stands for resources registered without a region."""
@@ -337,23 +338,21 @@ class ResourceStore:
         self.wanted.add(seen.id)
         self._changed.add_resources([seen.id])
         self._remove_details(seen.id)
-        removed = self._session.execute(
-            delete(ResourceRow).where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
+        change_row(
+            self._session,
+            delete(ResourceRow).where(ResourceRow.id == seen.id, ResourceRow.version == seen.version),
         )
-        if removed.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
-            raise Overtaken
 
     def _compare_and_swap(self, seen: Resource, **values: object) -> None:
         """Write these columns; raise ``Overtaken`` if the resource has changed since it was read."""
         self.wanted.add(seen.id)
         self._changed.add_resources([seen.id], frees=True)
-        changed = self._session.execute(
+        change_row(
+            self._session,
             update(ResourceRow)
             .where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
-            .values(version=ResourceRow.version + 1, **values)
+            .values(version=ResourceRow.version + 1, **values),
         )
-        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
 
     def raise_versions(self, seen: Mapping[int, int], *, wait: bool = True) -> None:
         """Record that these resources can promise something else now.
@@ -373,16 +372,17 @@ class ResourceStore:
             self._raise_batch(ids[first : first + _AT_ONCE], seen)
 
     def _raise_batch(self, ids: Sequence[int], seen: Mapping[int, int]) -> None:
-        raised = self._session.execute(
+        raised = count_changed(
+            self._session,
             update(ResourceRow)
             .where(
                 ResourceRow.id.in_(ids),
                 ResourceRow.version == _seen_version({resource_id: seen[resource_id] for resource_id in ids}),
             )
             .values(version=ResourceRow.version + 1)
-            .execution_options(synchronize_session=False)
+            .execution_options(synchronize_session=False),
         )
-        if raised.rowcount != len(ids):  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+        if raised != len(ids):
             raise Overtaken
 
     def lock(self, resource_ids: Collection[int]) -> None:
