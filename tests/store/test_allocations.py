@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert
 
 from tenure.domain.allocation import Allocation, Spread
-from tenure.domain.capacity import Capacity
+from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import TooManyConflicts
 from tenure.domain.lease import AllocationState, Lease
 from tenure.domain.period import ENDLESS, TICK, Period
@@ -26,6 +26,15 @@ from tests.store.rows import HELD, HOUR, PLANNED, RELEASED, add_hosts, add_lease
 from tests.support.world import NOW
 
 T = TypeVar("T")
+
+#: Changes an allocation as it was read; the number is the id of another resource.
+Change = Callable[[Transaction, Allocation, int], None]
+CHANGES: dict[str, Change] = {
+    "move": lambda tx, allocation, other: tx.allocations.move(allocation, other, start=allocation.period.start),
+    "shrink": lambda tx, allocation, _other: tx.allocations.shrink(allocation, 1, demand()),
+    "drop": lambda tx, allocation, _other: tx.allocations.drop(allocation),
+    "let go": lambda tx, allocation, _other: tx.allocations.let_go(allocation, 0, now=NOW),
+}
 
 
 def ask(db: Database, question: Callable[[Transaction], T]) -> T:
@@ -215,18 +224,25 @@ class TestMoving:
         db.write(move)
         assert allocations_of(db, lease) == before
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda tx, plan, other: tx.allocations.move(plan, other, start=plan.period.start),
-            lambda tx, plan, _other: tx.allocations.shrink(plan, 1, demand()),
-            lambda tx, plan, _other: tx.allocations.drop(plan),
-        ],
-        ids=["move", "shrink", "drop"],
-    )
-    def test_allocation_with_the_id_of_a_deleted_one_is_not_taken_for_it(
-        self, db: Database, change: Callable[[Transaction, Allocation, int], None]
-    ):
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_allocation_that_was_reduced_since_it_was_read_is_not_changed(self, db: Database, change: Change):
+        first, second = add_hosts(db, 2, capacity=Capacity({WHOLE: 3}))
+        reservation_id = reservation_of(add_lease(db))
+        db.write(lambda tx: tx.allocations.add(reservation_id, {first: 3}, hours(1, 2), demand(), state=PLANNED))
+        [plan] = ask(db, lambda tx: tx.allocations.of_reservations([reservation_id]))
+        db.write(lambda tx: tx.allocations.shrink(plan, 2, demand()))
+        [reduced] = ask(db, lambda tx: tx.allocations.of_reservations([reservation_id]))
+        assert (plan.units, reduced.units) == (3, 2)
+
+        def change_as_read(tx: Transaction) -> None:
+            with pytest.raises(Overtaken):
+                change(tx, plan, second)
+
+        db.write(change_as_read)
+        assert ask(db, lambda tx: tx.allocations.of_reservations([reservation_id])) == [reduced]
+
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_allocation_with_the_id_of_a_deleted_one_is_not_taken_for_it(self, db: Database, change: Change):
         """SQLite gives the id of the newest row again after its deletion."""
         first, second = add_hosts(db, 2)
         deleted = add_lease(db, first)

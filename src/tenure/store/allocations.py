@@ -35,7 +35,6 @@ from tenure.domain.resource import ResourceHealth
 from tenure.domain.shortfall import Stage
 from tenure.store import conditions
 from tenure.store.amounts import AMOUNTS, capacities_of, capacity_of
-from tenure.store.conflict import Overtaken
 from tenure.store.feed import Feed
 from tenure.store.gains import Gains
 from tenure.store.tables import (
@@ -44,6 +43,7 @@ from tenure.store.tables import (
     ReservationRow,
     ResourceRow,
 )
+from tenure.store.writing import change_row
 
 #: How many free resources to fetch beyond those needed, so that there is a choice of the tightest gaps.
 SAMPLE = 24
@@ -513,33 +513,27 @@ class AllocationStore:
 
         Raises ``Overtaken`` if the allocation has changed since it was read.
         """
-        moved = self._session.execute(
-            update(AllocationRow).where(*_as_read(allocation)).values(resource_id=resource_id, starts_at=start)
+        change_row(
+            self._session,
+            update(AllocationRow).where(*_as_read(allocation)).values(resource_id=resource_id, starts_at=start),
         )
-        if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
         self._gains.add([resource_id], Period(start, allocation.period.end))
         self._changed.add_resources([allocation.resource_id, resource_id], frees=True)
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
         """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
-        shrunk = self._session.execute(
+        change_row(
+            self._session,
             update(AllocationRow)
-            .where(*_as_read(allocation), AllocationRow.units == allocation.units)
-            .values(units=units, amounts=dict(demand.amounts.times(units)))
+            .where(*_as_read(allocation))
+            .values(units=units, amounts=dict(demand.amounts.times(units))),
         )
         self._changed.add_resources([allocation.resource_id], frees=True)
-        if shrunk.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
 
     def drop(self, allocation: Allocation) -> None:
         """Delete an allocation; raise ``Overtaken`` if it has changed since it was read."""
-        dropped = self._session.execute(
-            delete(AllocationRow).where(*_as_read(allocation), AllocationRow.units == allocation.units)
-        )
+        change_row(self._session, delete(AllocationRow).where(*_as_read(allocation)))
         self._changed.add_resources([allocation.resource_id], frees=True)
-        if dropped.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
-            raise Overtaken
 
     def lengthen(self, allocations: Collection[Allocation], until: datetime, *, now: datetime) -> None:
         """Extend allocations to a later end. Those that end later already stay as they are.
@@ -656,17 +650,7 @@ class AllocationStore:
         values: dict[str, object] = {"units": units, "amounts": amounts}
         if not units:
             values = {"state": AllocationState.RELEASED.value, "ends_at": max(now, allocation.period.start + TICK)}
-        changed = self._session.execute(
-            update(AllocationRow)
-            .where(
-                AllocationRow.id == allocation.id,
-                AllocationRow.state == AllocationState.KEPT.value,
-                AllocationRow.units == allocation.units,
-            )
-            .values(**values)
-        )
-        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
+        change_row(self._session, update(AllocationRow).where(*_as_read(allocation)).values(**values))
         self._changed.add_resources([allocation.resource_id], frees=True)
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
@@ -885,6 +869,7 @@ def _as_read(allocation: Allocation) -> tuple[ColumnElement[bool], ...]:
         AllocationRow.resource_id == allocation.resource_id,
         AllocationRow.reservation_id == allocation.reservation_id,
         AllocationRow.state == allocation.state.value,
+        AllocationRow.units == allocation.units,
     )
 
 
