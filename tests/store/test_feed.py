@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from tenure.store.database import Transaction
+from tenure.store.database import Database, Transaction
 from tenure.store.feed import UNSETTLED, EntriesLost, FeedPosition
 from tenure.store.tables import FeedRow
+from tests.store.rows import add_hosts
 from tests.support.world import World, open_world
 
 SECOND = timedelta(seconds=1)
@@ -72,6 +73,15 @@ def test_a_reader_notices_that_entries_are_lost(world: World):
     with pytest.raises(EntriesLost):
         changed(world, start)
     assert changed(world, position(world))[0] == set()
+
+
+def test_reader_of_a_new_database_loses_no_entries(db: Database):
+    with db.read() as tx:
+        start = tx.feed.newest()
+    [host] = add_hosts(db, 1)
+    with db.read() as tx:
+        found, _ = tx.feed.after(start)
+    assert found == {host}
 
 
 def test_a_transaction_that_changes_nothing_writes_no_entry(world: World):
