@@ -54,10 +54,10 @@ def _written_down(database: Database) -> Iterator[list[Statement]]:
         event.remove(database.engine, "before_cursor_execute", note)
 
 
-def _of_sqlite(connection: Connection, _done: Sequence[Statement]) -> list[Statement]:
+def _of_sqlite(connection: Connection, done: Sequence[Statement]) -> list[Statement]:
     tables_first = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC"
     made = connection.exec_driver_sql(tables_first).scalars()
-    return [*((statement, None) for statement in made), _revision()]
+    return [*((statement, None) for statement in made), *_rows(done)]
 
 
 def _of_postgresql(_connection: Connection, done: Sequence[Statement]) -> list[Statement]:
@@ -65,15 +65,17 @@ def _of_postgresql(_connection: Connection, done: Sequence[Statement]) -> list[S
     return list(done)
 
 
-def _of_mariadb(connection: Connection, _done: Sequence[Statement]) -> list[Statement]:
+def _of_mariadb(connection: Connection, done: Sequence[Statement]) -> list[Statement]:
     names = connection.exec_driver_sql("SHOW TABLES").scalars().all()
     made = [connection.exec_driver_sql(f"SHOW CREATE TABLE {name}").one()[1] for name in names]
     in_any_order, in_order = "SET SESSION foreign_key_checks = 0", "SET SESSION foreign_key_checks = 1"
-    return [(in_any_order, None), *((statement, None) for statement in made), _revision(), (in_order, None)]
+    return [(in_any_order, None), *((statement, None) for statement in made), *_rows(done), (in_order, None)]
 
 
-def _revision() -> Statement:
-    return f"INSERT INTO alembic_version VALUES ('{schema.head()}')", None
+def _rows(done: Sequence[Statement]) -> list[Statement]:
+    """The rows that the migrations wrote, and the newest revision."""
+    inserts = [each for each in done if each[0].startswith("INSERT") and "alembic_version" not in each[0]]
+    return [*inserts, (f"INSERT INTO alembic_version VALUES ('{schema.head()}')", None)]
 
 
 _READERS: Mapping[str, Callable[[Connection, Sequence[Statement]], list[Statement]]] = {
