@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,7 +13,6 @@ from tenure.domain.errors import Conflict, NotEnoughResources, OverQuota
 from tenure.domain.period import Period
 from tenure.domain.request import ReservationRequest
 from tenure.services.availability.index import View
-from tenure.services.availability.openings import place_of
 from tenure.services.availability.room import places
 from tenure.services.availability.steps import ticks
 from tenure.services.context import Authorize, Rules, target_of
@@ -87,15 +85,14 @@ class Trials:
 
 
 def _choices(view: View, demands: Sequence[Demand], period: Period) -> Mapping[int, Choice]:
-    """Return what is free in the view for demands, by their position.
+    """Return what is free in the view for each demand alone, by their position.
 
-    A demand beside which another may get the same resources has none: a booking weighs them against each other.
+    Two demands may have the same resources: the booking looks for others for the second.
     """
-    rivals = Counter(place_of(demand) for demand in demands)
     return {
         position: Choice(demand, period, found)
         for position, demand in enumerate(demands)
-        if not demand.named and rivals[place_of(demand)] == 1
+        if not demand.named
         if (found := places(view, demand, ticks(period.start), ticks(period.end)))
     }
 
