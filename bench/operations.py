@@ -27,7 +27,7 @@ from bench.ledger import (
 )
 from bench.measure import Call, Operation
 from tenure.api.policies import Policies
-from tenure.cmd.collection import spare_loaded_objects
+from tenure.collection import spare_loaded_objects
 from tenure.domain.actor import Actor
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import EventType, Lease

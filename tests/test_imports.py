@@ -17,6 +17,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     for layer, may_import in {
         "domain": "",
         "clock": "",
+        "collection": "",
         "tracing": "",
         "metrics": "",
         "config": "domain",
@@ -24,7 +25,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "store": "domain clock",
         "resources": "domain clock",
         "drivers": "domain clock tracing",
-        "services": "domain clock metrics tracing store resources drivers.contract enforcement.contract",
+        "services": "domain clock collection metrics tracing store resources drivers.contract enforcement.contract",
         "engine": "domain clock metrics tracing services drivers.contract",
         "api": "domain clock metrics tracing services resources.contract",
         "rpc": "domain clock tracing services drivers.contract",
@@ -34,8 +35,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "deployment": "domain clock metrics tracing config store resources drivers enforcement services engine api rpc"
         " factory",
         "simulation": "domain clock store resources drivers services api factory",
-        "cmd": "domain clock metrics tracing config store resources drivers services engine api rpc web factory"
-        " deployment",
+        "cmd": "domain clock collection metrics tracing config store resources drivers services engine api rpc web"
+        " factory deployment",
     }.items()
 }
 

@@ -12,9 +12,9 @@ from types import FrameType
 from oslo_config.cfg import ConfigOpts
 
 from tenure.api.auth import TokenFileError
-from tenure.cmd.collection import spare_loaded_objects
 from tenure.cmd.listening import listen
 from tenure.cmd.process import StartFailed, configure, run, show_metrics
+from tenure.collection import spare_loaded_objects
 from tenure.deployment import ConfigurationError, open_api
 
 PROG = "tenure-api"

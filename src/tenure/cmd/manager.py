@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from oslo_config.cfg import ConfigOpts
 
-from tenure.cmd.collection import spare_loaded_objects
 from tenure.cmd.process import (
     StartFailed,
     configure,
@@ -21,6 +20,7 @@ from tenure.cmd.process import (
     wait_for_schema,
     wait_for_the_end,
 )
+from tenure.collection import spare_loaded_objects
 from tenure.deployment import ConfigurationError, open_manager
 from tenure.factory import Service
 from tenure.rpc.bus import Misconfigured

@@ -26,11 +26,11 @@ from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, TokenUsers, write_token_file
 from tenure.api.policies import ROLES, Policies
 from tenure.clock import SystemClock
-from tenure.cmd.collection import spare_loaded_objects
 from tenure.cmd.data_folder import weakness_of
 from tenure.cmd.limits import LimitsError, read_limits
 from tenure.cmd.listening import listen
 from tenure.cmd.whole_files import replacing
+from tenure.collection import spare_loaded_objects
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
 from tenure.drivers.contract import CloudDriver
