@@ -29,6 +29,7 @@ def test_every_operation_is_measured_on_both_clouds(scale: Scale):
     assert all(len(comparison.small.seconds) == len(comparison.large.seconds) == 2 for comparison in scale.comparisons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS])
 def test_the_number_of_statements_does_not_depend_on_the_size_of_the_cloud(scale: Scale, name: str):
     comparison = next(found for found in scale.comparisons if found.name == name)
@@ -36,6 +37,7 @@ def test_the_number_of_statements_does_not_depend_on_the_size_of_the_cloud(scale
     assert set(comparison.small.statements) == set(comparison.large.statements)
 
 
+@pytest.mark.slow
 def test_the_ledger_that_is_measured_is_sound(fresh_database):
     with fresh_database(SQLITE) as url, open_site(url, QUICK_SMALL, times_of(QUICK_SMALL, datetime.now(UTC))):
         assert sum(ledger.count_by_state(url).values()) == QUICK_SMALL.allocations

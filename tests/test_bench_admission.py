@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from bench.admission import EXACT, MIXES, MOVES, Admissions, Refusals, admission_table, measure_admission
 from bench.demand import HOUR, KINDS, ORIGIN, Request, plain
 from bench.exact import is_possible
@@ -31,6 +33,7 @@ def test_the_model_counts_what_stays_and_what_may_move():
     assert not is_possible(two, held, [hosts(1, 1, 2), hosts(1, 2, 2)])
 
 
+@pytest.mark.slow
 def test_both_ways_are_measured(database_servers: DatabaseServers):
     found = measure_admission(database_servers, MIXES[0], seeds=1, say=lambda _line: None)
     assert found.refusals[EXACT].wrong == 0

@@ -58,6 +58,7 @@ def run(suite: Suite) -> Result:
     return run_suite(suite, os.environ, suite.folder / "reports")
 
 
+@pytest.mark.slow
 def test_every_outcome_is_counted_once(tmp_path: Path):
     result = run(suite_of(tmp_path, SOURCE))
     assert (result.passed, result.failed, result.left_out) == (2, 3, Counter({"no oracle": 1}))
@@ -77,6 +78,7 @@ def test_a_suite_that_does_not_finish_has_failed(tmp_path: Path, source: str):
     assert run(suite_of(tmp_path, source)).failed == 1
 
 
+@pytest.mark.slow
 def test_a_suite_without_tests_has_not_failed(tmp_path: Path):
     result = run(suite_of(tmp_path, ""))
     assert (result.passed, result.failed, result.skipped) == (0, 0, 0)
@@ -112,6 +114,7 @@ def test_a_test_of_the_real_cloud_that_fails_twice_has_failed(tmp_path: Path):
     assert (result.passed, result.failed, result.passed_again) == (2, 1, {"test_it.test_fails_once": ERROR_ONCE})
 
 
+@pytest.mark.slow
 def test_no_other_test_is_run_again(tmp_path: Path):
     result = run(suite_of(tmp_path, FAILS_ONCE))
     assert (result.passed, result.failed, result.passed_again) == (1, 1, {})
@@ -137,6 +140,7 @@ class TestIt:
 """
 
 
+@pytest.mark.slow
 def test_durations_are_added_up_by_suite_folder_and_marker(tmp_path: Path):
     suite = suite_of(tmp_path, MARKED)
     run(suite)
@@ -187,6 +191,7 @@ def test_the_last_lines_name_skipped_tests_and_the_sum(capsys: pytest.CaptureFix
     ]
 
 
+@pytest.mark.slow
 def test_the_summary_names_each_failed_test_with_its_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source = """
 import pytest

@@ -187,6 +187,7 @@ def test_a_list_does_not_continue_after_an_unregistered_host(admin: Api) -> None
     assert [host["id"] for host in new.get("/v1/os-hosts").json["hosts"]] == ["1", "3", "4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/os-hosts", "/v1/os-hosts/allocations"])
 def test_a_long_list_at_1_0_is_complete_while_hosts_are_unregistered(tmp_path: Path, path: str) -> None:
     """It is sent as it is read, and hosts that it would have gone on after are no longer there."""

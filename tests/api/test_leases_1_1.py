@@ -479,6 +479,7 @@ def test_changes_reveal_no_property_made_private_later(api: Api):
     assert changing(resource_properties=asked["resource_properties"], before_end="snapshot").status_code == 200
 
 
+@pytest.mark.slow
 def test_reservations_added_to_a_lease_are_limited(api: Api):
     none = {**HOSTS, "min": 1, "max": 1, "resource_properties": ""}
     lease = api.post("/v1/leases", api.lease_body(reservations=[])).json["lease"]

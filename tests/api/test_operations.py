@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tenure.api.openapi import describe
 from tenure.api.table import operations_of
 from tenure.api.versions import LATEST
@@ -86,6 +88,7 @@ def refused_requests(api: Api) -> Iterator[tuple[str, str, Any]]:
     )
 
 
+@pytest.mark.slow
 def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Path):
     with open_noted(tmp_path) as (api, asked):
         kinds = api.world.service.parts.types

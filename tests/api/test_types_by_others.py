@@ -181,6 +181,7 @@ def test_resources_of_the_type_have_urls_with_its_rules(answers: dict[str, Any])
     assert answers["list of a member"][0] == 403
 
 
+@pytest.mark.slow
 def test_rules_of_the_type_are_beside_those_of_other_inventories(answers: dict[str, Any]):
     verbs = ("get", "post", "delete", "disable", "reallocate", "get_allocations")
     rules = {name: default for name, default in answers["rules"].items() if name.startswith("acme:")}

@@ -134,6 +134,7 @@ def test_late_start_is_held_from_when_it_became_active(api: Api):
     assert hours(api) == [(3.0, 2.999722)]  # the second attempt comes after a second
 
 
+@pytest.mark.slow
 def test_lease_that_never_starts_is_never_held(api: Api):
     api.world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None))
     api.book(start=0, hours=3)
@@ -289,6 +290,7 @@ def amounts_of(reservation: dict[str, Any]) -> dict[str, int]:
     return {"VCPU": reservation["vcpus"] * count, "MEMORY_MB": reservation["memory_mb"] * count}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_accounts_are_the_sums_of_what_was_seen(database_url: str, tmp_path: Path, seed: int):
     with open_api(tmp_path, url=database_url, hosts=4) as api:

@@ -134,6 +134,7 @@ def check_amount(history: History, request: LeaseRequest, lacking: int, alternat
         assert not history.has_room(reservations, request.starts_at, request.ends_at)
 
 
+@pytest.mark.slow
 def test_alternatives_can_be_booked_and_none_is_better(world: World):
     history = History(world, 1)
     refused = 0

@@ -132,6 +132,7 @@ def check_end(lease: Lease, change: LeaseChange, alternative: Alternative, now: 
         assert lease.may_end_at is None or alternative.ends_at >= lease.may_end_at
 
 
+@pytest.mark.slow
 def test_alternatives_to_changes_succeed(world: World):
     history = History(world, 1)
     found = 0

@@ -25,6 +25,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_equal_those_of_the_database(world: World, seed: int):
     history = History(world, seed)

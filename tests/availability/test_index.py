@@ -149,6 +149,7 @@ def differs(world: World, following: AvailabilityIndex) -> bool:
     return described(following.view(), now) != described(anew.view(), now)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_index_equals_the_ledger_after_any_history(world: World, seed: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(index_module, "CHANGED_LEAST", 2)
@@ -161,6 +162,7 @@ def test_index_equals_the_ledger_after_any_history(world: World, seed: int, monk
         assert not differs(world, following), step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["add_resources", "add_reservations", "add_allocations"])
 def test_history_shows_a_change_that_is_missing_in_the_feed(world: World, hook: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Feed, hook, lambda _feed, _ids, **_named: None)

@@ -190,6 +190,7 @@ def check(world: World) -> int:
     return compared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (3, 4, *range(6, 46)))]
 )
@@ -202,6 +203,7 @@ def test_amounts_equal_sums_over_the_ledger_after_any_history(world: World, seed
     assert compared > 5 * STEPS
 
 
+@pytest.mark.slow
 def test_another_manager_shows_the_same_as_one_that_has_just_started(world: World):
     parts = world.service.parts
     history = History(world, 5)

@@ -71,6 +71,7 @@ def test_half_sent_requests_do_not_block_others(server: Any):
         assert answer(server).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [5])
 def test_running_request_keeps_its_connection(server: Any):
     """Of the open connections, the one that has waited longest for its client is closed."""
@@ -83,6 +84,7 @@ def test_running_request_keeps_its_connection(server: Any):
             assert mine.getresponse().read() == b"hi"
 
 
+@pytest.mark.slow
 def test_a_request_that_drips_in_has_no_more_time_than_others(server: Any, monkeypatch: pytest.MonkeyPatch):
     with closing(connect(server)) as sock:
         began = time.time()
@@ -101,6 +103,7 @@ def test_a_request_that_drips_in_has_no_more_time_than_others(server: Any, monke
         assert sock.recv(1) == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("raw", "status"),
     [
@@ -115,6 +118,7 @@ def test_too_large_request_is_refused_before_it_is_read(server: Any, raw: bytes,
     assert answer(server, raw=raw).status == status
 
 
+@pytest.mark.slow
 def test_a_body_that_is_a_little_too_large_is_left_to_the_api(server: Any):
     size = MAX_BYTES + 1
     raw = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size

@@ -66,6 +66,7 @@ def log_in(service: Standalone, token: str) -> tuple[int, Any]:
     return ask(service, "POST", "/identity/v3/auth/tokens", {"auth": {"identity": identity}}, user=None)
 
 
+@pytest.mark.slow
 def test_a_token_of_the_file_is_good_for_all_services(service: Standalone):
     status, answer = log_in(service, service.token("demo"))
     assert status == 201
@@ -106,6 +107,7 @@ def test_members_see_the_servers_of_their_project_only(service: Standalone):
     assert ask(service, "GET", f"{COMPUTE}/servers")[1] == {"servers": []}
 
 
+@pytest.mark.slow
 def test_members_see_the_images_volumes_and_addresses_of_their_project_only(tmp_path: Path):
     with standalone(tmp_path / "data", hosts=1) as service:
         with closing(SimulatedCloud(tmp_path / "data" / "cloud.db")) as cloud, cloud.openstack.objects.change():
@@ -167,6 +169,7 @@ def test_invalid_json_and_unknown_paths_are_refused(service: Standalone):
         assert ask(service, "GET", path)[0] == 404, path
 
 
+@pytest.mark.slow
 def test_each_region_has_a_cloud_of_its_own(tmp_path: Path):
     with standalone(tmp_path / "data", hosts=1, regions=("north", "south")) as service:
         endpoints = {

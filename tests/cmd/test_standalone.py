@@ -81,6 +81,7 @@ def test_first_start_creates_everything_for_clients(tmp_path: Path):
         os.umask(old)
 
 
+@pytest.mark.slow
 def test_a_second_start_continues_with_the_data_of_the_first(tmp_path: Path):
     data_dir = tmp_path / "data"
     with standalone(data_dir, hosts=3) as service:
@@ -144,6 +145,7 @@ def test_unregistered_host_is_not_registered_again(tmp_path: Path):
         assert hosts_of(service) == again
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_the_log(tmp_path: Path):
     with standalone(tmp_path / "data") as service:
         secret = service.token("demo")
@@ -153,6 +155,7 @@ def test_no_secret_is_in_the_log(tmp_path: Path):
         assert "stopped" in service.log.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_sigterm_stops_the_service_cleanly(tmp_path: Path):
     """Exit code 0, nothing unexpected in the log, and nothing left to take up again at the next start."""
     with standalone(tmp_path / "data") as service:
@@ -297,6 +300,7 @@ def test_invalid_number_is_refused_before_anything_is_created(tmp_path: Path, op
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_help_describes_the_options():
     shown = run_installed("--help")
     assert shown.returncode == 0
@@ -304,6 +308,7 @@ def test_help_describes_the_options():
         assert option in shown.stdout
 
 
+@pytest.mark.slow
 def test_databases_of_earlier_releases_are_closed_to_others(tmp_path: Path):
     with standalone(tmp_path / "data"):
         pass
@@ -345,6 +350,7 @@ def test_group_writable_folder_is_refused(tmp_path: Path):
     assert list(data.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_own_group_is_taken(tmp_path: Path):
     """On Debian each user has a group of their own, which may write to their files."""
     data = tmp_path / "data"
@@ -368,6 +374,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path):
     assert not (data / "lock").exists()
 
 
+@pytest.mark.slow
 def test_tokens_are_not_written_into_existing_files(tmp_path: Path):
     """If another user has created a readable file where the service writes, that user reads no tokens."""
     data = tmp_path / "data"
@@ -379,6 +386,7 @@ def test_tokens_are_not_written_into_existing_files(tmp_path: Path):
         assert mode(data / "clouds.yaml") == "0o600"
 
 
+@pytest.mark.slow
 def test_unknown_role_is_reported(tmp_path: Path):
     data = tmp_path / "data"
     with standalone(data):
@@ -390,6 +398,7 @@ def test_unknown_role_is_reported(tmp_path: Path):
     assert "the role raeder, which is none of admin, member, reader" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_member_may_list_leases(tmp_path: Path):
     data = tmp_path / "data"
     with standalone(data):
@@ -402,6 +411,7 @@ def test_a_member_may_list_leases(tmp_path: Path):
         assert service.caller("demo").call("GET", "/leases")[0] == 200
 
 
+@pytest.mark.slow
 def test_the_line_for_clients_has_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with standalone(Path("a data folder")) as service:
@@ -410,6 +420,7 @@ def test_the_line_for_clients_has_an_absolute_path(tmp_path: Path, monkeypatch: 
     assert line == f"clients: export OS_CLIENT_CONFIG_FILE='{tmp_path}/a data folder/clouds.yaml' OS_CLOUD=tenure-demo"
 
 
+@pytest.mark.slow
 def test_projects_have_limits_that_the_operator_sets(tmp_path: Path):
     data = tmp_path / "data"
     with standalone(data) as service:
@@ -464,6 +475,7 @@ def test_limits_are_written_whole_or_not_at_all(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["limits.yaml"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_delivery_is_completed_at_the_next_start(tmp_path: Path):
     data = tmp_path / "data"
     with standalone(data) as service:

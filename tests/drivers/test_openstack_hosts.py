@@ -448,6 +448,7 @@ class TestMoving:
         assert driver.ensure_started(order(host)).done
         assert cloud.boot("compute-1", OWNER, "r-1")
 
+    @pytest.mark.slow
     def test_two_workers_may_start_and_end_the_same(self, nova: str):
         """Each has read how hosts are spread before either changes that."""
         with (

@@ -298,6 +298,7 @@ class TestDying:
     def test_no_zone_is_lost_at_any_moment(self, verb: str, undone: bool):
         self._break_everywhere(verb, undone=undone)
 
+    @pytest.mark.slow
     def test_no_zone_is_lost_when_an_end_breaks_off(self):
         self._break_everywhere("end")
 
@@ -347,6 +348,7 @@ class TestDying:
         assert ended(driver, second).done
         assert homes(cloud) == HOMES
 
+    @pytest.mark.slow
     def test_two_workers_may_start_and_end_the_same(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         with connect(options_of(cloud)) as other, ThreadPoolExecutor(2) as threads:
             hosts = registered(driver, cloud, 4)

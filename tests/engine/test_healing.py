@@ -110,6 +110,7 @@ class TestChangedDescriptions:
         world.cloud.world.change_host(host, facts={"vcpus": 1})
         return lease
 
+    @pytest.mark.slow
     def test_lease_that_could_not_be_healed_is_retried(self, world: World):
         """Only the healing pass finds out that a plan is on the wrong host."""
         lease = self.shrink(world)

@@ -62,6 +62,7 @@ def test_start_without_a_free_host_is_retried_with_a_reason(world: World):
     assert (after.status, after.status_reason) == (LeaseStatus.ACTIVE, None)
 
 
+@pytest.mark.slow
 def test_start_that_stays_blocked_is_given_up(world: World):
     lease = world.book(4, start=1, hours=3)
     world.cloud.world.force_server("somebody", world.hosts_of(lease.id)[0])
@@ -268,6 +269,7 @@ def test_many_waiting_starts_delay_no_other(tmp_path):
         assert {lease_of(world, lease.id).status for lease in (*following, own)} == {LeaseStatus.ACTIVE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obstacle", ["a late teardown", "a server of others"])
 def test_blocked_start_makes_plans_move(tmp_path: Path, obstacle: str):
     """A new lease for the same time would get the host whose plan can move; the waiting lease comes first."""

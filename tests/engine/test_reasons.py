@@ -139,6 +139,7 @@ def test_owner_of_volumes_sees_no_pool(world: World):
     assert pool in shown_text(world, lease, ADMIN)
 
 
+@pytest.mark.slow
 def test_owner_of_an_address_in_use_sees_no_project(world: World):
     taken = "203.0.113.10"
     world.resources.register(ADMIN, ADDRESS, f"{world.cloud.world.addresses.public}/{taken}", {})

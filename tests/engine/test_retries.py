@@ -86,6 +86,7 @@ def test_a_start_is_given_up_when_a_good_part_of_the_lease_is_over(world: World,
     assert {later - earlier for earlier, later in pairwise(attempts[7:])} == {60}
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_cloud_costs_no_lease_that_is_longer(world: World):
     leases = [world.book(1, start=start, hours=2) for start in (0, 0.2, 0.4)]
     outage = world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None))

@@ -86,6 +86,7 @@ def test_sink_raises_if_the_bus_refuses(conf: ConfigOpts, world: World):
         sink(Message(1, "k", "lease-1", "lease.create", {"object": object()}, NOW, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "health"),
     [
@@ -168,6 +169,7 @@ def test_requeued_notification_comes_at_growing_intervals(conf: ConfigOpts, capl
     assert re.findall(r"taken up again in (\S+) s", caplog.text)[:3] == ["0.5", "1", "2"]
 
 
+@pytest.mark.slow
 def test_stop_does_not_wait_for_requeued_notifications(conf: ConfigOpts, monkeypatch: pytest.MonkeyPatch):
     limit = patience(10)
     monkeypatch.setattr(serving, "FIRST_PAUSE_SECONDS", 3 * limit)

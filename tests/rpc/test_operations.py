@@ -249,6 +249,7 @@ def test_invalid_message_is_refused_without_logging_secrets(line: Line, caplog: 
     assert "secret-0815" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_token_travels_and_is_not_logged(line: Line, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
     with pytest.raises(NotFound):
@@ -259,6 +260,7 @@ def test_a_token_travels_and_is_not_logged(line: Line, caplog: pytest.LogCapture
     assert "secret-0815" not in caplog.text
 
 
+@pytest.mark.slow
 def test_unexpected_error_of_the_manager_hides_its_text(line: Line, caplog: pytest.LogCaptureFixture):
     with pytest.raises(ManagerFailed, match=r"resources\.list"):
         line.there.resources.list(ADMIN, ResourceQuery(HOST, -1))

@@ -363,6 +363,7 @@ class TestOthersInterfere:
             assert (found[other].project_id, found[taken].project_id) == (OWNER.project_id, "thief-project")
             assert ledger.faults(one_database_url) == []
 
+    @pytest.mark.slow
     def test_start_without_a_free_address_fails_with_a_reason(self, one_database_url: str):
         with open_world(one_database_url, hosts=2) as world:
             register(world, "203.0.113.10")

@@ -74,6 +74,7 @@ def test_lease_for_which_a_plan_makes_way_is_moved(world: World):
     assert count.since() == {"moved": 1}
 
 
+@pytest.mark.slow
 def test_each_lease_of_a_random_site_counts_once(world: World):
     demander, count = Demander(prepared(world), 113), Count()
     granted = 0

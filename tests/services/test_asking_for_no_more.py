@@ -160,6 +160,7 @@ def test_pending_lease_may_end_earlier_after_the_cleaning_time_was_raised(world:
     assert ledger.overlaps(url_in(tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_lease_that_waits_for_cleaning_may_end_earlier(tmp_path: Path):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=30 * MINUTE)) as world:
         ending = world.book(1)

@@ -214,6 +214,7 @@ def end_late(world: World, lease: Lease, by: timedelta) -> None:
     world.teardown_lasts(lease, until=lease.ends_at + by)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "by"),
     [
@@ -282,6 +283,7 @@ def test_short_teardown_delays_no_start(tmp_path: Path):
         assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
 
 
+@pytest.mark.slow
 def test_cleaning_does_not_take_all_time_of_the_next_lease(tmp_path: Path):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         before = world.reserve(reservation(1, 1))

@@ -264,6 +264,7 @@ def completed(world: World, wanted: ReservationRequest) -> ReservationRequest:
     return replace(wanted, parameters=kind.complete(wanted.parameters, described))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", Load)
 @pytest.mark.parametrize("with_ortools", [True, False])
 def test_an_answer_is_that_of_an_exact_solver(

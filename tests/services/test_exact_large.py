@@ -113,6 +113,7 @@ def test_plans_of_many_hosts_are_rearranged_for_a_change(tmp_path: Path, case: C
         assert ledger.faults(str(world.db.engine.url), now=world.clock.now()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", Load)
 def test_parts_of_random_inventories_prove_nothing(world: World, monkeypatch: pytest.MonkeyPatch, load: Load):
     """Three of four hosts are considered: what is booked fits, and no refusal is proven unless it is hopeless."""

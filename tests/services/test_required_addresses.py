@@ -114,6 +114,7 @@ def test_lease_is_degraded_without_its_required_address(world: World):
     assert set(world.cloud.world.addresses.floating_ips()) == {THIRD}
 
 
+@pytest.mark.slow
 def test_start_fails_without_its_required_address(world: World):
     lease = book(world, 1, THIRD)
     world.cloud.world.addresses.take(THIRD, "thief-project")

@@ -222,6 +222,7 @@ def test_endpoint_and_account_are_configurable(
         quotas("[oslo_limit]\nauth_type = secrets\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lenient", [False, True])
 def test_hanging_source_of_limits_blocks_few_threads(lenient: bool):
     """The other requests are unavailable: limits hold also when many requests come at once."""

@@ -92,6 +92,7 @@ def test_overtaken_transaction_is_retried_from_the_beginning(db: Database):
         assert tx.leases.get("again") is not None
 
 
+@pytest.mark.slow
 def test_repeated_conflicts_lock_first_and_finally_raise(db: Database):
     hosts = add_hosts(db, 2)
     add_hosts(db, 1, resource_type="something:else")
@@ -372,6 +373,7 @@ def test_attempt_first_locks_the_rows_of_earlier_attempts(db: Database):
     assert not is_locked(db, wanted)
 
 
+@pytest.mark.slow
 def test_the_last_attempt_locks_all_resources_first(db: Database):
     [wanted] = add_hosts(db, 1)
     [other_type] = add_hosts(db, 1, resource_type="something:else")

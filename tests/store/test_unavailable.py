@@ -82,6 +82,7 @@ def test_unreadable_file_works_again_once_readable(tmp_path: Path):
     db.close()
 
 
+@pytest.mark.slow
 def test_file_locked_by_another_process(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
     """A reader, which waits for no writer, waits for the lock, but not without end."""
     monkeypatch.setattr("tenure.store.database.SQLITE_WAIT_SECONDS", 0.01)
@@ -100,6 +101,7 @@ def test_file_locked_by_another_process(tmp_path: Path, clock, monkeypatch: pyte
     db.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_silent_server_is_unavailable(kind: str, monkeypatch: pytest.MonkeyPatch):
     """It takes the connection and then keeps silent, as a machine that has died in the middle of it."""
