@@ -207,6 +207,34 @@ class TestUnits:
         assert set(provider.inventories) == {"CUSTOM_1", "CUSTOM_2", "CUSTOM_3", "CUSTOM_RESERVATION_R_1"}
         assert cloud.units("r-1") == {"node-1.lab": 2}
 
+    @pytest.mark.parametrize("counted", [True, False], ids=["before Placement compares", "after it has compared"])
+    def test_the_end_of_another_reservation_during_the_write_is_no_failure(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, counted: bool
+    ):
+        """Placement compares generations first and looks up classes then: the class may be gone at either moment."""
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(wanted(host, reservation_id="r-2"))
+        provider = cloud.provider("blazar_node-1.lab")
+
+        def meddle(seen: Seen) -> None:
+            if seen.method == "PUT" and seen.path.endswith("/inventories"):
+                cloud.observe = lambda _seen: None
+                del provider.inventories["CUSTOM_RESERVATION_R_2"], cloud.classes["CUSTOM_RESERVATION_R_2"]
+                provider.generation += counted
+
+        cloud.observe = meddle
+        assert driver.ensure_started(wanted(host, units=2)).done
+        assert set(provider.inventories) == {"CUSTOM_RESERVATION_R_1"}
+        assert cloud.units("r-1") == {"node-1.lab": 2}
+
+    def test_an_inventory_that_placement_never_takes_fails(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        provider = cloud.provider("blazar_node-1.lab")
+        provider.inventories["CUSTOM_UNKNOWN"] = inventory(1)
+        with pytest.raises(CloudRefused, match="No such resource class CUSTOM_UNKNOWN"):
+            driver.ensure_started(wanted(host))
+        assert set(provider.inventories) == {"CUSTOM_UNKNOWN"}
+
     def test_endless_conflicts_with_placement_are_retried_later(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
 
