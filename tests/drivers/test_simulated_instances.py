@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from tenure.drivers.contract import CloudRefused, ResourceRef
+from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated.fleet import add_fleet
+from tenure.drivers.simulated.openstack.service import Asked, Refused
+from tenure.drivers.simulated.openstack.transport import SERVICE
 from tests.drivers.contracts.instances import InstanceContract, InstanceRig
 from tests.drivers.test_simulated import SimulatedRig
 
@@ -97,3 +101,20 @@ class TestInstances(InstanceContract):
         rig = SimulatedInstanceRig(tmp_path / "cloud.db")
         yield rig
         rig.cloud.close()
+
+
+def test_placement_compares_generations_before_it_looks_up_classes(tmp_path: Path):
+    """As the real one does: a class that was deleted since the read is a conflict, not a wrong request."""
+    with SimulatedCloud(tmp_path / "cloud.db") as cloud:
+        add_fleet(cloud.openstack, 1)
+        (provider,) = cloud.openstack.providers.values()
+        path = f"/resource_providers/{provider.uuid}/inventories"
+
+        def status_of_write(generation: int) -> int:
+            body = {"resource_provider_generation": generation, "inventories": {"CUSTOM_DELETED": {"total": 1}}}
+            with pytest.raises(Refused) as refused:
+                cloud.openstack.answer(Asked("placement", "PUT", path, body=body, microversion="1.29"), SERVICE)
+            return refused.value.status
+
+        assert status_of_write(provider.generation - 1) == 409
+        assert status_of_write(provider.generation) == 400

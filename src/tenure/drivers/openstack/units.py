@@ -96,9 +96,12 @@ class Units:
     ) -> list[str]:
         """Write these inventories of the class, None for none; return the providers that stay in conflict.
 
-        Each write names the provider's generation, so that concurrent writes of others are not lost.
+        Each write names the provider's generation, so that concurrent writes of others are not lost. It also names the
+        classes of other reservations on the provider. Placement compares the generations first and looks up the classes
+        then; if a class is deleted in between, it refuses the write, which is tried again like one in conflict.
         """
         pending = dict(wanted)
+        refusals: list[BadRequest] = []
         for _ in range(_ATTEMPTS):
             changes = self._changes(pending, only_existing)
             if any(request.method == "PUT" for request in changes.values()):
@@ -106,13 +109,16 @@ class Units:
             answers = self._calls.send_all(list(changes.values()))
             again: list[str] = []
             for provider, answer in zip(changes, answers, strict=True):
-                if isinstance(answer, Conflict):
+                if isinstance(answer, Conflict | BadRequest):
                     again.append(provider)
                 elif isinstance(answer, CloudError) and not isinstance(answer, CloudNotFound):
                     raise answer
+            refusals = [answer for answer in answers if isinstance(answer, BadRequest)]
             pending = {provider: pending[provider] for provider in again}
             if not pending:
                 return []
+        if refusals:
+            raise refusals[0]
         return sorted(pending)
 
     def _changes(self, wanted: Mapping[str, Mapping[str, Any] | None], only_existing: bool) -> dict[str, Request]:

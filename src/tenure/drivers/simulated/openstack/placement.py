@@ -72,10 +72,10 @@ class Placement:
         provider = self._provider(uuid)
         expect(set(asked.body), {"resource_provider_generation", "inventories"})
         wanted = asked.body["inventories"]
-        for resource_class, record in wanted.items():
-            self._check(resource_class, record)
         if asked.body["resource_provider_generation"] != provider.generation:
             raise Refused(409, "resource provider generation conflict", _CONCURRENT)
+        for resource_class, record in wanted.items():
+            self._check(resource_class, record)
         for resource_class in provider.inventories.keys() - wanted.keys():
             if self._state.used(provider, resource_class):
                 message = f"update conflict: Inventory for '{resource_class}' in use."
