@@ -18,7 +18,7 @@ from tenure.store.conflict import Overtaken
 from tenure.store.database import ATTEMPTS, Database, Transaction
 from tenure.store.tables import ResourceRow
 from tests.store.rows import add_hosts, add_lease, allocations_of, close, demand, execute, hours, new_lease
-from tests.support.waiting import patience
+from tests.support.waiting import patience, wait_for
 from tests.support.world import HOST, NOW
 
 SERVERS = [
@@ -447,6 +447,44 @@ def test_lease_lock_is_exclusive(db: Database):
         for future in [pool.submit(begin), pool.submit(begin)]:
             future.result(patience())
     assert attempts == [1, 2]
+
+
+#: How many deletions wait for rows of other transactions.
+WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    "mariadb": "SELECT count(*) FROM information_schema.processlist WHERE info LIKE 'DELETE FROM allocations%'",
+}
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_plans_are_removed_that_move_meanwhile(fresh_database, clock, database: str):
+    """A move deletes the plan in one place and adds it in another: the removal begins before the new row exists."""
+    has_moved, removal_waits = threading.Event(), threading.Event()
+
+    def move(tx: Transaction) -> None:
+        tx.allocations.drop(plan)
+        tx.allocations.add(reservation_id, {other: 1}, plan.period, demand())
+        has_moved.set()
+        assert removal_waits.wait(patience())
+
+    def waits() -> bool:
+        with db.engine.connect() as connection:
+            return connection.execute(text(WAITING[database])).scalar_one() > 0
+
+    with fresh_database(database) as url, closing(opened(url, clock)) as db, two_threads() as pool:
+        host, other = add_hosts(db, 2)
+        lease = add_lease(db, host)
+        [plan], reservation_id = allocations_of(db, lease), lease.reservations[0].id
+        moving = pool.submit(db.write, move)
+        assert has_moved.wait(patience())
+        removing = pool.submit(db.write, lambda tx: tx.allocations.remove_planned([reservation_id]))
+        try:
+            wait_for("the removal to wait for the move", waits)
+        finally:
+            removal_waits.set()
+        moving.result(patience())
+        removing.result(patience())
+        assert allocations_of(db, lease) == []
 
 
 def is_locked(db: Database, resource_id: int) -> bool:
