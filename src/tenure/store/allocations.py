@@ -654,12 +654,22 @@ class AllocationStore:
         self._changed.add_resources([allocation.resource_id], frees=True)
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
-        """Delete plans: nothing was handed over, so there is no history to keep."""
-        if reservation_ids:
-            self._delete(
-                AllocationRow.reservation_id.in_(sorted(reservation_ids)),
-                AllocationRow.state == AllocationState.PLANNED.value,
-            )
+        """Delete plans: nothing was handed over, so there is no history to keep.
+
+        Another transaction may move a plan meanwhile: it deletes a row and adds another one. The deletion waits for it,
+        but on PostgreSQL a statement does not see rows that were added after it began. So it is repeated until a look
+        finds no plan. Such a look is final: as long as a move is not committed, the row that it deletes is still seen.
+        """
+        if not reservation_ids:
+            return
+        planned = and_(
+            AllocationRow.reservation_id.in_(sorted(reservation_ids)),
+            AllocationRow.state == AllocationState.PLANNED.value,
+        )
+        look = select(AllocationRow.id).where(planned).limit(1)
+        self._delete(planned)
+        while self._session.execute(look).first() is not None:
+            self._delete(planned)
 
     def remove(self, allocation_ids: Collection[int]) -> None:
         if allocation_ids:
