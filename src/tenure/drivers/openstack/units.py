@@ -102,10 +102,10 @@ class Units:
         """
         pending = dict(wanted)
         refusals: list[BadRequest] = []
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             changes = self._changes(pending, only_existing)
-            if any(request.method == "PUT" for request in changes.values()):
-                self._ensure_class()
+            if attempt == 0 and any(request.method == "PUT" for request in changes.values()):
+                self._ensure_class()  # only once: the reservation's own class may be gone because it has ended
             answers = self._calls.send_all(list(changes.values()))
             again: list[str] = []
             for provider, answer in zip(changes, answers, strict=True):
