@@ -44,8 +44,9 @@ LEASES = 8
 #: The number of instances of ``SIZE`` for which a host has room.
 ROOM = 2
 SIZE: dict[str, object] = {"vcpus": 32 // ROOM, "memory_mb": 1024, "disk_gb": 1, "resource_properties": ""}
-#: The time after which every temporary fault is over, with the retries that it caused.
-QUIET = 20 * SECOND
+#: The time after which every temporary fault is over, with the retries that it caused, and after which servers that
+#: have vanished are missed: a driver looks for them every 30 seconds or more often.
+QUIET = 31 * SECOND
 CLAIM = 60 * SECOND
 
 minutes = st.integers(0, 8)
