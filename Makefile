@@ -91,7 +91,7 @@ check: lint ## The quick loop: style, types, and the tests that need no service
 test: $(STAMP) ## What CI runs: every behaviour once, on three databases and a real cloud (SUITES="store api" for some)
 	$(BIN)/python -m tests.support.suites $(SUITES)
 
-test-long: $(STAMP) ## Everything there is, in 90 minutes or more
+test-long: $(STAMP) ## Everything there is, in about two hours
 	TENURE_TEST_LONG=1 $(BIN)/python -m tests.support.suites $(SUITES)
 
 test-python: ## After `make setup`: the quick tests on another Python, in ~/.cache/tenure (PYTHON=python3.13)
