@@ -17,9 +17,10 @@ from random import Random
 
 import pytest
 
-from tenure.domain.errors import LeaseBusy, NotEnoughResources
+from tenure.domain.errors import Conflict, LeaseBusy, NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import FlexibleRequest, Window
+from tenure.services.waiting import waiting_list
 from tenure.store.database import Database
 from tests.support import ledger
 from tests.support.engines import another, running
@@ -33,6 +34,8 @@ HOSTS = 3
 #: The requests and deletions of each thread.
 OPERATIONS = times(8, 100)
 BEGIN = 5
+#: How many leases of a project may wait, in the race for the last positions of the list.
+MOST = 3
 
 
 @contextmanager
@@ -165,3 +168,30 @@ def test_waiting_leases_are_neither_lost_nor_overtaken(database_url: str):
             left -= set(booked)
             world.engine.settle()
             assert ledger.faults(database_url) == []
+
+
+@pytest.mark.races
+def test_requests_at_the_same_time_do_not_pass_the_limit_of_the_list(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(waiting_list, "MOST_WAITING", MOST)
+    with two_managers(database_url) as managers:
+        start = managers[0].clock.now() + BEGIN * HOUR
+        managers[0].reserve(reservation(HOSTS, HOSTS), start=BEGIN)
+        request = FlexibleRequest(
+            "race", choices=((reservation(1, 1),),), starts_at=start, ends_at=start + HOUR, waits=True
+        )
+        gate = threading.Barrier(THREADS)
+
+        def ask(number: int) -> bool:
+            gate.wait(patience())
+            try:
+                managers[number % 2].leases.create(OWNER, request)
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            assert sum(pool.map(ask, range(THREADS))) == MOST
+        with managers[0].db.read() as tx:
+            assert tx.leases.count(OWNER.project_id, LeaseStatus.WAITING) == MOST
