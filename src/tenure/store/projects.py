@@ -36,7 +36,7 @@ class ProjectStore:
         self._session = session
 
     def take_turn(self, project_id: str) -> None:
-        """Block other bookings of the project until this transaction ends.
+        """Block other transactions that count what the project has until this one ends.
 
         Call it before anything is read, so that what is read includes the writes of the transaction before.
         """

@@ -369,7 +369,7 @@ class HistoryRow(Base):
 
 
 class ProjectRow(Base):
-    """A project whose bookings are limited; its transactions lock this row one after the other."""
+    """A project; transactions that count what it has lock this row one after the other."""
 
     __tablename__ = "projects"
 

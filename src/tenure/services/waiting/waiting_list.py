@@ -124,6 +124,7 @@ class WaitingList(ContextualService):
         lines = {Line(demand.inventory, demand.region) for wanted in self._wanted(request) for demand in wanted.demands}
 
         def work(tx: Transaction) -> Lease:
+            tx.projects.take_turn(actor.project_id)  # else requests at the same time count without each other
             there = self._booker.booked_before(tx, actor, lease.id)
             if there is not None:
                 return there
