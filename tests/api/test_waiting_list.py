@@ -222,6 +222,25 @@ def test_earlier_versions_show_a_waiting_lease_as_one_that_is_not_booked_yet(api
         assert "waiting" not in shown
 
 
+def test_a_list_by_status_has_the_leases_that_are_shown_with_it(api: Api):
+    booked, waiting = ask(api), ask(api)
+    held = ask(api, start=5, hold_for=600, if_full="refuse")
+    for version, by_status in (
+        ("1.1", {"PENDING": [booked], "CREATING": [waiting, held], "ACTIVE": []}),
+        ("1.2", {"PENDING": [booked], "CREATING": [waiting, held], "ACTIVE": []}),
+        ("1.3", {"PENDING": [booked], "CREATING": [held], "WAITING": [waiting], "ACTIVE": []}),
+    ):
+        reader = api.using(version=version)
+        for status, leases in by_status.items():
+            page = reader.get(f"/v1/leases?status={status}&limit=1").json
+            listed = page["leases"]
+            while links := page.get("leases_links"):
+                page = reader.get(links[0]["href"].removeprefix("http://falconframework.org")).json
+                listed += page["leases"]
+            assert {lease["id"] for lease in listed} == {lease["id"] for lease in leases}, (version, status)
+            assert {lease["status"] for lease in listed} <= {status}
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
