@@ -121,6 +121,8 @@ class _UseCases:
 
     def list(self, request: Request) -> Iterator[Page[Lease]]:
         first = LeaseQuery(limit=PAGE) if request.version is OLDEST else request.query.to_domain()
+        # A list by a status has the leases that this version shows with it.
+        first = replace(first, waiting_is_creating=request.version < Version.V1_3)
         return pages(partial(request.manager.leases.list, request.actor), first, attrgetter("id"))
 
     def create(self, request: Request) -> Lease:

@@ -169,7 +169,10 @@ class LeaseOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseQuery:
-    """A filter for leases, and a page of the list. ``marker`` is the id of the last lease of the page before."""
+    """A filter for leases, and a page of the list. ``marker`` is the id of the last lease of the page before.
+
+    With ``waiting_is_creating``, a list by the status CREATING includes the leases on the waiting list.
+    """
 
     limit: int
     marker: str | None = None
@@ -181,6 +184,7 @@ class LeaseQuery:
     project_id: str | None = None
     starts_before: datetime | None = None
     ends_after: datetime | None = None
+    waiting_is_creating: bool = False
 
 
 class ResourceOrder(Enum):

@@ -131,11 +131,15 @@ class LeaseStore:
         for column, value in (
             (LeaseRow.project_id, query.project_id),
             (LeaseRow.name, query.name),
-            (LeaseRow.status, query.status),
             (LeaseRow.user_id, query.user_id),
         ):
             if value is not None:
                 statement = statement.where(column == value)
+        if query.status is not None:
+            statuses = [query.status]
+            if query.waiting_is_creating and query.status == LeaseStatus.CREATING:
+                statuses.append(LeaseStatus.WAITING.value)
+            statement = statement.where(LeaseRow.status.in_(statuses))
         if query.starts_before is not None:
             statement = statement.where(LeaseRow.starts_at < query.starts_before)
         if query.ends_after is not None:
