@@ -167,6 +167,29 @@ def test_the_largest_amount_in_a_period(api: Api):
     assert api.post("/v1/offers/largest", {**body, "reservation": instances}).json["amount"] == 0
 
 
+KEPT = {"resource_type": "virtual:volume", "amount": 1, "size_gb": 20, "volume_type": "fast", "at_end": "keep"}
+
+
+def test_what_is_kept_after_a_lease_takes_its_room_from_later_leases_too(api: Api):
+    pool = {"name": "sim-storage@fast#nvme", "capacity_gb": 60}
+    assert api.using("admin").post("/v1/volume-pools", pool).status_code == 201
+    api.book(start=24, hours=1, reservations=[{**KEPT, "at_end": "delete"}])  # takes a third of the pool tomorrow
+    [offer] = search(api, KEPT, earliest="now", limit=1)["offers"]
+    assert offer["left_over"] == [1]
+    [offer] = search(api, {**KEPT, "at_end": "delete"}, earliest="now", limit=1)["offers"]
+    assert offer["left_over"] == [2]
+    body = {"reservation": KEPT, "start_date": "now", "end_date": rfc3339(api.now + HOUR)}
+    found = api.post("/v1/offers/largest", body).json
+    assert found["amount"] == 2
+    assert sum(found["availability_zones"].values()) in {0, 2}  # a pool without a zone is in none
+    dates = {"start_date": offer["start_date"], "end_date": offer["end_date"]}
+    refused = api.post("/v1/leases", {"name": "all", "reservations": [{**KEPT, "amount": 3}], **dates})
+    assert refused.status_code == 409
+    [fewer] = [each for each in refused.json["details"]["alternatives"] if each["change"] == "amount"]
+    assert fewer["amount"] == 2
+    api.book(start=0, hours=1, reservations=[{**KEPT, "amount": 2}])
+
+
 def test_searches_leave_no_trace(api: Api):
     api.book(start=1, hours=2, reservations=[THREE])
     before = api.dump()
