@@ -79,8 +79,10 @@ def starts(
 
     Only the chosen resources count, and no more than the demand's ``minimum`` on a single one. Without ``planned``, as
     if there were no plans. Units that stay together count only where there is room for all of them; then the value is
-    the number of such resources.
+    the number of such resources. What lasts beyond its lease stays without an end, whatever the duration.
     """
+    if demand.lasting:
+        duration = FOREVER - end  # only what begins in a stretch without an end stays
     found = no_loads()
     for timeline, mask in view.parts(chosen):
         for stretches, usable, weight in _levels(view, timeline, mask, demand, start, end + duration, planned=planned):
@@ -96,8 +98,10 @@ def enough(demand: Demand) -> int:
 def units(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, planned: bool = True) -> tuple[Rows, Ints]:
     """Return which of the chosen resources have room in ``[start, end)``, and for how many units each.
 
-    Without ``planned``, as if there were no plans.
+    Without ``planned``, as if there were no plans. What lasts beyond its lease needs room without an end.
     """
+    if demand.lasting:
+        end = FOREVER
     rows, counts = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
     for timeline, mask in view.parts(chosen):
         if demand.exclusive:
