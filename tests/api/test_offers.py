@@ -75,6 +75,27 @@ def test_a_query_asks_the_same_as_a_body(api: Api):
     assert (refused.status_code, refused.json["field"]) == (400, "reservations")
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('[{"resource_type":"\\ud800","min":1,"max":1}]', "reservations[0].resource_type holds half of a character"),
+        ('[{"resource_type":"physical:host","min":1,"max":1,"availability_zone":"\\u0000"}]', "holds a NUL character"),
+        ('[{"resource_type":"physical:host","min":1,"min":2,"max":2}]', "the field min more than once"),
+        ('[{"resource_type":"physical:host","min":NaN,"max":1}]', "NaN is no number"),
+        ('[{"resource_type":"physical:host","min":1e30,"max":1}]', "the number 1e30 is too large"),
+        ("[" * 40 + "]" * 40, "nested deeper than 32 levels"),
+        ("[" + "[]," * 2700 + "[]]", "at most 100 items"),
+        ('"\\ud800"', "reservations holds half of a character"),
+    ],
+)
+def test_the_reservations_of_a_query_are_read_like_a_body(api: Api, text: str, fault: str):
+    asked = api.get("/v1/offers?" + urlencode({"reservations": text, "duration": 3600}))
+    sent = api.post("/v1/offers", raw='{"duration": 3600, "reservations": ' + text + "}")
+    assert (asked.status_code, sent.status_code) == (400, 400), asked.text
+    assert fault in asked.json["error_message"]
+    assert fault in sent.json["error_message"]
+
+
 def test_a_lease_starts_on_the_days_and_at_the_times_that_are_asked_for(api: Api):
     # The clock shows ten o'clock on a Tuesday.
     found = search(api, HOSTS, weekdays=["wed", "fri"], starts_after="09:00", starts_before="10:30", limit=4)

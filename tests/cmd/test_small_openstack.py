@@ -67,6 +67,25 @@ def log_in(service: Standalone, token: str) -> tuple[int, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b'{"server": {"name": "a\\u0000b"}}', "server.name holds a NUL character"),
+        (b'{"server": {"name": "\\ud800"}}', "half of a character"),
+        (b'{"server": {"name": "a", "name": "b"}}', "the field name more than once"),
+        (b'{"server": {"name": NaN}}', "NaN is no number"),
+        (b"[" * 40 + b"]" * 40, "nested deeper than 32 levels"),
+        (b'{"server": [' + b"0," * 20_000 + b"0]}", "more than 20000 values"),
+    ],
+    ids=["NUL", "half", "twice", "NaN", "deep", "many"],
+)
+def test_bodies_are_checked_like_those_of_reservations(service: Standalone, content: bytes, fault: str):
+    status, answer = ask(service, "POST", f"{COMPUTE}/servers", content=content)
+    assert status == 400
+    assert fault in json.dumps(answer)
+
+
+@pytest.mark.slow
 def test_a_token_of_the_file_is_good_for_all_services(service: Standalone):
     status, answer = log_in(service, service.token("demo"))
     assert status == 201

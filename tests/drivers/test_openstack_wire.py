@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound, CloudRefused, ResourceRef
 from tenure.drivers.openstack import requests
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
@@ -76,6 +76,15 @@ class TestErrors:
         driver.held(HOST)
         cloud.instead = lambda seen: (200, b"<html>welcome</html>")
         with pytest.raises(CloudBusy, match="no JSON"):
+            driver.held(HOST)
+
+    @pytest.mark.parametrize("status", [200, 409, 500])
+    def test_an_answer_that_is_nested_too_deep_is_no_json(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, status: int
+    ):
+        driver.held(HOST)
+        cloud.instead = lambda seen: (status, b"[" * 200_000)
+        with pytest.raises(CloudError, match=r"no JSON|no reason is given"):
             driver.held(HOST)
 
     def test_a_cloud_that_is_not_there_is_worth_another_try(self, cloud: FakeOpenStack):

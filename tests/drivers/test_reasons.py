@@ -24,6 +24,11 @@ def test_errors_of_our_own_requests_are_shown_to_operators_only(status: int):
     assert error.reason.text == f"Nova answers with HTTP {status}."
 
 
+def test_the_text_of_an_error_has_no_character_that_cannot_be_stored_or_shown():
+    error = refusal(OURS, 409, '{"conflictingRequest": {"message": "a\\u0000b\\ud800c\\u001b[2Jd"}}')
+    assert str(error) == "Nova: a?b?c?[2Jd (HTTP 409)"
+
+
 @pytest.mark.parametrize(("status", "is_shown"), [(403, True), (409, True), (500, False)])
 def test_errors_of_requests_as_the_owner_are_shown_except_server_errors(status: int, is_shown: bool):
     assert ("compute-7" in refusal(OF_OWNER, status, BODY).reason.text) is is_shown
