@@ -14,7 +14,7 @@ from typing import Any
 import falcon
 
 from tenure.api.answers import Csv, Shape
-from tenure.api.bodies import JsonObject, read_object
+from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
 from tenure.api.schemas.answers import ModelAt
@@ -24,6 +24,7 @@ from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.actor import Actor
 from tenure.domain.errors import NotFound
+from tenure.domain.json_text import JsonObject
 from tenure.services.manager import Manager
 
 #: The actor of a public operation, who has no permissions.

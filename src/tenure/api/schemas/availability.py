@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, time, timedelta
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
@@ -25,7 +24,7 @@ from tenure.api.schemas.moments import Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.queries import DEFAULT_LIMIT, Limit, Query
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, PRINTABLE, ExternalId, RegionName
 from tenure.domain.availability import AvailabilityQuery, Grouping
-from tenure.domain.errors import InvalidParameter
+from tenure.domain.json_text import read_json
 from tenure.domain.request import StartTimes, Window
 
 #: The longest duration of a lease in a search, in seconds.
@@ -171,12 +170,11 @@ class OfferSearchQuery(Query):
     limit: Limit | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return the body that asks the same. Raises ``InvalidParameter`` if the reservations are no JSON text."""
+        """Return the body that asks the same. Raises ``InvalidParameter`` as for a body."""
         document = self.model_dump(exclude_unset=True, exclude_none=True)
-        try:
-            document["reservations"] = json.loads(self.reservations)
-        except (ValueError, RecursionError):
-            raise InvalidParameter("It must be JSON text.", field="reservations") from None
+        document["reservations"] = read_json(
+            self.reservations, what="reservations", field="reservations", within="reservations"
+        )
         return document
 
 

@@ -1,11 +1,12 @@
-"""The limits for every body (see ``tenure.api.bodies``), as a part of the schemas of bodies."""
+"""The limits for every body (see ``tenure.domain.json_text``), as a part of the schemas of bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tenure.api.schemas.texts import NUMBER_LIMIT, PRINTABLE
+from tenure.api.schemas.texts import PRINTABLE
+from tenure.domain.json_text import NUMBER_LIMIT
 
 Document = dict[str, Any]
 

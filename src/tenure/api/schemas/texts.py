@@ -20,8 +20,6 @@ MAX_PROPERTY_NAME = 64
 MAX_PROPERTIES = 500
 #: The largest length of the value of a property.
 MAX_PROPERTY_VALUE = 16384
-#: The absolute value of every number in a body is less.
-NUMBER_LIMIT = 10**19
 
 #: In JSON Schema: a text without the NUL character, which databases cannot store.
 PRINTABLE = r"^[^\x00]*$"

@@ -230,7 +230,7 @@ def answer_to(request: Request, status: int, text: str) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # a deeply nested document is invalid too
         raise CloudBusy(f"{name_of(request.service)} answered something that is no JSON.") from None
 
 
@@ -264,10 +264,11 @@ def _message(text: str) -> str:
     """Return the text in an error's body, for all formats of services."""
     try:
         found: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     if isinstance(found, dict) and isinstance(found.get("errors"), list) and found["errors"]:
         found = found["errors"][0]
     while isinstance(found, dict):
         found = found.get("message") or found.get("detail") or next(iter(found.values()), "")
-    return " ".join(str(found).split())[:_LONGEST_TEXT] if isinstance(found, str) else ""
+    text = " ".join(found.split())[:_LONGEST_TEXT] if isinstance(found, str) else ""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 from wsgiref.util import request_uri, shift_path_info
 
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.json_text import read_json
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.service import Asked, Caller, Refused, error_body
 from tenure.drivers.simulated.openstack.users import FOR_USERS
@@ -238,9 +240,9 @@ def _read(environ: WSGIEnvironment) -> Any:
         raise Refused(413, f"The body has more than {_MAX_BYTES} bytes.")
     content = environ["wsgi.input"].read(length) if length else b""
     try:
-        return json.loads(content) if content else None
-    except (ValueError, RecursionError):
-        raise Refused(400, "The body is no JSON.") from None
+        return read_json(content) if content else None
+    except InvalidParameter as error:
+        raise Refused(400, error.message) from None
 
 
 def _refuse(start_response: StartResponse, service: str, refused: Refused) -> Iterable[bytes]:
