@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tenure.services.manager import Manager
 from tests.api.rig import HOSTS, Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
 
@@ -126,3 +128,60 @@ def test_a_cloud_without_hosts_refuses_and_finds_nothing(tmp_path: Path):
         assert api.post("/v1/offers", search).json == {"offers": [], "is_complete": True}
         assert api.post("/v1/offers/longest", {"reservations": [HOSTS]}).status_code == 409
         assert api.get("/v1/availability?resource_type=physical:host").json["groups"][0]["total"] == 0
+
+
+class Troubled:
+    """The service of alternatives, to which something happens before each of its searches."""
+
+    def __init__(self, service: Any, trouble: Callable[[], object]) -> None:
+        self._service = service
+        self._trouble = trouble
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def search(*given: Any, **named: Any) -> Any:
+            self._trouble()
+            return getattr(self._service, name)(*given, **named)
+
+        return search
+
+
+@contextmanager
+def troubled_api(tmp_path: Path, trouble: Callable[[Api], object]) -> Iterator[Api]:
+    """An API to whose searches for alternatives something happens first."""
+    held: list[Api] = []
+
+    @contextmanager
+    def reach(manager: Manager) -> Iterator[Manager]:
+        alternatives: Any = Troubled(manager.alternatives, lambda: trouble(held[0]))
+        yield replace(manager, alternatives=alternatives)
+
+    with open_api(tmp_path, reach=reach) as api:
+        held.append(api.using(version="1.3"))
+        yield held[0]
+
+
+def test_a_refusal_stays_a_refusal_if_the_end_passes_while_alternatives_are_sought(tmp_path: Path):
+    def pass_the_end(api: Api) -> None:
+        api.world.clock.advance(2 * HOUR)
+
+    with troubled_api(tmp_path, pass_the_end) as api:
+        api.book(start=0, hours=8, reservations=[{**HOSTS, "min": 4, "max": 4}])
+        lease = api.book(start=9, hours=1, reservations=[HOSTS])
+        assert refusal(api, api.lease_body(start=0, hours=1, reservations=[HOSTS]) | {"start_date": "now"}) == []
+        moved = {"start_date": "now", "end_date": rfc3339(api.now + HOUR)}
+        answer = api.put(f"/v1/leases/{lease['id']}", moved)
+        assert (answer.status_code, answer.json["error_name"]) == (409, "NotEnoughResources"), answer.text
+
+
+def test_a_refusal_stays_a_refusal_whatever_the_search_for_alternatives_raises(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def fail(_api: Api) -> None:
+        raise ZeroDivisionError("of the search")
+
+    with troubled_api(tmp_path, fail) as api:
+        lease = api.book(start=0, hours=8, reservations=[{**HOSTS, "min": 4, "max": 4}])
+        assert refusal(api, api.lease_body(start=0, hours=1, reservations=[HOSTS])) == []
+        answer = api.post(f"/v1/leases/{lease['id']}/reservations", HOSTS)
+        assert (answer.status_code, answer.json["error_name"]) == (409, "NotEnoughResources"), answer.text
+    assert "ZeroDivisionError: of the search" in caplog.text

@@ -80,3 +80,16 @@ def test_deletion_of_a_lease_that_is_to_move_outdates_an_arrangement(
     assert found
     assert world.units(lease) == [("sim-host-001", 1)]
     assert ledger.faults(url) == []
+
+
+def test_a_refusal_stays_a_refusal_whatever_the_exact_search_raises(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def fail(*_given: Any, **_named: Any) -> Search:
+        raise ZeroDivisionError("of the search")
+
+    monkeypatch.setattr(Arrangements, "find", fail)
+    with pytest.raises(NotEnoughResources) as refused:
+        world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
+    assert refused.value.is_undecided
+    assert "ZeroDivisionError: of the search" in caplog.text
