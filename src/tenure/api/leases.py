@@ -219,14 +219,21 @@ def _alternatives(request: Request, find: Callable[[int], Sequence[Alternative]]
             yield
     except NotEnoughResources as error:
         if request.version >= Version.V1_3:
-            try:
-                found = find(error.shortfall.reservation)
-            except TenureError as failure:  # the refusal is the answer, with alternatives or without
-                LOG.info("no alternatives were sought: %s", failure)
-                found = ()
-            if found:
-                error.additions["alternatives"] = [AlternativeDocument.show(each) for each in found]
+            _add_alternatives(error, find)
         raise
+
+
+def _add_alternatives(error: NotEnoughResources, find: Callable[[int], Sequence[Alternative]]) -> None:
+    """Add to a refusal what ``find`` returns. The refusal is the answer, whatever the search raises."""
+    try:
+        shown = [AlternativeDocument.show(each) for each in find(error.shortfall.reservation)]
+    except TenureError as failure:
+        LOG.info("no alternatives were sought: %s", failure)
+    except Exception:
+        LOG.exception("the search for alternatives failed")
+    else:
+        if shown:
+            error.additions["alternatives"] = shown
 
 
 @contextmanager

@@ -27,9 +27,9 @@ _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 def read_json(text: bytes | str, *, what: str = "The body", field: str = "body", within: str = "") -> object:
     """Return the value of a JSON text.
 
-    Raises ``InvalidParameter`` for a text that is not UTF-8, not JSON, too deep, or has too many values; for texts in it
-    with NUL or half of a character; for numbers that are too large, and for names that are repeated. ``what`` names the
-    text in the refusal, and ``field`` is its field; ``within`` is put before the paths of values in it.
+    Raises ``InvalidParameter`` for a text that is not UTF-8, not JSON, too deep, or has too many values; for texts in
+    it with NUL or half of a character; for numbers that are too large, and for names that are repeated. ``what`` names
+    the text in the refusal, and ``field`` is its field; ``within`` is put before the paths of values in it.
     """
     try:
         content = text.encode() if isinstance(text, str) else text

@@ -99,6 +99,8 @@ class AlternativeService(ContextualService):
         wanted = self._trials.want(actor, request.reservations)
         now = self._clock.now()
         start, end = resolve(request.starts_at, now), resolve(request.ends_at, now)
+        if end <= start:  # the end has passed since the refusal
+            return ()
         view, demand = self._index.view(), wanted.demands[lacking]
 
         def with_demand(other: Demand) -> Attempt:
@@ -159,6 +161,8 @@ class AlternativeService(ContextualService):
             return self._attempt(actor, lease, lambda changer, current: changer.add(current, reservation))
 
         start, end = max(lease.starts_at, self._clock.now()), lease.ends_at
+        if end <= start:  # the end has passed since the refusal
+            return ()
         part = _part(0, 0, demand, completed.parameters, adding, fewest=0)
         trial = self._trials.of(adding({}))
         return self._search(actor, _Refused(self._index.view(), trial, wanted, start, end, part, has_plans=True))
@@ -177,6 +181,8 @@ class AlternativeService(ContextualService):
         wanted = self._after(lease, change, facts)
         start = lease.starts_at if change.starts_at is None else resolve(change.starts_at, now)
         end = lease.ends_at if change.ends_at is None else resolve(change.ends_at, now)
+        if end <= start:  # the end has passed since the refusal
+            return ()
 
         def trying(other: LeaseChange) -> Attempt:
             def attempt(starts_at: datetime, ends_at: datetime, allowed: timedelta) -> None:

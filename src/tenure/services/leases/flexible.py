@@ -64,10 +64,10 @@ class FlexibleBooker:
             return self.book_first(actor, request, place, wanted, book)
         except NoPeriod as error:
             found = error.found
+        latest = self._periods.starts(request.window).latest
         try:
             return book(earliest)
         except NotEnoughResources as error:
-            latest = self._periods.starts(request.window).latest
             shortfall = replace(error.shortfall, latest=latest, is_complete=found.is_complete)
             raise error.of_request(shortfall) from None
 

@@ -5,6 +5,7 @@ The search runs outside of any transaction. Another transaction writes its resul
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from tenure.resources.contract import ResourceTypes
 from tenure.services.planning.parts import MOST_PIECES, read_part
 from tenure.services.planning.wishes import Wish
 from tenure.store.database import Database
+
+LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -140,7 +143,7 @@ def admit(
         if arrangements is None or refusal.is_proven or not wishes():
             raise
         for _ in range(ARRANGED):
-            search = arrangements.find(wishes(), now=now)
+            search = _searched(arrangements, wishes(), now=now)
             refusal.is_proven = search.is_proven and search.arrangement is None
             refusal.is_undecided = not refusal.is_proven
             if search.arrangement is None:
@@ -148,3 +151,12 @@ def admit(
             with suppress(OutdatedArrangement, NotEnoughResources):
                 return run(search.arrangement)
         raise
+
+
+def _searched(arrangements: Arrangements, wishes: Sequence[Wish], *, now: datetime) -> Search:
+    """Return the result of the exact search. If it fails, nothing is proven, and the refusal is the answer."""
+    try:
+        return arrangements.find(wishes, now=now)
+    except Exception:
+        LOG.exception("the exact search failed")
+        return Search(None, is_proven=False)
