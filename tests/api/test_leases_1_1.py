@@ -536,3 +536,34 @@ def test_accepted_comparisons_of_numbers_and_texts(api: Api):
     old = api.using(version="1.0")
     wanted = {**HOSTS, "resource_properties": json.dumps([">=", "$memory_mb", "1t"])}
     assert old.post("/v1/leases", old.lease_body(reservations=[wanted])).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("ends_after=2027-03-01T10:30:00+01:00", ('"2027-03-01T10:30:00 01:00"', "+ is written as %2B")),
+        ("ends_after=2027-03-01", ('"2027-03-01"',)),
+        ("limit=many", ('"many"',)),
+        ("limit=-1", ('"-1"',)),
+        ("sort_dir=up", ('"up"',)),
+        ("status=active", ('"active"',)),
+        ("name=" + "x" * 300, ('"' + "x" * 100 + '"...',)),
+    ],
+)
+def test_the_refusal_of_a_query_shows_what_was_understood(api: Api, query: str, shown: tuple[str, ...]) -> None:
+    answer = api.get(f"/v1/leases?{query}")
+    assert answer.status_code == 400
+    for text in shown:
+        assert text in answer.json["error_message"]
+
+
+def test_the_refusal_of_a_body_shows_what_was_understood(api: Api) -> None:
+    for field, value, shown in (
+        ("start_date", "soon", '"soon"'),
+        ("start_date", 5, "5"),
+        ("name", None, "null"),
+        ("reservations", "x\x1b[2J", '"x\\u001b[2J"'),
+    ):
+        answer = api.post("/v1/leases", api.lease_body() | {field: value})
+        assert answer.status_code == 400
+        assert f"(given: {shown})" in answer.json["error_message"], answer.text

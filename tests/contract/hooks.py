@@ -46,7 +46,8 @@ _TYPE = r"The (.|\n)* resource type is not supported"
 #: What a schema cannot express of a window for the start.
 _WINDOW = (
     "It must not be in the past",
-    "It must not be before the earliest start, nor more than",
+    "It must not be before the earliest start",
+    "It must be within",
     "No start up to this date is on these days, at these times",
     _LENGTH,
 )

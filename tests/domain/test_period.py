@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.domain.period import Period, minute_of
+from tenure.domain.period import Period, length_text, minute_of
 
 ORIGIN = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -81,3 +81,15 @@ def test_the_minute_of_an_instant_is_in_utc():
     instant = datetime(2030, 1, 1, 5, 45, 59, 999_999, tzinfo=east)
     assert minute_of(instant) == datetime(2030, 1, 1, 0, 15, tzinfo=UTC)
     assert minute_of(instant).tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (timedelta(days=366, hours=1), "366 days 1 hour"),
+        (timedelta(days=1, minutes=2, seconds=1), "1 day 2 minutes 1 second"),
+        (timedelta(milliseconds=300), "0 seconds"),
+    ],
+)
+def test_a_length_is_shown_in_units(length: timedelta, text: str):
+    assert length_text(length) == text

@@ -247,6 +247,30 @@ def test_any_text_is_parsed_or_refused(text: str):
     assert str(refusal).startswith("Malformed requirements")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('["==", "$x", 40]', 'values are texts, in quotes: "40" in place of 40.'),
+        ('["==", "$x", true]', 'values are texts, in quotes: "true" in place of true.'),
+        ('["in", "$x", "a", 40]', 'values are texts, in quotes: "40" in place of 40.'),
+        ('["==", "$x", ""]', '"" is no value'),
+        ('["==", "x", "40"]', 'begins with $, such as "$gpu", and "x" is not.'),
+        ('["=~", "$x", "40"]', 'there is no operator "=~"; there are ==, !=,'),
+        ('["==", "$x"]', 'a comparison has an operator, a property and a value, and ["==", "$x"] does not.'),
+        ('["not", ["==", "$x", "1"], ["==", "$y", "1"]]', '"not" has a single expression, and here 2.'),
+        ('["and", "x"]', 'looks like ["==", "$gpu", "a100"], and "x" does not.'),
+        ("[==, $x, 40]", "the text is not JSON: Expecting value at line 1, column 2."),
+    ],
+)
+def test_a_refusal_says_what_is_wrong_but_to_blazars_clients(text: str, reason: str):
+    with pytest.raises(InvalidParameter) as refused:
+        read(text)
+    assert reason in refused.value.message
+    with pytest.raises(InvalidParameter) as blazars:
+        parse_expression(text, field="resource_properties", language=Language.BLAZAR)
+    assert reason not in blazars.value.message
+
+
 def test_an_expression_has_limits():
     leaf: list[object] = ["==", "$a", "1"]
     assert len(read(json.dumps(["and", *[leaf] * MAX_COMPARISONS])).comparisons) == MAX_COMPARISONS
