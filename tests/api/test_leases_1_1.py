@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.rig import HOSTS, Api, open_api
+from tests.api.rig import HOSTS, Api, api_over, open_api
+from tests.support.engines import rebuild
 
 
 @pytest.fixture
@@ -567,3 +569,22 @@ def test_the_refusal_of_a_body_shows_what_was_understood(api: Api) -> None:
         answer = api.post("/v1/leases", api.lease_body() | {field: value})
         assert answer.status_code == 400
         assert f"(given: {shown})" in answer.json["error_message"], answer.text
+
+
+def test_the_refusal_of_a_number_in_an_expression_says_that_values_are_texts(api: Api) -> None:
+    body = api.lease_body(reservations=[{**HOSTS, "resource_properties": '["==", "$vcpus", 40]'}])
+    hint = ': values are texts, in quotes: "40" in place of 40.'
+    malformed = "Malformed requirements ['==', '$vcpus', 40]"
+    assert api.post("/v1/leases", body).json["error_message"] == malformed + hint
+    old = api.using(version="1.0")
+    assert old.post("/v1/leases", old.lease_body() | {"reservations": body["reservations"]}).json["error_message"] == (
+        malformed
+    )
+
+
+def test_the_refusal_of_a_long_lease_says_how_long_it_would_be(api: Api, tmp_path: Path) -> None:
+    rebuild(api.world, rules=replace(api.world.service.parts.rules, longest_lease=timedelta(days=2)))
+    (tmp_path / "limited").mkdir()
+    limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
+    refused = limited.post("/v1/leases", limited.lease_body(hours=49))
+    assert refused.json["error_message"] == "A lease lasts for 2 days at most, and this one for 2 days 1 hour."

@@ -78,8 +78,8 @@ def test_a_lease_waits_until_something_is_deleted(api: Api):
 
 
 def test_a_lease_with_fixed_dates_may_wait_for_any_start(api: Api):
-    far = {"start_date": rfc3339(api.now + 1200 * 24 * HOUR), "end_date": rfc3339(api.now + 1201 * 24 * HOUR)}
-    taken, lease = ask(api, **far), ask(api, **far)
+    far = 1200 * 24.0
+    taken, lease = ask(api, start=far), ask(api, start=far)
     assert (taken["status"], lease["status"]) == ("PENDING", "WAITING")
     delete(api, taken)
     assert show(api, lease)["status"] == "PENDING"
@@ -96,12 +96,12 @@ def test_a_refusal_names_a_field_that_was_sent(api: Api):
         ({"earliest": farther, "latest": far}, "latest", "before the earliest start"),
         (day, "latest", "No start up to this date"),
     ]
-    for window, field, text in sent:
+    for window, field, said in sent:
         body = {"name": "x", "reservations": [THREE], "duration": 3600, **window}
         for path in ("/v1/leases", "/v1/leases?dry_run=true"):
             answer = api.post(path, body | {"if_full": "wait"})
             assert (answer.status_code, answer.json["field"]) == (400, field), answer.text
-            assert text in answer.json["error_message"]
+            assert said in answer.json["error_message"]
 
 
 def test_a_lease_gets_the_first_period_of_its_window_that_becomes_free(api: Api):

@@ -53,7 +53,6 @@ _WINDOW = (
 )
 #: Texts in a query that stand for a body, which has a schema of its own.
 _IN_TEXT = (
-    "It must be JSON text",
     r"(duration|earliest|latest|limit|reservations?|start_date|end_date|starts_after|starts_before|time_zone|weekdays)"
     r"\b(.|\n)*",
     r"Missing parameter (.|\n)*",
@@ -79,13 +78,13 @@ EXPECTED = {
     **_of_inventories(),
     "GET /v1/usage": (
         r"The period must end after it starts\.",
-        r"The period lasts for \d+ days at most\.",
+        r"The period lasts for \d+ days at most, and this one for [\w ]+\.",
         _TYPE,
     ),
     "GET /v1/availability": (
         r"The period must end after it starts, and after now\.",
-        r"The period lasts for \d+ days at most\.",
-        r"There would be more than \d+ steps\.",
+        r"The period lasts for \d+ days at most, and this one for [\w ]+\.",
+        r"There would be \d+ steps, and may be \d+ at most\.",
         r"No resource of (.|\n)* has (.|\n)*\.",
         _TYPE,
         *_CHOICE,

@@ -198,7 +198,7 @@ def error_answer_1_1(error: TenureError) -> ErrorAnswer:
     document: dict[str, object] = {
         "error_code": status,
         "error_name": error.name,
-        "error_message": error.message,
+        "error_message": f"{error.message}: {error.explanation}" if error.explanation else error.message,
     }
     if error.field is not None:
         document["field"] = error.field

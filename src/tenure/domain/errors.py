@@ -18,6 +18,8 @@ class TenureError(Exception):
 
     #: A stable name for programs.
     name = "Internal"
+    #: What is wrong, for texts that are Blazar's and do not say it; shown from 1.1 on.
+    explanation = ""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -33,6 +35,15 @@ class InvalidParameter(TenureError):
     """A field of the request is wrong: its type, its range, or it contradicts another field."""
 
     name = "InvalidParameter"
+
+
+class MalformedRequirements(InvalidParameter):
+    """An expression of the property language is invalid. The text is Blazar's, the explanation says what is wrong."""
+
+    def __init__(self, expression: str, explanation: str = "", *, field: str | None = None) -> None:
+        super().__init__(f"Malformed requirements {expression}", field=field)
+        self.expression = expression
+        self.explanation = explanation
 
 
 class MissingParameter(TenureError):

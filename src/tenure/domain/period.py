@@ -51,3 +51,12 @@ class Period:
 def minute_of(instant: datetime) -> datetime:
     """Return the start of the minute of ``instant``, in UTC: the resolution of Blazar's dates."""
     return instant.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+def length_text(length: timedelta) -> str:
+    """Return a length of time for a reader, such as ``366 days 1 hour``, to the second."""
+    minutes, seconds = divmod(int(length.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    units = (("day", days), ("hour", hours), ("minute", minutes), ("second", seconds))
+    return " ".join(f"{count} {unit}{'' if count == 1 else 's'}" for unit, count in units if count) or "0 seconds"

@@ -10,18 +10,21 @@ character. For a resource that lacks the property, a comparison is false, even `
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from tenure.domain.errors import InvalidParameter
+from tenure.domain.errors import InvalidParameter, MalformedRequirements
 from tenure.domain.json_text import read_json
 
 #: Limits of an expression: its nesting, and its number of comparisons. Each value of ``in`` counts as a comparison.
 MAX_DEPTH = 16
 MAX_COMPARISONS = 64
+#: How many characters of a value a refusal repeats.
+_SHOWN = 100
 
 _OPERATORS: Mapping[str, Callable[[float | str, float | str], bool]] = {
     "==": operator.eq,
@@ -139,20 +142,20 @@ def number_of(text: str) -> float | None:
 def parse_expression(text: str, *, field: str, language: Language = Language.FULL) -> Expression:
     """Read an expression of the property language.
 
-    Raises ``InvalidParameter`` (with Blazar's words ``Malformed requirements``) for anything else.
+    Raises ``MalformedRequirements`` (with Blazar's words ``Malformed requirements``) for anything else.
     """
     if not text.strip():
         return Expression()
     try:
-        tree = read_json(text)
-    except InvalidParameter:
-        raise InvalidParameter(f"Malformed requirements {text}", field=field) from None
+        tree = read_json(text, what="the text")
+    except InvalidParameter as error:
+        raise MalformedRequirements(text, error.message, field=field) from None
     if tree == []:
         return Expression()
     try:
         expression = Expression(_terms(tree, language, depth=0))
-    except (ValueError, RecursionError):
-        raise InvalidParameter(f"Malformed requirements {tree!r}", field=field) from None
+    except ValueError as error:
+        raise MalformedRequirements(repr(tree), str(error), field=field) from None
     if len(expression.comparisons) > MAX_COMPARISONS:
         raise InvalidParameter(
             f"Malformed requirements: more than {MAX_COMPARISONS} comparisons in one expression", field=field
@@ -161,8 +164,11 @@ def parse_expression(text: str, *, field: str, language: Language = Language.FUL
 
 
 def _terms(tree: object, language: Language, *, depth: int) -> tuple[Term, ...]:
-    if not isinstance(tree, list) or len(tree) < 2 or depth > MAX_DEPTH:
-        raise ValueError
+    """Return the terms of a tree; raise ``ValueError``, with the reason for the user, if it is no expression."""
+    if not isinstance(tree, list) or len(tree) < 2:
+        raise ValueError(f'an expression looks like ["==", "$gpu", "a100"], and {_shown(tree)} does not.')
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels.")
     op, *parts = tree
     if op == "and":
         return tuple(term for part in parts for term in _terms(part, language, depth=depth + 1))
@@ -170,19 +176,30 @@ def _terms(tree: object, language: Language, *, depth: int) -> tuple[Term, ...]:
         if op == "or":
             return (AnyOf(tuple(Expression(_terms(part, language, depth=depth + 1)) for part in parts)),)
         if op == "not":
-            (part,) = parts
-            return (Not(Expression(_terms(part, language, depth=depth + 1))),)
+            if len(parts) != 1:
+                raise ValueError(f'"not" has a single expression, and here {len(parts)}.')
+            return (Not(Expression(_terms(parts[0], language, depth=depth + 1))),)
         if op == "in":
             name, *values = parts
             return (AnyOf(tuple(Expression((_comparison("==", name, value),)) for value in values or [None])),)
-    name, value = parts
-    return (_comparison(op, name, value),)
+    if len(parts) != 2:
+        raise ValueError(f"a comparison has an operator, a property and a value, and {_shown(tree)} does not.")
+    return (_comparison(op, *parts),)
 
 
 def _comparison(op: object, key: object, value: object) -> Comparison:
-    if not isinstance(op, str) or not isinstance(key, str) or not isinstance(value, str):
-        raise ValueError
-    op = "==" if op == "=" else op
-    if op not in _OPERATORS or len(key) < 2 or key[0] != "$" or not value:
-        raise ValueError
-    return Comparison(op, key[1:], value)
+    name = "==" if op == "=" else op
+    if not isinstance(name, str) or name not in _OPERATORS:
+        raise ValueError(f"there is no operator {_shown(op)}; there are {', '.join(_OPERATORS)}, and, or, not and in.")
+    if not isinstance(key, str) or len(key) < 2 or key[0] != "$":
+        raise ValueError(f'a property is named as text that begins with $, such as "$gpu", and {_shown(key)} is not.')
+    if isinstance(value, bool | int | float):
+        raise ValueError(f'values are texts, in quotes: "{_shown(value)}" in place of {_shown(value)}.')
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{_shown(value)} is no value: values are texts, in quotes, and not empty.")
+    return Comparison(name, key[1:], value)
+
+
+def _shown(value: object) -> str:
+    """Return a value as JSON, as a refusal repeats it."""
+    return json.dumps(value, ensure_ascii=False)[:_SHOWN]

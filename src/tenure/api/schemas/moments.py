@@ -55,12 +55,18 @@ def _rfc3339(value: object) -> datetime:
     except (ValueError, OverflowError):
         date = None
     if date is None or not FIRST_YEAR <= date.year < LAST_YEAR:
+        hint = "; in the query of a URL, + is written as %2B" if _lost_its_plus(value) else ""
         raise PydanticCustomError(
             "invalid_date",
             "a date must look like 2027-03-01T09:30:00Z or 2027-03-01T10:30:00+01:00, "
-            f"with seconds and a zone, in the years {FIRST_YEAR} to {LAST_YEAR - 1}",
+            f"with seconds and a zone, in the years {FIRST_YEAR} to {LAST_YEAR - 1}{hint}",
         )
     return date
+
+
+def _lost_its_plus(value: object) -> bool:
+    """Whether a text is a date whose + was decoded as a blank, as in the query of a URL."""
+    return isinstance(value, str) and value.count(" ") == 1 and bool(_RFC3339.fullmatch(value.replace(" ", "+")))
 
 
 def _assembled(match: re.Match[str]) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, get_args
 
@@ -21,6 +22,10 @@ _LIMITS = frozenset(
 )
 #: How many characters of the client's input are repeated in an error text.
 _SHOWN = 200
+#: Our own errors whose texts have the value.
+_SHOW_THE_VALUE = frozenset({"invalid_address", "malformed_requirements"})
+#: How many characters of a text that is refused are repeated.
+_GIVEN = 100
 
 
 def check(model: type[M], document: Mapping[str, Any], version: Version, *, tags: Collection[str] = ()) -> M:
@@ -31,7 +36,7 @@ def check(model: type[M], document: Mapping[str, Any], version: Version, *, tags
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
+        problems = error.errors(include_url=False)
         raise (_refusal_1_0 if version is OLDEST else _refusal)(problems, tags) from None
 
 
@@ -55,7 +60,20 @@ def _refusal(problems: list[ErrorDetails], tags: Collection[str]) -> TenureError
     path = _path(problem["loc"], tags)
     if problem["type"] == "extra_forbidden":
         return InvalidParameter(f"{path} is not known here.", field=path)
-    return InvalidParameter(f"{path}: {problem['msg']}" if path else problem["msg"], field=path or None)
+    text = problem["msg"] + _given(problem)
+    return InvalidParameter(f"{path}: {text}" if path else text, field=path or None)
+
+
+def _given(problem: ErrorDetails) -> str:
+    """Return what the client gave, as it was read, unless the text of the problem shows it or it is large."""
+    value = problem["input"]
+    if value is not None and not isinstance(value, str | int | float):
+        return ""
+    if problem["type"] in _SHOW_THE_VALUE:
+        return ""
+    text = value[:_GIVEN] if isinstance(value, str) else value
+    shown = "".join(character if character.isprintable() else "?" for character in json.dumps(text, ensure_ascii=False))
+    return f" (given: {shown}{'...' if text != value else ''})"
 
 
 def _missing(problems: list[ErrorDetails]) -> list[ErrorDetails]:

@@ -10,7 +10,7 @@ from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Offer, Offers
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.period import minute_of
+from tenure.domain.period import length_text, minute_of
 from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.openings import Openings, place_of
@@ -64,10 +64,13 @@ class PeriodSearch:
         latest = earliest + USUAL_REACH if window.latest is None else window.latest
         if earliest < minute_of(now):
             raise InvalidParameter("It must not be in the past.", field="earliest")
-        if not earliest <= latest <= now + LONGEST_SPAN:
+        if latest < earliest:
+            raise InvalidParameter("It must not be before the earliest start.", field="latest")
+        if latest > now + LONGEST_SPAN and latest != earliest:  # a single start needs no search
+            field, date = ("earliest", earliest) if window.latest is None else ("latest", latest)
             raise InvalidParameter(
-                f"It must not be before the earliest start, nor more than {LONGEST_SPAN.days} days ahead.",
-                field="latest",
+                f"It must be within {LONGEST_SPAN.days} days from now, and is {length_text(date - now)} ahead.",
+                field=field,
             )
         check_length(self._rules, earliest, earliest + window.length, field="duration")
         return Starts(earliest, latest, stretches_of(window.times, earliest, latest))
@@ -80,7 +83,8 @@ class PeriodSearch:
             return request.at(request.starts_at, request.ends_at, place)
         allowed = self.starts(request.window)
         if not allowed.stretches:
-            raise InvalidParameter("No start up to this date is on these days, at these times.", field="latest")
+            latest_field = None if request.window.latest is None else "latest"
+            raise InvalidParameter("No start up to this date is on these days, at these times.", field=latest_field)
         start = moment(allowed.stretches[0][0])
         return request.at(start, start + request.window.length, place)
 

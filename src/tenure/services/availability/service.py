@@ -15,6 +15,7 @@ from tenure.domain.allocation import Demand
 from tenure.domain.availability import Availability, AvailabilityGroup, AvailabilityQuery, AvailabilityStep, Grouping
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import Forbidden, InvalidParameter
+from tenure.domain.period import length_text
 from tenure.domain.regions import region_of
 from tenure.domain.requirement import parse_expression
 from tenure.resources.contract import ResourceType
@@ -98,9 +99,13 @@ class AvailabilityService(ContextualService):
         if end <= start:
             raise InvalidParameter("The period must end after it starts, and after now.", field="end_date")
         if end - start > LONGEST_SPAN:
-            raise InvalidParameter(f"The period lasts for {LONGEST_SPAN.days} days at most.", field="end_date")
+            asked = length_text(end - start)
+            raise InvalidParameter(
+                f"The period lasts for {LONGEST_SPAN.days} days at most, and this one for {asked}.", field="end_date"
+            )
         if query.step is not None and (end - start) / query.step > MOST_STEPS:
-            raise InvalidParameter(f"There would be more than {MOST_STEPS} steps.", field="step")
+            steps = ceil((end - start) / query.step)
+            raise InvalidParameter(f"There would be {steps} steps, and may be {MOST_STEPS} at most.", field="step")
         return start, end
 
     def _check(self, query: AvailabilityQuery, kind: ResourceType, *, sees: bool) -> list[str]:

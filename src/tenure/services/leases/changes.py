@@ -35,7 +35,7 @@ from tenure.domain.lease import (
     Reservation,
     ReservationStatus,
 )
-from tenure.domain.period import ENDLESS, TICK, Period, minute_of
+from tenure.domain.period import ENDLESS, TICK, Period, length_text, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.domain.requirement import Comparison
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
@@ -137,8 +137,8 @@ def check_shortest(starts_at: datetime, ends_at: datetime, *, field: str = "end_
 def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime, *, field: str = "end_date") -> None:
     """Raise ``InvalidParameter`` for a lease that is longer than allowed."""
     if rules.longest_lease is not None and ends_at - starts_at > rules.longest_lease:
-        days = rules.longest_lease / timedelta(days=1)
-        raise InvalidParameter(f"A lease lasts for {days:g} days at most.", field=field)
+        days, asked = rules.longest_lease / timedelta(days=1), length_text(ends_at - starts_at)
+        raise InvalidParameter(f"A lease lasts for {days:g} days at most, and this one for {asked}.", field=field)
 
 
 def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRequest, position: int) -> Demand:

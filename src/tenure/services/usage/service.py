@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.period import Period
+from tenure.domain.period import Period, length_text
 from tenure.domain.usage import Usage, UsageQuery, add_up
 from tenure.services.context import ContextualService, require
 
@@ -30,7 +30,10 @@ class UsageService(ContextualService):
         if query.ends_at <= query.starts_at:
             raise InvalidParameter("The period must end after it starts.", field="end_date")
         if query.ends_at - query.starts_at > LONGEST_SPAN:
-            raise InvalidParameter(f"The period lasts for {LONGEST_SPAN.days} days at most.", field="end_date")
+            asked = length_text(query.ends_at - query.starts_at)
+            raise InvalidParameter(
+                f"The period lasts for {LONGEST_SPAN.days} days at most, and this one for {asked}.", field="end_date"
+            )
         resource_type = None if query.resource_type is None else self._types[query.resource_type].name
         period = Period(query.starts_at, query.ends_at)
         with self._db.read() as tx:
