@@ -216,6 +216,18 @@ def test_first_period_begins_when_a_plan_on_another_host_ends(world: World):
     assert offer.starts_at == now + 7 * HOUR
 
 
+def test_two_reservations_that_fit_alone_begin_when_both_fit(world: World):
+    """Each fits alone at all times, so no time at which room appears for a single one comes before both have room."""
+    for host in ("2", "3"):
+        world.resources.disable(ADMIN, "physical:host", host, reason="test")
+    world.reserve(instance_reservation(1, vcpus=2), start=1, hours=2)
+    now = world.clock.now()
+    both = (instance_reservation(1, vcpus=2), instance_reservation(1, vcpus=1))
+    window = Window(HOUR, now + HOUR, now + HORIZON * HOUR)
+    found = world.service.manager.offers.first(OWNER, OfferQuery(both, window, limit=1))
+    assert [offer.starts_at for offer in found.offers] == [now + 3 * HOUR]
+
+
 def test_search_without_time_for_moves_finds_the_first_period_without_them(world: World):
     """The time is over in the middle of the only attempt."""
     world.resources.update(ADMIN, "physical:host", "1", {"rack": "r1"})
