@@ -14,9 +14,10 @@ import numpy as np
 from tenure.domain.allocation import Demand
 from tenure.services.availability.index import View
 from tenure.services.availability.room import enough, most_taken_as_whole, starts, taken_as_whole
-from tenure.services.availability.steps import FOREVER, Mask, Stretch, intersect
+from tenure.services.availability.steps import FOREVER, Mask, Stretch, complement, intersect
 from tenure.services.planning.parts import MOST_SITES
 
+Times = np.ndarray[tuple[int], np.dtype[np.int64]]
 #: How far ahead openings are computed at first; each further part is so many times longer.
 FIRST_REACH = 86_400 * 1_000_000
 GROWTH = 4
@@ -89,8 +90,9 @@ class Openings:
         #: The known openings, in order: those with room as the plans are, and those with room if plans moved.
         self._direct: list[Stretch] = []
         self._loose: list[Stretch] = []
-        #: The known times at which room may appear.
+        #: The known times at which room may appear, and those computed since, without the ends of plans.
         self._changes: list[int] = []
+        self._changes_since: list[tuple[int, int, Times]] = []
 
     def at_or_after(self, time: int) -> Opening | None:
         """Return the first opening from this time on; None if there is none."""
@@ -108,11 +110,22 @@ class Openings:
     def next_change(self, time: int) -> int | None:
         """Return the first time after this one at which room may appear; None if there is none."""
         while True:
+            self._add_changes()
             place = bisect_right(self._changes, time)
             if place < len(self._changes):
                 return self._changes[place]
             if not self._extend():
                 return None
+
+    def _add_changes(self) -> None:
+        """Make the times at which room may appear known, as far as openings are.
+
+        Demands that have room one by one may lack it together until any allocation ends, on any resource concerned.
+        """
+        for start, end, times in self._changes_since:
+            changes = np.unique(np.concatenate((times, self._plan_ends(start, end))))
+            self._changes += [int(time) for time in changes]
+        self._changes_since.clear()
 
     def _extend(self) -> bool:
         """Compute the openings of the next part of the time; return False if there is no more of it."""
@@ -126,14 +139,11 @@ class Openings:
             steps = starts(self._view, condition.demand, condition.chosen, self._duration, start, end)
             direct = intersect(direct, steps.where(partial(np.less_equal, condition.needed)))
             changes.append(steps.times)
-        loose: list[Stretch] = []
-        if direct != allowed:
-            loose = self._loose_in(allowed, start, end)
-            if direct or loose:
-                changes.append(self._plan_ends(start, end))
+        loose = self._loose_in(allowed, start, end) if direct != allowed else []
         self._direct += direct
         self._loose += loose
-        self._changes += [int(time) for time in np.unique(np.concatenate(changes))]
+        if direct or loose:
+            self._changes_since.append((start, end, np.concatenate(changes)))
         return True
 
     def _loose_in(self, allowed: list[Stretch], start: int, end: int) -> list[Stretch]:
@@ -151,10 +161,10 @@ class Openings:
                 continue
             taken = taken_as_whole(self._view, chosen).steps(start, end + self._duration)
             crowded = taken.where(partial(np.less, left))
-            allowed = intersect(allowed, _outside([(begin - self._duration + 1, stop) for begin, stop in crowded]))
+            allowed = intersect(allowed, complement([(begin - self._duration + 1, stop) for begin, stop in crowded]))
         return allowed
 
-    def _plan_ends(self, start: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _plan_ends(self, start: int, end: int) -> Times:
         """Return when plans and allocations end in ``[start, end)`` on resources that are concerned."""
         chosen = concerned(self._view, self._conditions)
         found = [np.zeros(0, dtype=np.int64)]
@@ -167,13 +177,3 @@ class Openings:
 def place_of(demand: Demand) -> tuple[str, str]:
     """Return what demands share that may get the same resources."""
     return demand.inventory, demand.region
-
-
-def _outside(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Return the times outside of these stretches, which are in order of their starts."""
-    found, until = [], -FOREVER
-    for start, end in stretches:
-        if start > until:
-            found.append((until, start))
-        until = max(until, end)
-    return [*found, (until, FOREVER)]

@@ -158,3 +158,13 @@ def intersect(first: Sequence[Stretch], second: Sequence[Stretch]) -> list[Stret
         else:
             theirs += 1
     return found
+
+
+def complement(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Return the times outside of these stretches, which are in order of their starts and may overlap."""
+    found, until = [], NEVER
+    for start, end in stretches:
+        if start > until:
+            found.append((until, start))
+        until = max(until, end)
+    return [*found, (until, FOREVER)] if until < FOREVER else found
