@@ -37,6 +37,7 @@ from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.alternatives import AlternativeService
 from tenure.services.availability.counts import RoomCounts
 from tenure.services.availability.feed import FeedService
+from tenure.services.availability.headroom import Headrooms
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.availability.offers import OfferService
@@ -264,11 +265,12 @@ def build(parts: Parts) -> Service:
         arrangements = Arrangements(
             parts.db, parts.types, solver, parts.rules.exact_time, parts.rules.preemption_notice
         )
-    booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements)
+    headrooms = Headrooms(parts.db, parts.clock, parts.types, parts.quotas)
+    booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements, headrooms)
     change_admission = ChangeAdmission(parts.clock, parts.types, parts.rules, access, arrangements)
     look_ahead = LookAhead(index, parts.types, parts.rules)
     trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules)
-    periods = PeriodSearch(parts.clock, parts.rules, index, trials)
+    periods = PeriodSearch(parts.clock, parts.rules, index, trials, headrooms)
     flexible = FlexibleBooker(trials, periods)
     waiting_list = WaitingList(context, booker, flexible, periods, enforcement)
 
@@ -318,6 +320,7 @@ def build(parts: Parts) -> Service:
             index,
             trials,
             periods,
+            headrooms,
         ),
         alternatives=AlternativeService(
             context,
@@ -325,6 +328,7 @@ def build(parts: Parts) -> Service:
             look_ahead,
             trials,
             periods,
+            headrooms,
             access,
             intake,
             enforcement,

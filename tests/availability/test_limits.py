@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def limited(world: World, **limits: int) -> World:
-    rebuild(world, quotas=Quotas(FixedLimits(limits)))
+    rebuild(world, quotas=Quotas(FixedLimits(limits, (STRANGER.project_id,))))
     return world
 
 
@@ -84,7 +85,7 @@ def test_longest_lease_takes_the_hours_that_are_left(world: World):
     assert (found.ends_at, found.is_complete) == (NOW + 3 * HOUR, True)
     two = (reservation(1, 1), reservation(1, 1))
     assert world.service.manager.offers.longest(OWNER, two, NOW).ends_at == NOW + 1.5 * HOUR
-    assert world.reserve(reservation(1, 1), hours=3)
+    world.reserve(reservation(1, 1), hours=3)
 
 
 def test_longest_lease_ends_when_a_booking_of_the_project_fills_the_limit(world: World):
@@ -117,7 +118,7 @@ def test_a_range_gets_as_much_as_the_limit_leaves(world: World):
     assert len(world.hosts_of(world.reserve(reservation(1, 4), start=2, hours=2).id)) == 2
     with pytest.raises(OverQuota):
         world.reserve(reservation(1, 4), start=2, hours=2)
-    several = world.reserve(reservation(1, 4), reservation(1, 4), start=10, hours=1)
+    several = world.reserve(reservation(1, 1), reservation(1, 4), start=10, hours=1)
     assert len(world.hosts_of(several.id)) == 3
 
 
@@ -130,3 +131,13 @@ def test_an_earlier_end_is_within_the_limit(world: World):
         world.leases.create(OWNER, asked)
     found = world.service.manager.alternatives.to_lease(OWNER, asked, 0)
     assert {each.change: each.ends_at for each in found}[Change.END] == NOW + 3 * HOUR
+
+
+def test_two_ranges_fit_side_by_side_without_the_exact_search(world: World):
+    """The first would take all hosts if it could."""
+    rebuild(world, rules=replace(world.service.parts.rules, exact_time=timedelta(0)))
+    both = (reservation(1, 4), reservation(1, 4))
+    window = Window(HOUR, NOW + HOUR)
+    [offer] = world.service.manager.offers.first(OWNER, OfferQuery(both, window, 1)).offers
+    lease = world.leases.create(OWNER, LeaseRequest("taken", offer.starts_at, offer.ends_at, reservations=both))
+    assert len(world.hosts_of(lease.id)) >= 2

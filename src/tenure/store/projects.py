@@ -22,8 +22,9 @@ _IDLE = (LeaseStatus.WAITING, LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseSt
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Units of a resource type that a project has booked, and the period."""
+    """Units of a resource type that a lease of a project has booked, and the period."""
 
+    lease_id: str
     resource_type: str
     period: Period
     units: int
@@ -64,7 +65,13 @@ class ProjectStore:
     def booked(self, project_id: str, *, after: datetime) -> list[Booked]:
         """Return what the project's leases have booked, by reservation; only leases that end after a moment."""
         rows = self._session.execute(
-            select(ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at, func.sum(AllocationRow.units))
+            select(
+                LeaseRow.id,
+                ReservationRow.resource_type,
+                LeaseRow.starts_at,
+                LeaseRow.ends_at,
+                func.sum(AllocationRow.units),
+            )
             .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
             .where(
@@ -73,6 +80,11 @@ class ProjectStore:
                 LeaseRow.ends_at > after,
                 AllocationRow.state != AllocationState.RELEASED.value,
             )
-            .group_by(ReservationRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
+            .group_by(
+                LeaseRow.id, ReservationRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at
+            )
         )
-        return [Booked(kind, Period(starts_at, ends_at), int(units)) for kind, starts_at, ends_at, units in rows]
+        return [
+            Booked(lease_id, kind, Period(starts_at, ends_at), int(units))
+            for lease_id, kind, starts_at, ends_at, units in rows
+        ]

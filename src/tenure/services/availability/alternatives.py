@@ -24,13 +24,14 @@ from tenure.domain.request import (
     ReservationRequest,
     StartTimes,
 )
+from tenure.services.availability.headroom import Headroom, Headrooms
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.availability.periods import USUAL_REACH, PeriodSearch
 from tenure.services.availability.room import count
 from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.steps import ticks, ticks_of
+from tenure.services.availability.steps import moment, ticks, ticks_of
 from tenure.services.availability.trials import Attempt, Trial, Trials, look_at_nothing
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.enforcement.filters import Enforcement
@@ -73,6 +74,7 @@ class AlternativeService(ContextualService):
         look_ahead: LookAhead,
         trials: Trials,
         periods: PeriodSearch,
+        headrooms: Headrooms,
         access: LeaseAccess,
         intake: Intake,
         enforcement: Enforcement,
@@ -82,6 +84,7 @@ class AlternativeService(ContextualService):
         self._look_ahead = look_ahead
         self._trials = trials
         self._periods = periods
+        self._headrooms = headrooms
         self._access = access
         self._intake = intake
         self._enforcement = enforcement
@@ -115,6 +118,7 @@ class AlternativeService(ContextualService):
                 wanted,
                 start,
                 end,
+                headroom=self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands),
                 starts_otherwise=True,
                 first_end=start + SHORTEST_ALTERNATIVE,
                 has_room=room_until(view, wanted, start, self._rules.cleaning_time),
@@ -165,7 +169,8 @@ class AlternativeService(ContextualService):
             return ()
         part = _part(0, 0, demand, completed.parameters, adding, fewest=0)
         trial = self._trials.of(adding({}))
-        return self._search(actor, _Refused(self._index.view(), trial, wanted, start, end, part, has_plans=True))
+        refused = _Refused(self._index.view(), trial, wanted, start, end, part, Headroom(), has_plans=True)
+        return self._search(actor, refused)
 
     def _to_change(
         self,
@@ -204,6 +209,7 @@ class AlternativeService(ContextualService):
                 wanted,
                 start,
                 end,
+                headroom=self._headrooms.of(lease.project_id, wanted.reservations, wanted.demands, without=lease.id),
                 starts_otherwise=moves and lease.status is LeaseStatus.PENDING and lease.starts_at >= minute_of(now),
                 first_end=(lease.ends_at if is_prolonged else max(start, now)) + SHORTEST_ALTERNATIVE
                 if moves
@@ -288,6 +294,7 @@ class AlternativeService(ContextualService):
         if not case.starts_otherwise:
             return None
         allowed = stretches_of(StartTimes(), case.start, case.start + USUAL_REACH)
+        allowed = case.headroom.starts(case.end - case.start, allowed)
         offers = self._periods.within(case.view, case.trial, case.wanted, case.end - case.start, allowed, 1)
         return Alternative(Change.START, offers[0].starts_at, offers[0].ends_at) if offers else None
 
@@ -295,8 +302,11 @@ class AlternativeService(ContextualService):
         if case.first_end is None:
             return None
         ends = possible_ends(case.view, case.wanted, case.first_end, case.end, self._rules.cleaning_time)
-        if case.further_end is not None and case.first_end <= case.further_end < case.end:
-            ends = sorted({*ends, case.further_end})
+        more = {case.further_end} if case.further_end is not None else set()
+        limit = case.headroom.latest_end(case.start)
+        if limit < ticks(case.end):
+            more.add(moment(limit))
+        ends = sorted({*ends, *(end for end in more if case.first_end <= end < case.end)})
         end = latest_end(case.trial, case.start, ends, case.has_room)
         return Alternative(Change.END, case.start, end) if end is not None else None
 
@@ -399,6 +409,8 @@ class _Refused:
     start: datetime
     end: datetime
     part: _Lacking | None
+    #: What the limits of the project leave for other dates.
+    headroom: Headroom
     starts_otherwise: bool = False
     first_end: datetime | None = None
     further_end: datetime | None = None

@@ -16,12 +16,13 @@ from tenure.domain.availability import (
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import minute_of
 from tenure.domain.request import ReservationRequest, When
+from tenure.services.availability.headroom import Headrooms
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.availability.periods import MINUTE, PeriodSearch
 from tenure.services.availability.room import count
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
-from tenure.services.availability.steps import ticks, ticks_of
+from tenure.services.availability.steps import moment, ticks, ticks_of
 from tenure.services.availability.trials import Trials
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.changes import SHORTEST, check_length, resolve
@@ -31,8 +32,16 @@ from tenure.services.leases.intake import Completed
 class OfferService(ContextualService):
     """The use cases of offers. An offer that is taken at once succeeds: it was booked, and the booking undone."""
 
-    def __init__(self, context: Context, index: AvailabilityIndex, trials: Trials, periods: PeriodSearch) -> None:
+    def __init__(
+        self,
+        context: Context,
+        index: AvailabilityIndex,
+        trials: Trials,
+        periods: PeriodSearch,
+        headrooms: Headrooms,
+    ) -> None:
         super().__init__(context)
+        self._headrooms = headrooms
         self._index = index
         self._trials = trials
         self._periods = periods
@@ -55,6 +64,10 @@ class OfferService(ContextualService):
         wanted = self._wanted(actor, reservations)
         start = self._start(starts_at)
         last = start + (self._rules.longest_lease or LONGEST_SPAN)
+        allowed = self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands).latest_end(start)
+        is_limited = allowed < ticks(last)
+        if is_limited:
+            last = max(moment(allowed), start + SHORTEST)
         view = self._index.view()
         trial = self._trials.begin(actor, wanted, view)
         ends = possible_ends(view, wanted, start + SHORTEST, last, self._rules.cleaning_time)
@@ -63,7 +76,7 @@ class OfferService(ContextualService):
         if end is None:
             end = start + SHORTEST
             trial.book(start, end)  # raises the refusal
-        is_endless = end == last and self._rules.longest_lease is None
+        is_endless = end == last and not is_limited and self._rules.longest_lease is None
         return LongestOffer(start, None if is_endless else end, not trial.has_given_up)
 
     def largest(

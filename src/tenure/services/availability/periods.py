@@ -12,6 +12,7 @@ from tenure.domain.availability import Offer, Offers
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import length_text, minute_of
 from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
+from tenure.services.availability.headroom import Headrooms
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.openings import Openings, place_of
 from tenure.services.availability.room import count
@@ -40,21 +41,26 @@ class Starts:
 class PeriodSearch:
     """Searches for periods in which a lease fits. A period that is found was booked, and the booking undone."""
 
-    def __init__(self, clock: Clock, rules: Rules, index: AvailabilityIndex, trials: Trials) -> None:
+    def __init__(
+        self, clock: Clock, rules: Rules, index: AvailabilityIndex, trials: Trials, headrooms: Headrooms
+    ) -> None:
         self._clock = clock
         self._rules = rules
         self._index = index
         self._trials = trials
+        self._headrooms = headrooms
 
     def first(self, actor: Actor, wanted: Completed, window: Window, limit: int) -> Offers:
         """Return the first periods in a window in which a lease fits; no two of them overlap.
 
-        Raises the errors of ``starts``, and ``Unavailable`` if the database does not answer.
+        Raises the errors of ``starts``, and ``Unavailable`` if the database or the source of limits does not answer.
         """
         allowed = self.starts(window)
+        headroom = self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands)
+        starts = headroom.starts(window.length, allowed.stretches)
         view = self._index.view()
         trial = self._trials.begin(actor, wanted, view)
-        offers = self.within(view, trial, wanted, window.length, allowed.stretches, limit)
+        offers = self.within(view, trial, wanted, window.length, starts, limit)
         return Offers(tuple(offers), not trial.has_given_up)
 
     def starts(self, window: Window) -> Starts:

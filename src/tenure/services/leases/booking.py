@@ -14,7 +14,7 @@ from tenure.clock import Clock
 from tenure.domain.actor import ENGINE, Actor
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Choice, Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter
+from tenure.domain.errors import Conflict, InvalidParameter, NotEnoughResources, OverQuota
 from tenure.domain.lease import (
     Action,
     Event,
@@ -28,6 +28,7 @@ from tenure.domain.lease import (
 from tenure.domain.period import Period, minute_of
 from tenure.domain.request import LeaseRequest, ReservationRequest
 from tenure.resources.contract import ResourceTypes
+from tenure.services.availability.headroom import Headrooms
 from tenure.services.context import Rules, apply, new_id, notify, write_history
 from tenure.services.events.payloads import PreparePayload
 from tenure.services.events.user_events import check_events, new_events
@@ -81,7 +82,9 @@ class Booker:
         intake: Intake,
         counts: Counts | None = None,
         arrangements: Arrangements | None = None,
+        headrooms: Headrooms | None = None,
     ) -> None:
+        self._headrooms = headrooms
         self._clock = clock
         self._types = types
         self._rules = rules
@@ -144,20 +147,45 @@ class Booker:
     def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R], *, allowed: timedelta | None = None) -> R:
         """Return what ``run`` makes of the booking of a lease.
 
-        If it finds no room, it runs once more with an arrangement of the exact search. The planner may search for as
-        long as is ``allowed``, by default for its usual time. Raises the errors of ``run``.
+        If it finds no room, it runs once more with an arrangement of the exact search; if it exceeds a limit of the
+        project, once more for as many units as the limits leave, if the reservations ask for a range. The planner may
+        search for as long as is ``allowed``, by default for its usual time. Raises the errors of ``run``.
         """
+        try:
+            return self._admit(actor, draft, run, allowed)
+        except OverQuota:
+            reduced = self._reduced(draft)
+            if reduced is None:
+                raise
+        return self._admit(actor, reduced, run, allowed)
+
+    def _reduced(self, draft: Draft) -> Draft | None:
+        """Return the draft for as many units as the limits leave; None if that changes nothing."""
+        lease = draft.lease
+        if self._headrooms is None:
+            return None
+        demands = self._headrooms.reduced(
+            lease.project_id, lease.reservations, draft.demands, lease.starts_at, lease.ends_at
+        )
+        return None if demands is None else replace(draft, demands=demands, preferred={})
+
+    def _admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R], allowed: timedelta | None) -> R:
         period = self._period(draft.lease)
         wishes = [
             Wish(reservation.id, demand, period)
             for reservation, demand in zip(draft.lease.reservations, draft.demands, strict=True)
         ]
-        return admit(
-            self._arrangements,
-            lambda arrangement: run(self.booking(actor, draft, arrangement, allowed)),
-            lambda: wishes,
-            now=draft.lease.created_at,
-        )
+
+        def book(arrangement: Arrangement | None) -> R:
+            try:
+                return run(self.booking(actor, draft, arrangement, allowed))
+            except NotEnoughResources as refusal:
+                least = _least(draft)
+                if arrangement is not None or refusal.is_hopeless or least is None:
+                    raise
+            return run(self.booking(actor, least, None, allowed))
+
+        return admit(self._arrangements, book, lambda: wishes, now=draft.lease.created_at)
 
     def _period(self, lease: Lease) -> Period:
         """Return the period in which a new lease takes its resources."""
@@ -316,6 +344,15 @@ class Booker:
             created_at=now,
             choice=request.choice,
         )
+
+
+def _least(draft: Draft) -> Draft | None:
+    """Return the draft with the least units of each reservation, if one of several would take more; otherwise None.
+
+    A reservation that takes all that it may have can leave too little for another one.
+    """
+    demands = [replace(demand, maximum=demand.minimum) for demand in draft.demands]
+    return replace(draft, demands=demands) if len(demands) > 1 and demands != list(draft.demands) else None
 
 
 def _take_off(tx: Transaction, lease: Lease, now: datetime) -> Lease | None:

@@ -201,8 +201,11 @@ def _peak(booked: Collection[Booked], now: datetime) -> int:
 
 def _hours(booked: Collection[Booked], start: datetime, end: datetime) -> int:
     """Return the hours for which units are booked in total between start and end, rounded up."""
-    seconds = sum(
-        booking.units * max(0.0, (min(booking.period.end, end) - max(booking.period.start, start)).total_seconds())
-        for booking in booked
+    total = sum(
+        (
+            booking.units * max(timedelta(0), min(booking.period.end, end) - max(booking.period.start, start))
+            for booking in booked
+        ),
+        timedelta(0),
     )
-    return -int(-seconds // 3600)
+    return -(-total // timedelta(hours=1))
