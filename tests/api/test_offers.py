@@ -239,3 +239,41 @@ def test_members_see_public_properties(api: Api):
     assert api.get(f"{url}&all=true").json == api.get(url).json
     for version in ("1.0", "1.1", "1.2"):
         assert api.using(version=version).get(url).status_code == 403
+
+
+def test_searches_for_a_lease_that_would_be_over_find_what_is_still_to_come(api: Api):
+    """A start in the present minute is allowed; a lease that ends before now is not."""
+    start = api.now
+    api.world.clock.set(start + timedelta(seconds=30))
+    [offer] = search(api, HOSTS, hours=10 / 3600, earliest=rfc3339(start), limit=1)["offers"]
+    assert offer["start_date"] == rfc3339(start + timedelta(minutes=1))
+    flexible = {"name": "x", "reservations": [HOSTS], "duration": 10, "earliest": rfc3339(start)}
+    assert api.post("/v1/leases?dry_run=true", flexible).status_code == 200
+    made = api.post("/v1/leases", flexible)
+    assert (made.status_code, made.json["lease"]["start_date"]) == (201, rfc3339(start + timedelta(minutes=1)))
+    waits = {**flexible, "reservations": [{**HOSTS, "min": 4, "max": 4}], "if_full": "wait"}
+    assert api.post("/v1/leases", waits).status_code == 201
+    largest = {"reservation": HOSTS, "start_date": rfc3339(start), "end_date": rfc3339(start + timedelta(seconds=10))}
+    refused = api.post("/v1/offers/largest", largest)
+    assert (refused.status_code, refused.json["field"]) == (400, "end_date")
+
+
+def test_the_longest_lease_from_a_start_before_now_is_still_to_come(api: Api):
+    start = api.now
+    api.world.clock.set(start + timedelta(seconds=30))
+    body = {"reservations": [HOSTS], "start_date": rfc3339(start)}
+    api.book(start=15 / 3600, hours=1, reservations=[{**HOSTS, "min": 4, "max": 4}])
+    found = api.post("/v1/offers/longest", body)
+    assert (found.status_code, found.json["end_date"]) == (200, rfc3339(api.now + timedelta(seconds=15)))
+    everything = {**HOSTS, "min": 4, "max": 4}
+    api.post(
+        "/v1/leases",
+        {
+            "name": "all",
+            "reservations": [everything],
+            "start_date": "now",
+            "end_date": rfc3339(api.now + timedelta(seconds=10)),
+        },
+    )
+    refused = api.post("/v1/offers/longest", body)
+    assert (refused.status_code, refused.json["code"]) == (409, "NotEnoughResources")
