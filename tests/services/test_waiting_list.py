@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tenure.domain.actor import Actor
 from tenure.domain.admission import AdmissionWay
-from tenure.domain.errors import Conflict, Denied, InvalidParameter, NotEnoughResources
+from tenure.domain.errors import Conflict, Denied, InvalidParameter, NotEnoughResources, OverQuota
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import FlexibleRequest, LeaseChange, ReservationRequest
 from tenure.enforcement.contract import EnforcementFilter, Values
@@ -182,6 +183,51 @@ def test_a_lease_waits_for_the_limits_of_its_project(world: World):
     world.engine.settle()
     assert status(world, lease) is LeaseStatus.WAITING  # there is room, but the project has its lease
     delete(world, own)
+    assert status(world, lease) is LeaseStatus.PENDING
+
+
+@pytest.mark.parametrize("order", [(0,), (0, 1), (1, 0)])
+def test_a_request_whose_choices_exceed_a_limit_or_lack_room_waits_in_any_order(world: World, order: tuple[int, ...]):
+    """The limit is full, but not too small for the request: it counts like a lack of room."""
+    rebuild(world, quotas=Quotas(FixedLimits({"hosts": 1}, (STRANGER.project_id,))))
+    before = world.book(1, start=1)
+    choices = [(reservation(1, 1),), (reservation(2, 2),)]
+    begin = world.clock.now() + HOUR
+    wanted = tuple(choices[place] for place in order)
+    request = FlexibleRequest("waiting", wanted, None, begin, begin + HOUR, waits=True, is_listed=True)
+    with pytest.raises((OverQuota, NotEnoughResources)):
+        world.leases.create(OWNER, replace(request, waits=False))
+    lease = world.leases.create(OWNER, request)
+    assert lease.status is LeaseStatus.WAITING
+    delete(world, before)
+    assert status(world, lease) is LeaseStatus.PENDING
+
+
+def test_a_request_that_the_limit_can_never_admit_does_not_wait(world: World):
+    rebuild(world, quotas=Quotas(FixedLimits({"hosts": 1, "hours_of_addresses": 3})))
+    with pytest.raises(OverQuota):
+        ask(world)
+
+
+def test_a_request_that_no_hosts_can_ever_serve_does_not_wait(world: World):
+    taken(world)
+    with pytest.raises(NotEnoughResources, match="3 asked for"):
+        ask(world, reservation(3, 3))
+    with pytest.raises(NotEnoughResources, match="No resource has the property gpo"):
+        ask(world, reservation(1, 1, resource_properties='["==", "$gpo", "a100"]'))
+    with pytest.raises(NotEnoughResources):
+        ask(world, reservation(1, 1), reservation(2, 2))
+    with pytest.raises(NotEnoughResources):
+        ask(world, instance_reservation(1, vcpus=10_000))
+    assert ask(world, reservation(2, 2)).status is LeaseStatus.WAITING
+
+
+def test_a_request_waits_for_hosts_that_are_out_of_order(world: World):
+    world.resources.disable(ADMIN, HOST, "1", reason="test")
+    lease = ask(world, reservation(2, 2))
+    assert lease.status is LeaseStatus.WAITING
+    world.resources.enable(ADMIN, HOST, "1")
+    world.engine.settle()
     assert status(world, lease) is LeaseStatus.PENDING
 
 
