@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenure.domain.availability import Alternative, Change
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest, UserEvent
 from tests.availability.test_offers import HORIZON, History, open_site
-from tests.support.world import OWNER, World
+from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -132,6 +133,47 @@ def check_amount(history: History, request: LeaseRequest, lacking: int, alternat
         reservations = list(request.reservations)
         reservations[lacking] = resized(reservations[lacking], amount + 1)
         assert not history.has_room(reservations, request.starts_at, request.ends_at)
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        {"before_end_at": NOW + 3.5 * HOUR},
+        {"events": (UserEvent(NOW + 3.5 * HOUR, "soon"), UserEvent(NOW + 4 * HOUR, "now"))},
+    ],
+)
+def test_alternatives_keep_the_dates_of_the_request_inside_the_lease(tmp_path: Path, dates: dict[str, Any]):
+    with open_world(tmp_path, hosts=1) as world:
+        world.reserve(reservation(1, 1), start=1, hours=2)
+        world.reserve(reservation(1, 1), start=4.75, hours=2)
+        request = LeaseRequest("wanted", NOW + 2 * HOUR, NOW + 4 * HOUR, reservations=(reservation(1, 1),), **dates)
+        with pytest.raises(NotEnoughResources):
+            world.leases.create(OWNER, request)
+        assert world.service.manager.alternatives.to_lease(OWNER, request, 0) == ()
+        request = replace(request, ends_at=NOW + 3.6 * HOUR, events=request.events[:1])
+        [alternative] = world.service.manager.alternatives.to_lease(OWNER, request, 0)
+        assert alternative.starts_at == NOW + 3 * HOUR
+        world.leases.create(OWNER, changed(request, alternative))
+
+
+@pytest.mark.parametrize(
+    "dates", [{"before_end_at": NOW + 4.5 * HOUR}, {"events": (UserEvent(NOW + 4.5 * HOUR, "x"),)}]
+)
+def test_alternatives_to_a_change_keep_its_dates_inside_the_lease(tmp_path: Path, dates: dict[str, Any]):
+    """There is room until hour 4, but the date that is asked for lies after that."""
+    with open_world(tmp_path, hosts=1) as world:
+        lease = world.reserve(reservation(1, 1), start=1, hours=2)
+        world.reserve(reservation(1, 1), start=4, hours=2)
+        for change, expected in (
+            (LeaseChange(ends_at=NOW + 5 * HOUR), 1),
+            (LeaseChange(ends_at=NOW + 5 * HOUR, **dates), 0),
+        ):
+            with pytest.raises(NotEnoughResources):
+                world.leases.update(OWNER, lease.id, change)
+            found = world.service.manager.alternatives.to_change(OWNER, lease.id, change, 0)
+            assert len([each for each in found if each.change is Change.END]) == expected
+            for each in found:
+                world.leases.update(OWNER, lease.id, replace(change, starts_at=each.starts_at, ends_at=each.ends_at))
 
 
 @pytest.mark.slow
