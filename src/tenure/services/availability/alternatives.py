@@ -23,6 +23,8 @@ from tenure.domain.request import (
     ReservationChange,
     ReservationRequest,
     StartTimes,
+    UserEvent,
+    When,
 )
 from tenure.services.availability.headroom import Headroom, Headrooms
 from tenure.services.availability.index import AvailabilityIndex, View
@@ -40,6 +42,7 @@ from tenure.services.leases.booking import new_reservation
 from tenure.services.leases.change_admission import ChangeAdmission
 from tenure.services.leases.changes import (
     NO_FACTS,
+    SHORTEST,
     Changed,
     Facts,
     LeaseChanger,
@@ -119,6 +122,7 @@ class AlternativeService(ContextualService):
                 start,
                 end,
                 headroom=self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands),
+                inside=_dates_inside(request.before_end_at, request.events, now),
                 starts_otherwise=True,
                 first_end=start + SHORTEST_ALTERNATIVE,
                 has_room=room_until(view, wanted, start, self._rules.cleaning_time),
@@ -182,7 +186,13 @@ class AlternativeService(ContextualService):
     ) -> tuple[Alternative, ...]:
         lease, now = self._find(actor, lease_id), self._clock.now()
         facts = self._intake.facts_of_change(actor, lease, change)
-        change = LeaseChange(starts_at=change.starts_at, ends_at=change.ends_at, reservations=change.reservations)
+        change = LeaseChange(
+            starts_at=change.starts_at,
+            ends_at=change.ends_at,
+            before_end_at=change.before_end_at,
+            reservations=change.reservations,
+            events=change.events,
+        )
         wanted = self._after(lease, change, facts)
         start = lease.starts_at if change.starts_at is None else resolve(change.starts_at, now)
         end = lease.ends_at if change.ends_at is None else resolve(change.ends_at, now)
@@ -210,6 +220,7 @@ class AlternativeService(ContextualService):
                 start,
                 end,
                 headroom=self._headrooms.of(lease.project_id, wanted.reservations, wanted.demands, without=lease.id),
+                inside=_dates_inside(change.before_end_at, change.events, now),
                 starts_otherwise=moves and lease.status is LeaseStatus.PENDING and lease.starts_at >= minute_of(now),
                 first_end=(lease.ends_at if is_prolonged else max(start, now)) + SHORTEST_ALTERNATIVE
                 if moves
@@ -293,7 +304,10 @@ class AlternativeService(ContextualService):
     def _another_start(self, case: _Refused) -> Alternative | None:
         if not case.starts_otherwise:
             return None
-        allowed = stretches_of(StartTimes(), case.start, case.start + USUAL_REACH)
+        first, last = case.starts_for(case.end - case.start)
+        if last < first:
+            return None
+        allowed = stretches_of(StartTimes(), first, last)
         allowed = case.headroom.starts(case.end - case.start, allowed)
         offers = self._periods.within(case.view, case.trial, case.wanted, case.end - case.start, allowed, 1)
         return Alternative(Change.START, offers[0].starts_at, offers[0].ends_at) if offers else None
@@ -301,12 +315,15 @@ class AlternativeService(ContextualService):
     def _earlier_end(self, case: _Refused) -> Alternative | None:
         if case.first_end is None:
             return None
-        ends = possible_ends(case.view, case.wanted, case.first_end, case.end, self._rules.cleaning_time)
+        first_end = case.first_end
+        if case.inside is not None:
+            first_end = max(first_end, case.inside[1])
+        ends = possible_ends(case.view, case.wanted, first_end, case.end, self._rules.cleaning_time)
         more = {case.further_end} if case.further_end is not None else set()
         limit = case.headroom.latest_end(case.start)
         if limit < ticks(case.end):
             more.add(moment(limit))
-        ends = sorted({*ends, *(end for end in more if case.first_end <= end < case.end)})
+        ends = sorted({*ends, *(end for end in more if first_end <= end < case.end)})
         end = latest_end(case.trial, case.start, ends, case.has_room)
         return Alternative(Change.END, case.start, end) if end is not None else None
 
@@ -411,12 +428,37 @@ class _Refused:
     part: _Lacking | None
     #: What the limits of the project leave for other dates.
     headroom: Headroom
+    #: The latest start and the earliest end with which the dates of the request lie inside the lease; None without
+    #: such dates.
+    inside: tuple[datetime, datetime] | None = None
     starts_otherwise: bool = False
     first_end: datetime | None = None
     further_end: datetime | None = None
     #: Whether the lease has plans, which make way for its change.
     has_plans: bool = False
     has_room: Callable[[datetime], bool] = lambda _end: False
+
+    def starts_for(self, length: timedelta) -> tuple[datetime, datetime]:
+        """Return the first and the last start to try for this length: its dates stay inside the lease."""
+        first, last = self.start, self.start + USUAL_REACH
+        if self.inside is None:
+            return first, last
+        latest_start, earliest_end = self.inside
+        return max(first, earliest_end - length), min(last, latest_start)
+
+
+def _dates_inside(
+    before_end_at: When | None, events: Sequence[UserEvent] | None, now: datetime
+) -> tuple[datetime, datetime] | None:
+    """Return the latest start and the earliest end of a lease with these dates inside; None if there are no dates.
+
+    An event may be at the start or the end, the action before the end may not.
+    """
+    starts = ends = [event.at for event in events or ()]
+    if before_end_at is not None:
+        notice_at = resolve(before_end_at, now)
+        starts, ends = [*starts, notice_at - SHORTEST], [*ends, notice_at + SHORTEST]
+    return (min(starts), max(ends)) if starts else None
 
 
 def _found(search: Callable[[_Refused], Alternative | None], case: _Refused) -> Alternative | None:
