@@ -276,4 +276,4 @@ def test_the_longest_lease_from_a_start_before_now_is_still_to_come(api: Api):
         },
     )
     refused = api.post("/v1/offers/longest", body)
-    assert (refused.status_code, refused.json["code"]) == (409, "NotEnoughResources")
+    assert (refused.status_code, refused.json["error_name"]) == (409, "NotEnoughResources")

@@ -63,6 +63,13 @@ class OutOfLease(InvalidParameter):
         super().__init__("Datetime is out of lease limits", field=field)
 
 
+class AlreadyOver(InvalidParameter):
+    """The lease would end before now."""
+
+    def __init__(self) -> None:
+        super().__init__("End date must be later than current and start date", field="end_date")
+
+
 class InvalidHost(InvalidParameter):
     """The registration of a host does not name the host."""
 

@@ -13,7 +13,7 @@ from tenure.domain.availability import (
     OfferQuery,
     Offers,
 )
-from tenure.domain.errors import InvalidParameter
+from tenure.domain.errors import AlreadyOver, InvalidParameter
 from tenure.domain.period import minute_of
 from tenure.domain.request import ReservationRequest, When
 from tenure.services.availability.headroom import Headrooms
@@ -67,14 +67,16 @@ class OfferService(ContextualService):
         allowed = self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands).latest_end(start)
         is_limited = allowed < ticks(last)
         if is_limited:
-            last = max(moment(allowed), start + SHORTEST)
+            last = moment(allowed)
+        first = max(start, self._clock.now().replace(microsecond=0)) + SHORTEST
+        last = max(last, first)
         view = self._index.view()
         trial = self._trials.begin(actor, wanted, view)
-        ends = possible_ends(view, wanted, start + SHORTEST, last, self._rules.cleaning_time)
+        ends = possible_ends(view, wanted, first, last, self._rules.cleaning_time)
         has_room = room_until(view, wanted, start, self._rules.cleaning_time)
         end = latest_end(trial, start, [*ends, last], has_room)
         if end is None:
-            end = start + SHORTEST
+            end = first
             trial.book(start, end)  # raises the refusal
         is_endless = end == last and not is_limited and self._rules.longest_lease is None
         return LongestOffer(start, None if is_endless else end, not trial.has_given_up)
@@ -86,6 +88,8 @@ class OfferService(ContextualService):
         wanted = self._wanted(actor, (reservation,))
         start = self._start(starts_at)
         check_length(self._rules, start, ends_at)
+        if ends_at <= self._clock.now():
+            raise AlreadyOver
         [demand] = wanted.demands
         view = self._index.view()
         trial = self._trials.begin(actor, wanted, view)

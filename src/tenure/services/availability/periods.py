@@ -67,9 +67,11 @@ class PeriodSearch:
         """Return when a lease may start in a window. Raises ``InvalidParameter`` if that is no window."""
         now = self._clock.now()
         earliest = minute_of(now) + MINUTE if window.earliest is None else resolve(window.earliest, now)
-        latest = earliest + USUAL_REACH if window.latest is None else window.latest
         if earliest < minute_of(now):
             raise InvalidParameter("It must not be in the past.", field="earliest")
+        if earliest + window.length <= now:  # it would be over
+            earliest = minute_of(now) + MINUTE
+        latest = earliest + USUAL_REACH if window.latest is None else window.latest
         if latest < earliest:
             raise InvalidParameter("It must not be before the earliest start.", field="latest")
         if latest > now + LONGEST_SPAN and latest != earliest:  # a single start needs no search

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Choice, Demand
-from tenure.domain.errors import Conflict, NotEnoughResources, OverQuota
+from tenure.domain.errors import AlreadyOver, Conflict, NotEnoughResources, OverQuota
 from tenure.domain.period import Period
 from tenure.domain.request import ReservationRequest
 from tenure.services.availability.index import View
@@ -140,7 +140,7 @@ class Trial:
         seconds = self._left.seconds if direct else min(self._left.seconds, self._left.for_moves)
         try:
             self._attempt(starts_at, ends_at, timedelta(seconds=seconds))
-        except (NotEnoughResources, OverQuota, Conflict):
+        except (NotEnoughResources, OverQuota, Conflict, AlreadyOver):
             return False
         except SearchTooLong:
             self._left.is_over = True

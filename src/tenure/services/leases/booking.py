@@ -14,7 +14,7 @@ from tenure.clock import Clock
 from tenure.domain.actor import ENGINE, Actor
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Choice, Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter, NotEnoughResources, OverQuota
+from tenure.domain.errors import AlreadyOver, Conflict, InvalidParameter, NotEnoughResources, OverQuota
 from tenure.domain.lease import (
     Action,
     Event,
@@ -112,7 +112,7 @@ class Booker:
         if ends_at <= starts_at:
             raise InvalidParameter("End date must be later than start date.", field="end_date")
         if ends_at <= now:
-            raise InvalidParameter("End date must be later than current and start date", field="end_date")
+            raise AlreadyOver
         check_length(self._rules, starts_at, ends_at)
         notice_at = self._notice_at(request, starts_at, ends_at, now)
         check_events(request.events, starts_at, ends_at)
@@ -136,12 +136,16 @@ class Booker:
         ends_at: datetime,
         preferred: Mapping[int, Choice],
     ) -> Draft:
-        """Return a lease for a trial, of these reservations, which are complete, and for a period that is valid.
+        """Return a lease for a trial, of these reservations, which are complete.
 
-        If what is ``preferred`` for the reservation at a position is free, that is booked.
+        If what is ``preferred`` for the reservation at a position is free, that is booked. The period is valid, but may
+        be over by now: then ``AlreadyOver`` is raised.
         """
+        now = self._clock.now()
+        if ends_at <= now:
+            raise AlreadyOver
         request = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
-        lease = self._new_lease(new_id(), actor, request, starts_at, ends_at, None, self._clock.now())
+        lease = self._new_lease(new_id(), actor, request, starts_at, ends_at, None, now)
         return Draft(lease, demands, is_trial=True, preferred=preferred)
 
     def admit(self, actor: Actor, draft: Draft, run: Callable[[Booking], R], *, allowed: timedelta | None = None) -> R:
