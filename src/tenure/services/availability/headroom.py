@@ -85,8 +85,7 @@ class _Room:
     def _crowded(self, units: int) -> list[Stretch]:
         """Return the times from now on at which so many units are too many."""
         assert self.most is not None
-        last = int(self.booked.ends.max(initial=self.now)) + 1
-        return self.booked.steps(self.now, last).where(partial(np.less, self.most - units))
+        return self.booked.steps(self.now, FOREVER).where(partial(np.less, self.most - units))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +133,12 @@ class Headrooms:
         demands: Sequence[Demand],
         *,
         without: str = "",
+        is_alone: bool = False,
     ) -> Headroom:
         """Return what the limits leave for a lease of these reservations, which have these demands.
 
-        ``without`` is a lease of the project that does not count, since it is to be changed. Raises ``Unavailable`` if
-        the limits cannot be read now, or if the database does not work.
+        ``without`` is a lease of the project that does not count, since it is to be changed; if the lease ``is_alone``,
+        no other one counts. Raises ``Unavailable`` if the limits cannot be read now, or if the database does not work.
         """
         limits = self._quotas.of_project(project_id, self._types)
         units: Counter[str] = Counter()
@@ -147,9 +147,11 @@ class Headrooms:
         if not limits.keys() & {LEASES, *units, *(HOURS + name for name in units)}:
             return Headroom()
         now = self._clock.now()
-        with self._db.read() as tx:
-            leases = tx.projects.count_leases(project_id)
-            booked = tx.projects.booked(project_id, after=now)
+        leases, booked = 0, list[Booked]()
+        if not is_alone:
+            with self._db.read() as tx:
+                leases = tx.projects.count_leases(project_id)
+                booked = tx.projects.booked(project_id, after=now)
         return Headroom(
             {name: self._room(name, needed, limits, booked, now, without) for name, needed in units.items()},
             has_lease=bool(without) or leases < limits.get(LEASES, leases + 1),

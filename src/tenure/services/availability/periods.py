@@ -15,7 +15,7 @@ from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
 from tenure.services.availability.headroom import Headrooms
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.openings import Openings, place_of
-from tenure.services.availability.room import count
+from tenure.services.availability.room import count, is_served
 from tenure.services.availability.service import LONGEST_SPAN
 from tenure.services.availability.start_times import stretches_of
 from tenure.services.availability.steps import Stretch, moment, ticks_of
@@ -82,6 +82,15 @@ class PeriodSearch:
             )
         check_length(self._rules, earliest, earliest + window.length, field="duration")
         return Starts(earliest, latest, stretches_of(window.times, earliest, latest))
+
+    def may_ever_fit(self, project_id: str, wanted: Completed, window: Window) -> bool:
+        """Whether a lease could fit in a window if the project had no other, and nothing else were booked.
+
+        Resources that take no new leases count, since they may be back. Raises the errors of ``first``.
+        """
+        headroom = self._headrooms.of(project_id, wanted.reservations, wanted.demands, is_alone=True)
+        starts = headroom.starts(window.length, self.starts(window).stretches)
+        return bool(starts) and is_served(self._index.view(), wanted.demands)
 
     def earliest(self, request: FlexibleRequest, place: int) -> LeaseRequest:
         """Return a choice of a request, at its first possible start. Raises the errors of ``starts``."""

@@ -151,6 +151,29 @@ def count(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, pla
     return fitting(demand, counts)
 
 
+def is_served(view: View, demands: Sequence[Demand]) -> bool:
+    """Whether the resources would be enough for each demand if nothing else used them; also those out of order count.
+
+    Demands for whole resources must find different ones.
+    """
+    together: dict[tuple[str, str], tuple[Mask, int]] = {}
+    for demand in demands:
+        matching = view.catalogue.matching(demand, reservable=False)
+        if demand.named and (view.catalogue.named(demand.region, demand.named) & matching).sum() < len(demand.named):
+            return False
+        if demand.exclusive or demand.spread is not Spread.ANY:
+            found = int(matching.sum())
+        else:
+            per_unit = [view.catalogue.capacity(name) // amount for name, amount in demand.amounts.items() if amount]
+            found = int(np.min(per_unit, axis=0)[matching].sum()) if per_unit else demand.minimum
+        if found < enough(demand):
+            return False
+        if demand.exclusive:
+            chosen, needed = together.get((demand.inventory, demand.region), (np.zeros_like(matching), 0))
+            together[demand.inventory, demand.region] = chosen | matching, needed + demand.minimum
+    return all(int(chosen.sum()) >= needed for chosen, needed in together.values())
+
+
 def free_until(view: View, row: int, amounts: Capacity | None, time: int) -> int:
     """Return until when a resource, from this time on, has room for these amounts; for None, is free as a whole.
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation
-from tenure.domain.errors import Conflict, InvalidState, NotEnoughResources, NotFound
+from tenure.domain.errors import Conflict, InvalidState, NotEnoughResources, NotFound, OverQuota
 from tenure.domain.lease import (
     Action,
     AllocationState,
@@ -101,7 +101,7 @@ class LeaseService(ContextualService):
         """Book everything the request names, or nothing; with ``hold_for`` the lease must be confirmed in that time.
 
         Of a flexible request, the first choice that fits is booked, in the first period that fits. If nothing fits, and
-        the request ``waits``, the lease is put on the waiting list.
+        the request ``waits``, the lease is put on the waiting list, unless no choice could ever fit.
 
         A caller that may repeat the request gives it a new, unguessable ``lease_id``. If the same
         caller already has a lease with that id, it is returned as it is now. Raises ``Forbidden``,
@@ -120,8 +120,11 @@ class LeaseService(ContextualService):
             self._waiting_list.check(request)
         try:
             return self._flexible.book(actor, request, partial(self._create, actor, lease_id=lease_id))
-        except NotEnoughResources:
+        except (NotEnoughResources, OverQuota):
             if not request.waits:
+                raise
+            request = self._flexible.completed(actor, request)
+            if not self._waiting_list.may_ever_fit(actor, request):
                 raise
         return self._wait(actor, request, lease_id)
 
@@ -304,8 +307,10 @@ class LeaseService(ContextualService):
         return self._access.redacted(actor, booked or lease)
 
     def _wait(self, actor: Actor, request: FlexibleRequest, lease_id: str | None) -> Lease:
-        """Put a lease on the waiting list. Raises the errors of ``create``, and ``Conflict`` if the list is full."""
-        request = self._flexible.completed(actor, request)
+        """Put a lease, whose reservations are complete, on the waiting list.
+
+        Raises the errors of ``create``, and ``Conflict`` if the list is full.
+        """
         need = self._trusts.needed_for(asked for choice in request.choices for asked in choice)
         with self._trusts.given_by(actor, need) as trust_id:
             lease = self._waiting_list.enter(actor, request, lease_id=lease_id, trust_id=trust_id)

@@ -92,6 +92,14 @@ class WaitingList(ContextualService):
                 "A lease can only wait if it may start later: give a later start, or a duration.", field="if_full"
             )
 
+    def may_ever_fit(self, actor: Actor, request: FlexibleRequest) -> bool:
+        """Whether one of the choices, which are complete, could fit if nothing else were booked. Else it waits in vain.
+
+        Raises ``Unavailable`` if the database or the source of limits does not answer.
+        """
+        window = _window_of(self._opened(request))
+        return any(self._periods.may_ever_fit(actor.project_id, wanted, window) for wanted in self._wanted(request))
+
     def enter(self, actor: Actor, request: FlexibleRequest, *, lease_id: str | None, trust_id: str | None) -> Lease:
         """Put a lease on the waiting list, whose reservations are complete; return the lease.
 
