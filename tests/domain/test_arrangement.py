@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +13,9 @@ from tenure.domain.arrangement import FixedUse, Piece, Problem, Site
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
+from tenure.services.planning.arrangements import Solver
 from tenure.services.planning.backtracking import BacktrackingSolver
+from tenure.services.planning.cp_sat import CpSatSolver
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 SIZE = Capacity({"VCPU": 4})
@@ -30,6 +33,10 @@ def site(number: int, *used: Period) -> Site:
 
 def piece(period: Period, *may: int, units: int = 1, demand: Demand = WHOLE_HOST, current: int | None = None) -> Piece:
     return Piece("a", demand, period, units, frozenset(may), {} if current is None else {current: units})
+
+
+def part(demand: Demand, *may: int, current: int | None = None) -> Piece:
+    return piece(hours(0, 4), *may, demand=demand, current=current)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +60,48 @@ def piece(period: Period, *may: int, units: int = 1, demand: Demand = WHOLE_HOST
 def test_too_many_whole_hosts_are_counted(pieces: list[Piece], is_overfull: bool):
     problem = Problem((site(1), site(2), site(3, hours(0, 2))), tuple(pieces))
     assert problem.is_overfull() is is_overfull
+
+
+FOUR, EIGHT = (replace(PART_OF_HOST, amounts=Capacity({"VCPU": count})) for count in (4, 8))
+WHOLE_USE = FixedUse(hours(0, 2), Capacity({}), exclusive=True)
+
+
+@pytest.mark.parametrize("solver", [BacktrackingSolver(), CpSatSolver()], ids=["backtracking", "cp-sat"])
+@pytest.mark.parametrize(
+    ("sites", "pieces", "expected"),
+    [
+        # host 1 has shrunk to 4 below its plan of 8: that stays, the new one goes to host 2, and nothing to host 1
+        ([site(1), site(2)], [part(EIGHT, 1, current=1), part(FOUR, 1, 2)], [{1: 1}, {2: 1}]),
+        ([site(1), site(2)], [part(EIGHT, 1, current=1), part(FOUR, 1)], None),
+        # the plan that is too large moves to host 2, so that there is room on host 1
+        (
+            [site(1), replace(site(2), capacity=SIZE.times(2))],
+            [part(EIGHT, 1, 2, current=1), part(FOUR, 1)],
+            [{2: 1}, {1: 1}],
+        ),
+        # two plans are too large together: each may stay, but nothing may be added until they fit
+        ([site(1)], [part(FOUR, 1, current=1), part(FOUR, 1, current=1)], [{1: 1}, {1: 1}]),
+        ([site(1)], [part(FOUR, 1, current=1), part(FOUR, 1, current=1), part(PART_OF_HOST, 1)], None),
+        # a holder is overdue on host 1, with a plan behind it
+        (
+            [Site(1, 1, SIZE, (WHOLE_USE,)), site(2)],
+            [piece(hours(1, 3), 1, current=1), piece(hours(1, 3), 1, 2)],
+            [{1: 1}, {2: 1}],
+        ),
+        ([Site(1, 1, SIZE, (WHOLE_USE,))], [piece(hours(1, 3), 1, current=1), piece(hours(1, 3), 1)], None),
+        ([Site(1, 1, SIZE, (WHOLE_USE,))], [part(FOUR, 1, current=1), piece(hours(2, 3), 1)], None),
+        # what stays is too much by itself
+        ([Site(1, 1, SIZE, (WHOLE_USE, WHOLE_USE)), site(2)], [part(FOUR, 1, 2)], [{2: 1}]),
+    ],
+)
+def test_plans_in_conflict_may_stay_and_get_nothing_beside_them(
+    solver: Solver, sites: list[Site], pieces: list[Piece], expected: list[dict[int, int]] | None
+):
+    problem = Problem(tuple(sites), tuple(pieces))
+    found = solver.solve(problem, 60.0)
+    assert found.is_proven
+    assert (None if found.units is None else [dict(units) for units in found.units]) == expected
+    assert expected is None or not problem.is_overfull()
 
 
 def test_what_is_overfull_has_no_arrangement():
