@@ -64,9 +64,18 @@ class Piece:
     current: Mapping[int, int]
 
 
+def most_apart(piece: Piece, resource_id: int) -> int:
+    """Return how many units of a piece may be on a site if they are to be apart; those that are there now may stay."""
+    return max(1, piece.current.get(resource_id, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Sites, and all pieces that are to be placed on them."""
+    """Sites, and all pieces that are to be placed on them.
+
+    At each instant a site has room for what is placed there. If it has not, since an allocation is overdue or the site
+    has shrunk, plans may stay: as many units of each piece as are planned there now, and nothing else.
+    """
 
     sites: tuple[Site, ...]
     pieces: tuple[Piece, ...]
@@ -80,7 +89,12 @@ class Problem:
         for instant in {piece.period.start for piece in whole if not piece.current}:
             present = [piece for piece in whole if piece.period.contains(instant)]
             may = frozenset[int]().union(*(piece.may for piece in present))
-            left = sum(site.resource_id in may and not site.is_used(instant) for site in self.sites)
+            # Plans may stay where they are, also in conflict with others.
+            left = sum(
+                max(not site.is_used(instant), sum(piece.current.get(site.resource_id, 0) for piece in present))
+                for site in self.sites
+                if site.resource_id in may
+            )
             if sum(piece.units for piece in present) > left:
                 return True
         return False

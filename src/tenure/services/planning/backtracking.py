@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tenure.domain.allocation import Spread
-from tenure.domain.arrangement import Piece, Problem, Site, Solution
+from tenure.domain.arrangement import Piece, Problem, Site, Solution, most_apart
 from tenure.domain.capacity import Capacity, peak
 from tenure.domain.period import Period
 
@@ -66,7 +66,7 @@ class _Search:
         for resource_id in self._choices(position):
             site = self._sites[resource_id]
             taken = site.taken(piece.demand.amounts, exclusive=piece.demand.exclusive).times(unit.count)
-            if not self._has_room(site, piece.period, taken):
+            if not self._has_room(site, piece.period, taken) and not self._may_stay(site, unit, taken):
                 continue
             placed, uses = self.placed[unit.piece], self._uses[resource_id]
             placed[resource_id] = placed.get(resource_id, 0) + unit.count
@@ -91,11 +91,33 @@ class _Search:
         if placed:
             first = max(order.index(resource_id) for resource_id in placed)
             if piece.demand.spread is Spread.APART:
-                first += 1
+                last = order[first]
+                first += placed[last] >= most_apart(piece, last)
         yield from order[first:]
 
     def _has_room(self, site: Site, period: Period, taken: Capacity) -> bool:
         return site.room.fits(peak(self._uses[site.resource_id], period) + taken)
+
+    def _may_stay(self, site: Site, unit: _Unit, taken: Capacity) -> bool:
+        """Whether a site without room has at these instants nothing but what stays there, these units included."""
+        piece = self._problem.pieces[unit.piece]
+        if not self._is_current(unit.piece, site, more=unit.count):
+            return False
+        uses = [(period, amounts) for period, amounts in self._uses[site.resource_id] if period.overlaps(piece.period)]
+        for instant in {piece.period.start, *(period.start for period, _ in uses if period.start > piece.period.start)}:
+            there = sum((amounts for period, amounts in uses if period.contains(instant)), taken)
+            if not site.room.fits(there) and not all(
+                self._is_current(position, site)
+                for position, other in enumerate(self._problem.pieces)
+                if other.period.contains(instant)
+            ):
+                return False
+        return True
+
+    def _is_current(self, position: int, site: Site, *, more: int = 0) -> bool:
+        """Whether no more units of a piece are on a site, with so many more, than are planned there now."""
+        placed = self.placed[position].get(site.resource_id, 0) + more
+        return placed <= self._problem.pieces[position].current.get(site.resource_id, 0)
 
     def _hardness(self, piece: Piece, unit: _Unit) -> tuple[int, bool, int, int]:
         size = sum(piece.demand.amounts.values()) * unit.count

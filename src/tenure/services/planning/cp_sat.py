@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from tenure.domain.allocation import Spread
-from tenure.domain.arrangement import FixedUse, Piece, Problem, Site, Solution
+from tenure.domain.arrangement import FixedUse, Piece, Problem, Site, Solution, most_apart
 
 
 def is_installed() -> bool:
@@ -41,8 +41,11 @@ class CpSatSolver:
                 counts.append({resource_id: piece.units * there for resource_id, there in chosen.items()})
                 moved += [1 - chosen[resource_id] for resource_id in piece.current if resource_id in chosen]
             else:
-                most = 1 if piece.demand.spread is Spread.APART else piece.units
-                numbers = {resource_id: model.new_int_var(0, most, "") for resource_id in sorted(piece.may)}
+                is_apart = piece.demand.spread is Spread.APART
+                numbers = {
+                    resource_id: model.new_int_var(0, most_apart(piece, resource_id) if is_apart else piece.units, "")
+                    for resource_id in sorted(piece.may)
+                }
                 model.add(sum(numbers.values()) == piece.units)
                 counts.append(dict(numbers))
                 for resource_id, count in piece.current.items():
@@ -71,7 +74,10 @@ class CpSatSolver:
         return Solution(None, is_proven=status == self._cp.INFEASIBLE)
 
     def _limit(self, model: Any, site: Site, problem: Problem, counts: list[dict[int, Any]]) -> None:
-        """Let the uses of a site never take more than it has. What is taken grows only where something begins."""
+        """Let the uses of a site never take more than it has, unless they are there now, and nothing is added.
+
+        What is taken grows only where something begins.
+        """
         here = [
             (piece, numbers[site.resource_id])
             for piece, numbers in zip(problem.pieces, counts, strict=True)
@@ -102,6 +108,19 @@ class CpSatSolver:
             amounts = [
                 (site.taken(piece.demand.amounts, exclusive=piece.demand.exclusive), count) for piece, count in current
             ]
-            for name in {name for taken, _ in amounts for name in taken}:
+            names = sorted({name for taken, _ in amounts for name in taken})
+            planned = [piece.current.get(site.resource_id, 0) for piece, _ in current]
+            is_in_conflict = any(
+                sum(taken[name] * units for (taken, _), units in zip(amounts, planned, strict=True))
+                > site.room[name] - fixed[name]
+                for name in names
+            )
+            stays = model.new_bool_var("") if is_in_conflict else None
+            if stays is not None:
+                for (_, count), units in zip(current, planned, strict=True):
+                    model.add(count <= units).only_enforce_if(stays)
+            for name in names:
                 wanted = sum(taken[name] * count for taken, count in amounts if taken[name])
-                model.add(wanted <= site.room[name] - fixed[name])
+                limit = model.add(wanted <= site.room[name] - fixed[name])
+                if stays is not None:
+                    limit.only_enforce_if(~stays)

@@ -189,7 +189,7 @@ def read_part(
         current = units_by_resource(these)
         may = part.serving(demand) | current.keys()
         if demand.spread is Spread.APART:
-            may -= stay[reservation_id]
+            may -= stay[reservation_id] - current.keys()
         plans.append((Piece(reservation_id, demand, period, current.total(), frozenset(may), current), tuple(these)))
     return replace(part, plans=plans)
 
