@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
+from tenure.domain.availability import OfferQuery
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.request import LeaseRequest
+from tenure.domain.request import LeaseRequest, Window
 from tests.support.world import ADMIN, HOST, NOW, OWNER, World, instance_reservation, open_world, reservation
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -71,3 +72,21 @@ def test_a_host_in_conflict_decides_nothing_about_others(tmp_path: Path, seed: i
     without, beside = outcomes(tmp_path / "well", seed, None), outcomes(tmp_path / "ill", seed, trouble)
     assert beside == without
     assert "refused, proven: True" in without
+
+
+def test_a_period_is_found_beside_a_host_in_conflict(tmp_path: Path):
+    """A host whose holder is overdue is taken once, also with a plan behind it: so a plan can move to the free host."""
+    with open_world(tmp_path, hosts=3) as world:
+        for host, kind in zip("123", ("play", "other", "other"), strict=True):
+            world.resources.update(ADMIN, HOST, host, {"kind": kind})
+        old = world.reserve_on(2, reservation(1, 1), start=0, hours=1)
+        world.engine.settle()
+        world.teardown_lasts(old, until=NOW + 99 * HOUR)
+        world.reserve_on(2, reservation(1, 1, resource_properties=OTHER), start=1 + 5 / 60, hours=1)
+        world.reserve_on(1, reservation(1, 1), start=1 + 5 / 60, hours=20)
+        world.clock.set(NOW + HOUR + MINUTE)
+        world.engine.settle()
+        window = Window(HOUR, NOW + HOUR + 5 * MINUTE, NOW + HOUR + 10 * MINUTE)
+        asked = (reservation(1, 1, resource_properties=PLAY),)
+        [offer] = world.service.manager.offers.first(OWNER, OfferQuery(asked, window, 1)).offers
+        assert offer.starts_at == NOW + HOUR + 5 * MINUTE
