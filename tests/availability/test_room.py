@@ -238,9 +238,8 @@ def test_whole_resources_are_counted_and_never_more_than_the_most() -> None:
         steps = taken_as_whole(view, every).steps(ticks(at(-10)), ticks(at(HORIZON + 10)))
         for minute in range(HORIZON):
             taken = sum(
-                use.exclusive and use.starts_at <= at(minute) < use.ends_at
+                any(use.exclusive and use.starts_at <= at(minute) < use.ends_at for use in uses)
                 for uses in ledger.uses.values()
-                for use in uses
             )
             assert steps.at(np.array([ticks(at(minute))]))[0] == taken, (seed, minute)
         assert steps.values.max() <= most_taken_as_whole(view, every)

@@ -153,7 +153,7 @@ class Openings:
             allowed = intersect(allowed, steps.where(partial(np.less_equal, condition.needed)))
         whole = sorted((demand for demand in self._demands if demand.exclusive), key=place_of)
         for (inventory, region), several in groupby(whole, key=place_of):
-            # However the plans are arranged, each allocation of a whole resource takes one.
+            # However the plans are arranged, as many resources are taken as a whole: those in conflict may stay there.
             needed = sum(demand.minimum for demand in several)
             chosen = self._view.catalogue.of_type(inventory, region) & self._view.catalogue.reservable
             left = int(chosen.sum()) - needed

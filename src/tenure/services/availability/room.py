@@ -60,7 +60,7 @@ def taken(view: View, uses: Uses, resource_class: str) -> int:
 
 
 def taken_as_whole(view: View, chosen: Mask) -> Loads:
-    """Return how many allocations take one of the chosen resources as a whole, over time."""
+    """Return how many of the chosen resources are taken as a whole, over time."""
     found = no_loads()
     for timeline, mask in view.parts(chosen):
         found = found.beside(timeline.whole.loads(mask))

@@ -135,17 +135,16 @@ class Timeline:
 
     @cached_property
     def whole(self) -> Stretches:
-        """The allocations of whole resources."""
+        """The stretches in which resources are taken as a whole, also those in conflict once."""
         return self._whole()
 
     @cached_property
     def most_whole(self) -> int:
-        """The largest number of allocations of whole resources at one time."""
+        """The largest number of resources that are taken as a whole at one time."""
         return self._whole().most  # few clouds are so crowded that the allocations themselves are needed
 
     def _whole(self) -> Stretches:
-        uses = self.uses.select(self.uses.exclusive)
-        return Stretches.of(uses.rows, uses.starts, uses.ends)
+        return busy_in(self.uses.select(self.uses.exclusive))
 
     @cached_property
     def gaps(self) -> Stretches:
