@@ -147,15 +147,15 @@ class Availability:
             "resource_class": resource_class,
             "region": region,
             "availability_zone": availability_zone,
-            "resource_properties": conditions_to_json(conditions),
-            "required": ",".join(required_traits),
-            "forbidden": ",".join(forbidden_traits),
+            "resource_properties": conditions_to_json(conditions) or None,
+            "required": _joined(required_traits),
+            "forbidden": _joined(forbidden_traits),
             "step": None if step is None else str(int(step.total_seconds())),
         }
         query = {
             "resource_type": resource_type,
             **{name: moment_to_wire(moment, Version.V1_3) for name, moment in dates.items() if moment},
-            **{name: text for name, text in texts.items() if text},
+            **{name: text for name, text in texts.items() if text is not None},
             "group_by": group_by,
             "limit": str(_PAGE),
         }
@@ -183,3 +183,9 @@ class Availability:
             "GET", "availability", query=query, feature=_FEATURE, since=Version.V1_3
         )
         return parsed(CapacityTimeline.from_wire, answer.body)
+
+
+def _joined(names: Iterable[str]) -> str | None:
+    """Return the names as a parameter of a query; None if there are none. An empty name makes it empty."""
+    listed = list(names)
+    return ",".join(listed) if listed else None

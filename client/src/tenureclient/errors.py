@@ -138,6 +138,12 @@ class UnexpectedAnswer(TenureError):
     default_name = "UnexpectedAnswer"
 
 
+class EmptyText(TenureError):
+    """A name or an id is empty, and so names nothing. ``field`` says which. Raised before any request."""
+
+    default_name = "EmptyText"
+
+
 class NeedsNewerServer(TenureError):
     """The server's API is too old for the requested feature. The server may be Blazar."""
 

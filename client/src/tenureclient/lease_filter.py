@@ -28,10 +28,10 @@ class LeaseFilter:
             "status": self.status,
             "user_id": self.user_id,
             "project_id": self.project_id,
-            "starts_before": self.starts_before and rfc3339(self.starts_before),
-            "ends_after": self.ends_after and rfc3339(self.ends_after),
+            "starts_before": None if self.starts_before is None else rfc3339(self.starts_before),
+            "ends_after": None if self.ends_after is None else rfc3339(self.ends_after),
         }
-        return {key: text for key, text in texts.items() if text}
+        return {key: text for key, text in texts.items() if text is not None}
 
     def holds_for(self, lease: Lease) -> bool:
         """Whether the lease matches. API 1.0 ignores filters, so the client applies them itself."""

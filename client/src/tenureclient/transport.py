@@ -89,7 +89,10 @@ class Transport:
         ``path`` is quoted part by part. ``feature`` names, in words for a user, a feature that API 1.1 (or
         ``since``) introduced: a server without it raises ``NeedsNewerServer``. ``best`` is the version whose
         answer has the most; a server that lacks it answers in an older one.
+
+        Raises ``EmptyText`` if a part of the path, or a parameter of the query, is empty.
         """
+        _refuse_empty(path, query or {})
         if feature and self._is_known_to_lack(since):
             raise self._too_old(feature, since)
         for version in _from_newest_to(since if feature else Version.V1_1, max(since, best)):
@@ -216,6 +219,20 @@ class Transport:
             f"The server at {self.endpoint()} speaks {spoken};"
             f" {feature} came with API {since.value} of Tenure."
         )
+
+
+def _refuse_empty(path: tuple[str, ...], query: Mapping[str, str]) -> None:
+    """Raise ``EmptyText`` for a part of the path or a parameter of the query that names nothing.
+
+    An empty part would make the path that of all resources; dots are taken out of a path on its way.
+    """
+    for part in path:
+        if part in ("", ".", ".."):
+            shown = f"'{part}'" if part else "an empty text"
+            raise errors.EmptyText(f"{shown} names nothing below /{path[0]}; give a name or an id.")
+    for name, value in query.items():
+        if value == "":
+            raise errors.EmptyText(f"{name}: an empty text names nothing.", field=name)
 
 
 def _from_newest_to(oldest: Version, newest: Version) -> Iterator[Version]:

@@ -40,9 +40,11 @@ class ReservationCommand(command.Command):
     """
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = ()
+    #: The parser of the command line. Subclasses add arguments to it.
+    _parser: argparse.ArgumentParser | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+        parser = self._parser = super().get_parser(prog_name)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the examples keep their lines
         lines = [f"  {purpose}:\n    {prog_name} {arguments}" for arguments, purpose in self.examples]
         parts = ["\n".join(["examples:", *lines]) if lines else "", parser.epilog or ""]
@@ -50,6 +52,9 @@ class ReservationCommand(command.Command):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
+        for options in (*getattr(parsed_args, "choices", ()), parsed_args):
+            for action in () if self._parser is None else self._parser._actions:
+                _refuse_empty(action, getattr(options, action.dest, None))
         try:
             return super().run(parsed_args)
         except TenureError as error:
@@ -84,6 +89,18 @@ class ReservationCommand(command.Command):
         """Read a date like ``moment``, in the zone of the surroundings; "now" is the present moment."""
         moment = self.moment(text, option, zone=self.surroundings.zone, after=after)
         return moment if isinstance(moment, datetime) else self.surroundings.now()
+
+
+def _refuse_empty(action: argparse.Action, value: object) -> None:
+    """Raise ``CommandError`` if the value of an argument is empty, as an unset variable of a shell is.
+
+    An empty text names nothing. Arguments that are empty by default may be empty.
+    """
+    if action.default != "" and "" in (value if isinstance(value, list) else [value]):
+        name = "/".join(action.option_strings) or action.metavar or action.dest
+        raise exceptions.CommandError(
+            f"{name}: an empty text names nothing. Is a variable of the shell unset?"
+        )
 
 
 #: Output formats for programs; values are printed unchanged.

@@ -166,7 +166,7 @@ class CreateLease(ReservationShowOne):
         if not has_window(parsed_args):
             return None
         for name in ("start", "start_date", "end", "end_date", "before_end", "before_end_date", "notify"):
-            if getattr(parsed_args, name):
+            if getattr(parsed_args, name) not in (None, []):
                 raise exceptions.CommandError(
                     f"--{name.replace('_', '-')}: the start is open, so no date depends on it; give either."
                 )

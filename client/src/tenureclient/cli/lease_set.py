@@ -89,7 +89,7 @@ class SetLease(OfLease, DryRunCommand):
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
         events = self._events(lease, parsed_args, begin, end or lease.end_date)
         dates = (start, end, before_end)
-        if not (parsed_args.name or any(dates) or parsed_args.reservation or events is not None):
+        if not (parsed_args.name is not None or any(dates) or parsed_args.reservation or events is not None):
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
         try:
             changed = client.leases.update(

@@ -80,7 +80,7 @@ class ListLeases(ReservationLister):
         by_id = parsed_args.sort_by == "id"
         matching = self.client().leases.list(
             name=parsed_args.name,
-            status=parsed_args.status and parsed_args.status.upper(),
+            status=None if parsed_args.status is None else parsed_args.status.upper(),
             user_id=parsed_args.user,
             project_id=parsed_args.project,
             starts_before=self._date(parsed_args.starts_before, "--starts-before"),

@@ -329,7 +329,7 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
             "--zone: it is for --hosts, --instances, --server and --server-flavor; a --reservation has"
             " availability_zone=... of its own."
         )
-    if parsed_args.region and not short:
+    if parsed_args.region is not None and not short:
         raise exceptions.CommandError(
             "--region: it is for --hosts, --instances and --floating-ips; a --reservation has region=... of"
             " its own."

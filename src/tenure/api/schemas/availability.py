@@ -42,8 +42,8 @@ def _seconds(value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    """Return the names in a text, which are separated by commas."""
-    return [name for name in value.split(",") if name] if isinstance(value, str) else value
+    """Return the names in a text, which are separated by commas. An empty text is an empty name, which is refused."""
+    return value.split(",") if isinstance(value, str) else value
 
 
 #: A length of time in a query.
@@ -55,7 +55,10 @@ Seconds = Annotated[
 ]
 _NAME = Annotated[StrictStr, Field(min_length=1, max_length=MAX_EXTERNAL_ID, pattern=PRINTABLE)]
 Names = Annotated[
-    list[_NAME], BeforeValidator(_names), Field(max_length=64), WithJsonSchema({"type": "string", "pattern": PRINTABLE})
+    list[_NAME],
+    BeforeValidator(_names),
+    Field(max_length=64),
+    WithJsonSchema({"type": "string", "pattern": r"^[^\x00,]+(,[^\x00,]+)*$"}),
 ]
 Expression = Annotated[StrictStr, Field(max_length=MAX_EXPRESSION, pattern=PRINTABLE)]
 #: A length of time in an answer.
