@@ -110,3 +110,46 @@ def test_an_older_server_is_not_asked_to_let_a_lease_wait() -> None:
             reservations=[ReservationRequest.hosts(1)],
             wait_if_full=True,
         )
+
+
+def test_every_command_shows_that_a_lease_waits(server: FakeServer, tenure: Run, taken: Lease) -> None:
+    assert create(tenure, f"{LATER} --wait-if-full").code == 0
+    listed = json.loads(tenure("lease", "list", "-f", "json").output)
+    assert {lease["name"]: lease["status"] for lease in listed} == {"bio": "WAITING", "other": "ACTIVE"}
+    for status, names in (("WAITING", ["bio"]), ("CREATING", [])):
+        found = json.loads(tenure("lease", "list", "--status", status, "-f", "json").output)
+        assert [lease["name"] for lease in found] == names
+    entries = json.loads(tenure("lease", "history", "bio", "-f", "json").output)
+    assert entries[-1]["to_status"] == "WAITING"
+    reads = {
+        request.path for request in server.requests if request.method == "GET" and request.version != "1.3"
+    }
+    assert reads == set()
+
+
+def test_every_read_asks_for_what_the_newest_version_shows(server: FakeServer, tenure: Run) -> None:
+    server.add_host("c1")
+    server.add_floatingip("203.0.113.20")
+    server.add_volume_pool("storage-1@lvm#lvm")
+    assert create(tenure, "--hosts 1 --for 1h").code == 0
+    for command in (
+        "lease list",
+        "lease show bio",
+        "lease hosts bio",
+        "lease floatingips bio",
+        "lease history bio",
+        "lease reservation list bio",
+        "host list",
+        "host show c1",
+        "host property list",
+        "floatingip list",
+        "volume pool list",
+        "allocation list host",
+        "allocation show host c1",
+        "limits show",
+        "usage",
+        "availability",
+    ):
+        before = len(server.requests)
+        assert tenure(*command.split()).code == 0, command
+        assert {request.version for request in server.requests[before:]} == {"1.3"}, command
