@@ -68,6 +68,4 @@ class Hosts(Inventory[Host]):
         def body(version: Version) -> JsonObject:
             return values if version is Version.V1_0 else {"properties": values}
 
-        return self._read_resource(
-            self._transport.call("PUT", "os-hosts", host_id, body=body, best=Version.V1_2)
-        )
+        return self._read_resource(self._transport.call("PUT", "os-hosts", host_id, body=body))

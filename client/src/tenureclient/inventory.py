@@ -49,9 +49,7 @@ class Inventory(Generic[R]):
         self._kind = kind
 
     def get(self, resource_id: str) -> R:
-        return self._read_resource(
-            self._transport.call("GET", self._kind.path, resource_id, best=Version.V1_2)
-        )
+        return self._read_resource(self._transport.call("GET", self._kind.path, resource_id))
 
     def find(self, name_or_id: str) -> R:
         """Return the resource with this name, or else with this id."""
@@ -74,7 +72,7 @@ class Inventory(Generic[R]):
 
     def delete(self, resource_id: str) -> None:
         """Remove the resource from the reservation service. No lease may still need it."""
-        self._transport.call("DELETE", self._kind.path, resource_id, best=Version.V1_2)
+        self._transport.call("DELETE", self._kind.path, resource_id)
 
     def disable(self, resource_id: str, *, reason: str = "", dry_run: bool = False) -> ResourceChange[R]:
         """Close the resource to new reservations; existing ones keep it. ``dry_run`` only previews."""
@@ -106,7 +104,7 @@ class Inventory(Generic[R]):
         feature, since = (None, Version.V1_1) if region is None else (_REGIONS, Version.V1_2)
         path = self._kind.path
         return self._read_resource(
-            self._transport.call("POST", path, body=sent, best=Version.V1_2, feature=feature, since=since)
+            self._transport.call("POST", path, body=sent, feature=feature, since=since)
         )
 
     def _named(self, name: str) -> Iterator[R]:
@@ -139,7 +137,6 @@ class Inventory(Generic[R]):
             items=kind.list_key,
             query=query,
             read=kind.read,
-            best=Version.V1_2,
             feature=feature,
             since=since,
         )

@@ -149,9 +149,7 @@ class Leases:
             feature, since = _WAITING_FEATURE, Version.V1_3
         if dry_run:
             return self._dry_run("POST", "leases", body=body)
-        return _lease(
-            self._write("POST", "leases", body=body, feature=feature, since=since, best=Version.V1_3)
-        )
+        return _lease(self._write("POST", "leases", body=body, feature=feature, since=since))
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
@@ -165,14 +163,10 @@ class Leases:
         def body(version: Version) -> JsonObject:
             return {"reservations": [change.to_wire() for change in changes]} if changes else {}
 
-        return _lease(
-            self._write(
-                "POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE, best=Version.V1_3
-            )
-        )
+        return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE))
 
     def get(self, lease_id: str) -> Lease:
-        return _lease(self._transport.call("GET", "leases", lease_id, best=Version.V1_3))
+        return _lease(self._transport.call("GET", "leases", lease_id))
 
     def look_ahead(self, lease_id: str) -> Lease:
         """Return the lease as ``get`` does, but raise ``NeedsNewerServer`` below API 1.3.
@@ -220,9 +214,7 @@ class Leases:
             "sort_dir": "desc" if descending else "asc",
             **chosen.to_query(),
         }
-        pages = self._transport.pages(
-            "leases", items="leases", query=query, read=Lease.from_wire, best=Version.V1_2
-        )
+        pages = self._transport.pages("leases", items="leases", query=query, read=Lease.from_wire)
         first = next(pages, None)
         if first is None:
             return
@@ -296,7 +288,7 @@ class Leases:
         if dry_run:
             return self._dry_run("PUT", "leases", lease_id, body=body)
         feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
-        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature, best=Version.V1_3))
+        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
 
     def delete(self, lease_id: str) -> None:
         self._transport.call("DELETE", "leases", lease_id)
@@ -312,7 +304,6 @@ class Leases:
                 query={},
                 read=HistoryEntry.from_wire,
                 feature="the history of a lease",
-                best=Version.V1_2,
             )
         )
 
@@ -379,7 +370,6 @@ class Leases:
             body=reservation.to_wire,
             feature=place_feature or "adding a reservation to a lease",
             since=Version.V1_2 if place_feature else Version.V1_1,
-            best=Version.V1_3,
         )
         return _lease(answer)
 
@@ -445,18 +435,12 @@ class Leases:
                 raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
 
     def _write(
-        self,
-        method: str,
-        *path: str,
-        body: Body,
-        feature: str | None,
-        since: Version = Version.V1_2,
-        best: Version = Version.V1_1,
+        self, method: str, *path: str, body: Body, feature: str | None, since: Version = Version.V1_2
     ) -> Answer:
         """Create or change a lease, in the version ``since`` at least if a feature needs it."""
         if feature is None:
-            return self._transport.call(method, *path, body=body, best=best)
-        return self._transport.call(method, *path, body=body, feature=feature, since=since, best=best)
+            return self._transport.call(method, *path, body=body)
+        return self._transport.call(method, *path, body=body, feature=feature, since=since)
 
     def _dry_run(self, method: str, *path: str, body: Body | None = None) -> DryRun:
         """Make a request as a dry run. An older server must not get it: it might carry it out."""

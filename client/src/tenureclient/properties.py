@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenureclient import errors
 from tenureclient.models import HostProperty
 from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Fields, Version
+from tenureclient.wire import Fields
 
 
 class HostProperties:
@@ -24,7 +24,7 @@ class HostProperties:
             query["detail"] = "True"
         if include_private:
             query["all"] = "True"
-        answer = self._transport.call("GET", "os-hosts", "properties", query=query, best=Version.V1_3)
+        answer = self._transport.call("GET", "os-hosts", "properties", query=query)
         return parsed(
             lambda body: Fields(body, "the answer").each("resource_properties", HostProperty.from_wire),
             answer.body,

@@ -14,7 +14,7 @@ from keystoneauth1 import adapter, session
 from keystoneauth1 import exceptions as ksa_exceptions
 
 from tenureclient import errors
-from tenureclient.wire import JsonObject, JsonValue, MalformedDocument, Version
+from tenureclient.wire import NEWEST, JsonObject, JsonValue, MalformedDocument, Version
 
 SERVICE_TYPE = "reservation"
 DEFAULT_TIMEOUT = timedelta(seconds=120)
@@ -36,7 +36,7 @@ Body = Callable[[Version], JsonObject]
 
 
 class Transport:
-    """Calls the service at 1.1, or at a newer version if a call needs it.
+    """Calls the service at the newest version that both know.
 
     If the server knows only 1.0, all further calls use 1.0.
 
@@ -82,20 +82,19 @@ class Transport:
         body: Body | None = None,
         feature: str | None = None,
         since: Version = Version.V1_1,
-        best: Version = Version.V1_1,
     ) -> Answer:
         """Make one call; return its answer, or raise the error of its status.
 
         ``path`` is quoted part by part. ``feature`` names, in words for a user, a feature that API 1.1 (or
-        ``since``) introduced: a server without it raises ``NeedsNewerServer``. ``best`` is the version whose
-        answer has the most; a server that lacks it answers in an older one.
+        ``since``) introduced: a server without it raises ``NeedsNewerServer``.
+        A server that lacks the newest version answers in an older one.
 
         Raises ``EmptyText`` if a part of the path, or a parameter of the query, is empty.
         """
         _refuse_empty(path, query or {})
         if feature and self._is_known_to_lack(since):
             raise self._too_old(feature, since)
-        for version in _from_newest_to(since if feature else Version.V1_1, max(since, best)):
+        for version in _from_newest_to(since if feature else Version.V1_1, NEWEST):
             if self._is_known_to_lack(version):
                 continue
             response = self._send(method, path, query, body, version)
@@ -140,7 +139,6 @@ class Transport:
         read: Callable[[JsonValue], T],
         feature: str | None = None,
         since: Version = Version.V1_1,
-        best: Version = Version.V1_1,
     ) -> Iterator[T]:
         """Yield the items of a list, page by page, while the answer links to a next page.
 
@@ -149,7 +147,7 @@ class Transport:
         """
         seen = {tuple(sorted(query.items()))}
         while True:
-            body = self.call("GET", *path, query=query, feature=feature, since=since, best=best).body
+            body = self.call("GET", *path, query=query, feature=feature, since=since).body
             documents = body.get(items)
             if not isinstance(documents, list):
                 raise errors.UnexpectedAnswer(f"The answer has no list of {items}.")

@@ -30,6 +30,10 @@ class Version(enum.Enum):
         return order.index(self) < order.index(other)
 
 
+#: The newest version that this client knows. Its answers have the most.
+NEWEST = Version.V1_3
+
+
 class MalformedDocument(ValueError):
     """A document of the server lacks a field, or the field has the wrong form."""
 
