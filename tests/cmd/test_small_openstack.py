@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,7 +21,7 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.drivers.simulated.openstack.state import FloatingIP, Volume, VolumeSnapshot
 from tests.support.standalone import Standalone, standalone
-from tests.support.waiting import patience
+from tests.support.waiting import patience, wait_for
 
 FLAVOR, IMAGE = "1", "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0301"
 COMPUTE = "/cloud/RegionOne/compute/v2.1"
@@ -36,12 +41,11 @@ def ask(
     *,
     user: str | None = "demo",
     content: bytes | None = None,
-    **headers: str,
+    named: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, Any]:
     """Send a request as a user, or without a token; return the status and the document."""
     data = content if content is not None else None if body is None else json.dumps(body).encode()
     token = {} if user is None else {"X-Auth-Token": service.token(user)}
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
     url = f"{service.url.removesuffix('/v1')}{path}"
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **token, **named}, method=method)
     try:
@@ -152,6 +156,71 @@ def test_members_see_the_images_volumes_and_addresses_of_their_project_only(tmp_
             assert ask(service, method, f"{path}/{kind}-of-admin-project")[0] == 404, (method, path)
         assert len(ask(service, "GET", f"{volumes}/detail?all_tenants=1", user="admin")[1]["volumes"]) == 2
         assert ask(service, "DELETE", f"{images}/image-of-demo-project")[0] == 204
+
+
+def exchange(service: Standalone, request: str) -> bytes:
+    """Send requests on one connection, byte for byte; return all that comes back until it is closed."""
+    address = urlsplit(service.url)
+    with socket.create_connection((address.hostname, address.port), patience()) as connection:
+        connection.sendall(request.encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize("path", ["/identity/v3", "/identity/v3/auth/tokens", f"{COMPUTE}/servers", "/v1/leases", "/x"])
+def test_the_next_answer_follows_the_head_of_an_answer(service: Standalone, path: str):
+    token = service.token("demo")
+    head = f"HEAD {path} HTTP/1.1\r\nHost: x\r\nX-Auth-Token: {token}\r\nX-Subject-Token: {token}\r\n\r\n"
+    answers = exchange(service, f"{head}GET /healthcheck HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    first, _, rest = answers.partition(b"\r\n\r\n")
+    assert b"Content-Length: " in first
+    assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("header", ["Host", "X-Forwarded-Host", "Forwarded", "X-Service-Catalog"])
+def test_the_service_calls_no_address_of_a_request(service: Standalone, header: str):
+    """A server is booted for a lease that the service books at its own address."""
+    calls = []
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        there = f"127.0.0.1:{trap.getsockname()[1]}"
+        endpoint = {"region": "RegionOne", "publicURL": f"http://{there}/v1"}
+        catalogue = json.dumps([{"type": "reservation", "endpoints": [endpoint]}])
+        value = {"Forwarded": f"host={there}", "X-Service-Catalog": catalogue}.get(header, there)
+        end = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%d %H:%M")
+        hints = {"reserved": "true", "lease_params": {"start": "now", "end": end}}
+        body = {"server": {"name": "n", "flavorRef": FLAVOR}, "os:scheduler_hints": hints}
+        url, named = f"{COMPUTE}/servers", {header: value}
+        assert ask(service, "POST", url, body, user=None, named=named)[0] == 401
+        status, answer = ask(service, "POST", url, body, named=named)
+        assert status in (202, 409), answer
+        trap.setblocking(False)
+        with suppress(BlockingIOError):
+            calls.append(trap.accept())
+    assert not calls
+    assert all(found["status"] != "ERROR" for found in ask(service, "GET", f"{COMPUTE}/servers/detail")[1]["servers"])
+    for found in ask(service, "GET", f"{COMPUTE}/servers")[1]["servers"]:
+        assert ask(service, "DELETE", f"{COMPUTE}/servers/{found['id']}")[0] == 204
+
+
+def _is_in_log(service: Standalone, words: str) -> bool:
+    return words in service.log
+
+
+def test_the_log_has_each_request_and_no_line_of_a_caller(service: Standalone):
+    forged = "x\n2026-01-01 00:00:00,000 ERROR tenure.engine FORGED \x1b[2J\u202e"
+    for reservation in (
+        {"resource_type": "flavor:instance", "amount": 1, "flavor_id": forged},
+        {"resource_type": "virtual:volume", "amount": 1, "size_gb": 1, "volume_type": forged},
+    ):
+        lease = {"name": forged, "start_date": "now", "end_date": "2999-01-01 00:00", "reservations": [reservation]}
+        assert ask(service, "POST", "/v1/leases", lease, named={"OpenStack-API-Version": "reservation 1.1"})[0] == 400
+    assert ask(service, "GET", f"{COMPUTE}/servers/%0A2026-01-01%20ERROR%1B%5B2J")[0] == 404
+    assert ask(service, "GET", f"{COMPUTE}/servers", user=None)[0] == 401
+    assert log_in(service, f"{'x' * 20}{forged}")[0] == 401
+    for words in ("GET '/cloud/RegionOne/compute/v2.1/servers' -> 401", "POST '/identity/v3/auth/tokens' -> 401"):
+        wait_for(f"{words} in the log", partial(_is_in_log, service, words))
+    lines = service.log.split("\n")
+    assert not [line for line in lines if not line.isprintable()]
+    assert not [line for line in lines if line.startswith("2026-01-01")]
 
 
 def test_a_request_has_limits(service: Standalone):

@@ -82,6 +82,37 @@ def test_a_change_that_fails_changes_nothing(path: Path):
             assert {aggregate.name: aggregate.hosts for aggregate in seen.aggregates.values()} == {"freepool": []}
 
 
+def test_an_object_that_cannot_be_written_is_not_kept_in_memory_either(path: Path):
+    cloud = OpenStack(path)
+
+    def fail() -> None:
+        with cloud.objects.change():
+            cloud.servers["a-server"] = Server("\ud800", "", "a-project", id="a-server")
+            cloud.servers["\ud800"] = Server("name", "", "a-project", id="\ud800")
+
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        fail()
+    for seen in (cloud, OpenStack(path)):
+        with seen.objects.look():
+            assert not seen.servers
+            assert not seen.servers_of("a-project")
+    with cloud.objects.change():
+        cloud.servers["a-server"] = Server("name", "", "a-project", id="a-server")
+    other = OpenStack(path)
+    with other.objects.look():
+        assert [server.name for server in other.servers_of("a-project")] == ["name"]
+
+
+def test_the_journal_keeps_the_newest_entries(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(objects, "JOURNALED", 5)
+    monkeypatch.setattr(objects, "_TRIMMED_EVERY", 10)
+    cloud = OpenStack(path)
+    with cloud.objects.change():
+        for number in range(20):
+            cloud.objects.append(str(number).encode())
+    assert [int(entry) for _, entry in cloud.objects.journal()] == [15, 16, 17, 18, 19]
+
+
 def test_changes_of_many_threads_and_processes_are_all_kept(path: Path):
     clouds = [OpenStack(path) for _ in range(3)]
 
