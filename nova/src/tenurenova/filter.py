@@ -69,7 +69,7 @@ def _admitting_hosts(
             refusals[decision.why.value] += 1
     if refusals and not admitting:
         LOG.info(
-            "None of %d hosts is for server %s of project %s with hint %s=%s: %s",
+            "None of %d hosts is for server %s of project %s with hint %s=%r: %s",
             len(hosts),
             spec.instance_uuid if "instance_uuid" in spec else None,
             request.project_id,
@@ -96,7 +96,7 @@ def _aggregates(hosts: Sequence[host_manager.HostState]) -> Mapping[str, Sequenc
     try:
         return aggregates_of(host.host for host in hosts)
     except db_exception.DBError as error:
-        LOG.warning("Deciding by the aggregates in memory, because Nova's API database does not answer: %s", error)
+        LOG.warning("Deciding by the aggregates in memory, because Nova's API database does not answer: %r", str(error))
         return {host.host: [Aggregate(known.name, dict(known.metadata)) for known in host.aggregates] for host in hosts}
 
 

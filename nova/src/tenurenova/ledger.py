@@ -74,7 +74,7 @@ class Ledger:
         try:
             self._call("DELETE", f"/{held.lease_id}", None)
         except (RefusedError, UnreachableError) as error:
-            LOG.warning("lease %s cannot be given back; it ends when its hold expires: %s", held.lease_id, error)
+            LOG.warning("lease %r cannot be given back; it ends when its hold expires: %r", held.lease_id, str(error))
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         try:

@@ -164,12 +164,12 @@ class Middleware:
         except RefusedError as refused:
             return _refusal(refused.status, refused.reason).send(start_response)
         except FolderError as error:
-            LOG.error("no server can be booted for a lease: the lock_folder is unusable: %s", error)
+            LOG.error("no server can be booted for a lease: the lock_folder is unusable: %r", str(error))
             return _refusal(503, "Servers cannot be booted for leases here; tell the operator of Nova.").send(
                 start_response
             )
         except UnreachableError as error:
-            LOG.warning("a server with a reservation was not booted: the reservation service failed: %s", error)
+            LOG.warning("a server with a reservation was not booted: the reservation service failed: %r", str(error))
             text = "The reservation service cannot be asked now, so the server was not booted. Try again later."
             return _refusal(503, text).send(start_response)
 
@@ -201,7 +201,7 @@ class Middleware:
             text = f"Server {server_id} could not be reserved, and {fate}: {refused.reason} {fault}"
             return _refusal(refused.status, text.rstrip())
         except UnreachableError as error:
-            LOG.warning("it is unknown whether lease %s has server %s: %s", held.lease_id, server_id, error)
+            LOG.warning("it is unknown whether lease %r has server %r: %r", held.lease_id, server_id, str(error))
             return _refusal(
                 503,
                 f"Whether server {server_id} was reserved is not known: the reservation service does not answer."
@@ -213,7 +213,7 @@ class Middleware:
         """Delete the server, as the user who booted it; return whether Nova accepted that."""
         answer = self._call_about_server("DELETE", server_id, environ)
         if answer.code not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND):
-            LOG.warning("server %s could not be reserved and could not be deleted: %s", server_id, answer.status)
+            LOG.warning("server %r could not be reserved and could not be deleted: %r", server_id, answer.status)
         return answer.code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND)
 
     def _call_about_server(self, method: str, server_id: str, environ: Environ) -> _Answer:

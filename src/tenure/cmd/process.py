@@ -17,6 +17,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from tenure import metrics
+from tenure.cmd.log_lines import write_safe_lines
 from tenure.config import CONFIG_DIR, CONFIG_DIR_VARIABLE, PROJECT, new_config, read_config
 from tenure.domain.errors import Unavailable
 from tenure.store import schema
@@ -54,6 +55,7 @@ def configure(
         raise StartFailed(f"{error}; the configuration is read from {CONFIG_DIR}, or --config-file names it") from error
     for handler in logging.getLogger().handlers:
         handler.addFilter(TraceFilter())
+    write_safe_lines()
     return conf
 
 
