@@ -539,6 +539,12 @@ def test_what_servers_take_is_the_same_after_any_change(door: Door):
     for user, action in (("alice", "shelve"), ("alice", "unshelve"), ("admin", "migrate"), ("alice", "forceDelete")):
         assert door.ask("POST", path, {action: None}, user=user).status in (202, 204)
         _compare_with_counting(door.state)
+    with door.state.objects.change():  # servers without cores
+        nothing = [
+            door.state.scheduler.boot("nothing", "pa", Flavor("0", "nothing", vcpus=0, disk=0)) for _ in range(2)
+        ]
+        door.state.forget_server(nothing[0].id)
+    assert door.ask("POST", f"{SERVERS}/{nothing[1].id}/action", {"shelve": None}).status == 202
     with closing(SimulatedCloud(door.path)) as other:
         _compare_with_counting(other.openstack)
 

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from tenure.cmd.whole_files import replacing
+from tenure.drivers.simulated.openstack.state import CloudQuotas
 
 NAME = "limits.yaml"
 
@@ -26,8 +27,15 @@ limits:
   floating_ips: 1000
   volumes: 10000
   servers: 1000
+# How much a project may have in the simulated cloud itself.
+cloud:
+  servers: 200
+  cores: 1000
+  images: 500
+  volumes: 10000
 """
 
+_UNLIMITED = 2**63
 _Limit = Annotated[StrictInt, Field(ge=-1, le=2**31 - 1)]
 
 
@@ -35,11 +43,26 @@ class LimitsError(Exception):
     """The file is invalid; the text says what is wrong."""
 
 
+class _OfCloud(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    servers: _Limit = CloudQuotas.servers
+    cores: _Limit = CloudQuotas.cores
+    images: _Limit = CloudQuotas.images
+    volumes: _Limit = CloudQuotas.volumes
+
+    def quotas(self) -> CloudQuotas:
+        limits = {name: _UNLIMITED if limit < 0 else limit for name, limit in self.model_dump().items()}
+        return CloudQuotas(**limits)
+
+
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     longest_lease_days: _Limit
     limits: dict[str, _Limit]
+    #: Files of earlier releases do not have it.
+    cloud: _OfCloud = Field(default_factory=_OfCloud)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +73,8 @@ class StandaloneLimits:
     longest_lease: timedelta | None
     #: The limits of each project, by name.
     of_projects: Mapping[str, int]
+    #: The quotas of each project in the simulated cloud.
+    of_cloud: CloudQuotas
 
 
 def _write_first(path: Path) -> None:
@@ -83,4 +108,4 @@ def read_limits(folder: Path, names: Collection[str]) -> StandaloneLimits:
     if unknown:
         raise LimitsError(f"{path} limits {unknown[0]}, which there is not; there is {', '.join(sorted(names))}")
     days = given.longest_lease_days
-    return StandaloneLimits(None if days < 0 else timedelta(days=days), given.limits)
+    return StandaloneLimits(None if days < 0 else timedelta(days=days), given.limits, given.cloud.quotas())

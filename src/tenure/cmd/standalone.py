@@ -14,9 +14,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from alembic.util import CommandError
@@ -29,6 +31,7 @@ from tenure.clock import SystemClock
 from tenure.cmd.data_folder import weakness_of
 from tenure.cmd.limits import LimitsError, read_limits
 from tenure.cmd.listening import listen
+from tenure.cmd.log_lines import write_safe_lines
 from tenure.cmd.whole_files import replacing
 from tenure.collection import spare_loaded_objects
 from tenure.domain.errors import Unavailable
@@ -71,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.DEBUG if arguments.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
+    write_safe_lines(indent="  ")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     os.umask(0o077)  # the databases hold secrets
     try:
@@ -146,14 +150,16 @@ def _serve(
         service.parts.db.close()
         raise StartFailed(str(error)) from error
     endpoints = {name: cloud.openstack for name, cloud in clouds.items()}
-    app = CloudEndpoints(
-        endpoints, api, users.find, lambda compute, region: _with_reserved_boots(compute, region, data_dir)
-    )
+    app = CloudEndpoints(endpoints, api, users.find)
     try:
         server = listen(app, host=arguments.host, port=arguments.port, threads=THREADS)
     except (OSError, ValueError) as error:
         service.parts.db.close()
         raise StartFailed(f"cannot listen on {arguments.host}:{arguments.port}: {error}") from error
+    for region in clouds:
+        app.put_before_compute(
+            region, partial(_with_reserved_boots, region=region, data_dir=data_dir, own_url=_own_url(server))
+        )
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     base = f"http://{host}:{server.effective_port}"
     url = f"{base}/v1"
@@ -175,16 +181,27 @@ def _serve(
     return 0
 
 
-def _with_reserved_boots(compute: WSGIApplication, region: str, data_dir: Path) -> WSGIApplication:
-    """Return Nova's API in a region with servers that are booted for a lease, if ``tenure-nova`` is installed."""
+def _with_reserved_boots(compute: WSGIApplication, region: str, data_dir: Path, own_url: str) -> WSGIApplication:
+    """Return Nova's API in a region with servers that are booted for a lease, if ``tenure-nova`` is installed.
+
+    It books the leases at ``own_url``; requests do not decide what is called.
+    """
     try:
         from tenurenova.middleware import filter_factory
     except ImportError:
         return compute
-    folder, at_once = str(data_dir / "boots"), str(THREADS // 4)
-    wrap = filter_factory({}, lock_folder=folder, at_once=at_once, lease_region=region, timeout=str(BOOT_SECONDS))
-    wrapped: WSGIApplication = wrap(compute)
+    options = {"lock_folder": str(data_dir / "boots"), "at_once": str(THREADS // 4), "timeout": str(BOOT_SECONDS)}
+    wrapped: WSGIApplication = filter_factory({}, endpoint=own_url, lease_region=region, **options)(compute)
     return wrapped
+
+
+def _own_url(server: Any) -> str:
+    """Return the URL at which this process reaches its own API: the address on which it listens."""
+    address, port = server.socket.getsockname()[:2]
+    found = ip_address(address.partition("%")[0])
+    if found.is_unspecified:
+        found = ip_address("127.0.0.1" if found.version == 4 else "::1")
+    return f"http://[{found}]:{port}/v1" if found.version == 6 else f"http://{found}:{port}/v1"
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
@@ -251,6 +268,8 @@ def open_service(
         _register_hosts(db, clouds[region or ""], hosts, part, region=region or "")
     types = load_types()
     limits = read_limits(data_dir, names_of(types))
+    for cloud in clouds.values():
+        cloud.openstack.quotas = limits.of_cloud
     parts = Parts(
         db=db,
         driver=router if regions else clouds[""],

@@ -87,8 +87,10 @@ class Cinder:
         whole(body["size"], 1)
         text(body["name"])
         state, volume_type = self._state, self._type(body["volume_type"])
-        used = sum(volume.size for volume in state.volumes.values() if volume.project_id == caller.project_id)
-        if used + body["size"] > state.gigabytes:
+        had = state.volumes_of(caller.project_id)
+        if len(had) >= state.quotas.volumes:
+            raise Refused(413, "VolumeLimitExceeded: Maximum number of volumes allowed exceeded for quota 'volumes'.")
+        if sum(volume.size for volume in had) + body["size"] > state.gigabytes:
             raise Refused(413, "VolumeSizeExceedsAvailableQuota: Requested volume exceeds allowed gigabytes quota.")
         pool = state.stray_pool or (volume_type.pools or [next(iter(state.volume_pools))])[0]
         metadata = {str(name): str(value) for name, value in body["metadata"].items()}

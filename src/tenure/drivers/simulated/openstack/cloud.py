@@ -20,6 +20,7 @@ from tenure.drivers.simulated.openstack.scheduler import Scheduler
 from tenure.drivers.simulated.openstack.servers import Servers
 from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, Service
 from tenure.drivers.simulated.openstack.state import Server, State
+from tenure.drivers.simulated.openstack.user_servers import UserServers
 from tenure.drivers.simulated.openstack.users import Users
 
 
@@ -52,15 +53,18 @@ class OpenStack(State):
             flavors,
             servers,
             Placement(self),
-            Users(self, self.scheduler, compute, flavors, servers),
+            Users(self, compute, flavors, UserServers(self, self.scheduler, flavors, servers)),
             *(make_service(self) for make_service in _installed_services()),
         )
+        #: All routes, in the order in which they were added.
+        self.routes: list[Route] = []
         self._handlers: dict[tuple[str, str], list[tuple[re.Pattern[str], Callable[..., Answer]]]] = defaultdict(list)
         for service in services:
             self.add_routes(service.routes)
 
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Serve more paths."""
+        self.routes += routes
         for service, method, pattern, handler in routes:
             self._handlers[service, method].append((re.compile(pattern), handler))
 
@@ -83,6 +87,11 @@ class OpenStack(State):
             if found := pattern.fullmatch(asked.path):
                 return handler, [unquote(part) for part in found.groups()]
         raise self.unknown(asked)
+
+    def methods_at(self, service: str, path: str) -> list[str]:
+        """The methods that a service serves at a path."""
+        found = {method for name, method, pattern, _ in self.routes if name == service and re.fullmatch(pattern, path)}
+        return sorted(found)
 
     def unknown(self, asked: Asked) -> Refused:
         """The refusal of a path that no service here has."""

@@ -15,6 +15,7 @@ from tenure.drivers.simulated.openstack.service import (
     Route,
     expect,
     next_link,
+    number,
     only_admins,
     page_of,
     text,
@@ -157,8 +158,8 @@ class Flavors:
         version_is(asked, _GROUPS)
         wants_all = "all_projects" in asked.params and caller.is_admin
         found = [group for group in self._state.groups.values() if wants_all or group.project_id == caller.project_id]
-        offset = int(asked.params.get("offset", 0))
-        limit = min(int(asked.params.get("limit", self._state.page)), self._state.page)
+        offset = number(asked, "offset", 0)
+        limit = min(number(asked, "limit", self._state.page), self._state.page)
         return 200, {"server_groups": [_shown_group(group) for group in found[offset : offset + limit]]}
 
     def make_group(self, asked: Asked, caller: Caller) -> Answer:

@@ -5,23 +5,37 @@ Each cloud is a region. Nothing here has passwords: a client comes with a token,
 
 from __future__ import annotations
 
-import json
+import logging
 import re
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 from wsgiref.util import request_uri, shift_path_info
 
-from tenure.domain.errors import InvalidParameter
-from tenure.domain.json_text import read_json
+from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated.openstack.cloud import OpenStack
-from tenure.drivers.simulated.openstack.service import Asked, Caller, Refused, error_body
+from tenure.drivers.simulated.openstack.service import Asked, Caller, Refused
 from tenure.drivers.simulated.openstack.users import FOR_USERS
+from tenure.drivers.simulated.openstack.wire import (
+    MICROVERSIONS,
+    WITH_BODY,
+    HttpAnswer,
+    answer_of,
+    document_of,
+    json_answer,
+    microversion,
+    read_body,
+    refusal_answer,
+)
+from tenure.tracing import new_request_id, traced
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+LOG = logging.getLogger(__name__)
 
 #: The first parts of the paths that are served here.
 PREFIXES: Final = frozenset({"identity", "cloud"})
@@ -34,13 +48,33 @@ _SERVICES: Final = {
     "network": ("network", "neutron", "v2.0"),
     "volume": ("block-storage", "cinder", "v3"),
 }
-#: The newest and the oldest microversion of each service that has them.
-_MICROVERSIONS: Final = {"compute": ("2.96", "2.1"), "volume": ("3.70", "3.0")}
 #: What each service calls its version.
 _VERSION_IDS: Final = {"compute": "v2.1", "image": "v2.9", "network": "v2.0", "volume": "v3.0"}
+#: The headers in which what stands before Nova finds the caller; a client cannot send them.
+_OF_CALLER: Final = ("HTTP_X_SERVICE_CATALOG", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID")
 _TOKEN_LASTS: Final = timedelta(days=1)
+_UNAUTHORISED: Final = "The request you have made requires authentication."
+_UNKNOWN: Final = "The resource could not be found."
 _INSTANT: Final = "%Y-%m-%dT%H:%M:%S.000000Z"
-_MAX_BYTES: Final = 1024 * 1024
+#: The roles with which a request may read, and with which it may change something.
+_READERS: Final = frozenset({"reader", "member", "admin"})
+_MEMBERS: Final = frozenset({"member", "admin"})
+
+
+#: The paths of Keystone, with their methods.
+IDENTITY_ROUTES: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("GET",),
+    "/v3": ("GET",),
+    "/v3/auth/tokens": ("GET", "POST"),
+}
+
+
+class NotAllowed(Refused):
+    """The path does not have the method; it has these."""
+
+    def __init__(self, methods: tuple[str, ...]) -> None:
+        self.methods = methods
+        super().__init__(405, "The method is not allowed for the requested URL.")
 
 
 class Account(Protocol):
@@ -61,7 +95,7 @@ class Account(Protocol):
 class CloudEndpoints:
     """The WSGI application of simulated clouds, by region, beside ``reservations``, which answers all other paths.
 
-    ``user_with`` returns the user with a token, or None. ``around_compute`` wraps Nova's application in a region.
+    ``user_with`` returns the user with a token, or None. Each request is a line in the log.
     """
 
     def __init__(
@@ -69,42 +103,120 @@ class CloudEndpoints:
         clouds: Mapping[str, OpenStack],
         reservations: WSGIApplication,
         user_with: Callable[[str], Account | None],
-        around_compute: Callable[[WSGIApplication, str], WSGIApplication] = lambda compute, _region: compute,
     ) -> None:
         self._clouds = {name or ONLY_REGION: cloud for name, cloud in clouds.items()}
         self._reservations = reservations
         self._user_with = user_with
-        self._compute = {name or ONLY_REGION: around_compute(self._serve, name) for name in clouds}
+        self._compute: dict[str, WSGIApplication] = dict.fromkeys(self._clouds, self._serve)
+
+    def put_before_compute(self, region: str, wrap: Callable[[WSGIApplication], WSGIApplication]) -> None:
+        """Put an application before Nova in a region; it gets the requests of known users, with valid bodies."""
+        self._compute[region or ONLY_REGION] = wrap(self._serve)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        first = environ.get("PATH_INFO", "").split("/")[1:2]
-        if not PREFIXES.intersection(first):
+        method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")
+        if path.split("/")[1:2] not in [[prefix] for prefix in PREFIXES]:
             return self._reservations(environ, start_response)
+        request_id = new_request_id()
+        if method == "HEAD":
+            environ["REQUEST_METHOD"] = "GET"
+        with traced(request_id):
+            answer = self._answer(environ)
+            LOG.info("%s %s %r -> %s", request_id, method, path, answer.status)
+        answer = answer.with_header("x-openstack-request-id", request_id)
+        return answer.send(start_response, head=method == "HEAD")
+
+    def _answer(self, environ: WSGIEnvironment) -> HttpAnswer:
+        """Answer a request; ``tenure.service`` in the environment is the service once it is known."""
         base = request_uri({**environ, "PATH_INFO": ""}, include_query=False).rstrip("/")
-        shift_path_info(environ)
-        if first == ["identity"]:
-            return self._identity(environ, start_response, base)
-        region, service = shift_path_info(environ), shift_path_info(environ)
-        if region not in self._clouds or service not in _SERVICES:
-            return _answer(start_response, 404, {"error": {"code": 404, "message": "There is no such service."}})
-        environ["tenure.region"], environ["tenure.service"] = region, service
+        environ["tenure.service"] = shift_path_info(environ)
+        try:
+            if environ["tenure.service"] == "identity":
+                return self._identity(environ, base)
+            return self._cloud(environ, base)
+        except NotAllowed as refused:
+            allow = ", ".join([*refused.methods, *(["HEAD"] if "GET" in refused.methods else [])])
+            return refusal_answer(environ["tenure.service"], refused).with_header("Allow", allow)
+        except Refused as refused:
+            return refusal_answer(environ["tenure.service"], refused)
+        except (CloudBusy, sqlite3.OperationalError) as error:
+            LOG.warning("the simulated cloud cannot be used: %s", error)
+            busy = Refused(503, "The simulated cloud cannot be used right now; try again later.")
+            return refusal_answer(environ["tenure.service"], busy).with_header("Retry-After", "1")
+        except Exception:
+            LOG.exception("a request to the simulated cloud failed")
+            return refusal_answer(environ["tenure.service"], Refused(500, "Unexpected API Error."))
+
+    def _cloud(self, environ: WSGIEnvironment, base: str) -> HttpAnswer:
+        """Answer a request to a service of a region."""
+        region, part = shift_path_info(environ), shift_path_info(environ)
+        if region not in self._clouds or part not in _SERVICES:
+            return json_answer(404, {"error": {"code": 404, "message": "There is no such service."}})
+        service, _, version = _SERVICES[part]
+        environ["tenure.service"], environ["tenure.region"] = service, region
         path = environ["PATH_INFO"].rstrip("/")
-        version = f"/{_SERVICES[service][2]}"
-        if path in ("", version, "/versions"):
-            described = _version(service, f"{base}/cloud/{region}/{service}{version}/")
-            return _answer(
-                start_response, 200, {"version": described} if path == version else {"versions": [described]}
-            )
-        if service != "compute":
-            return self._serve(environ, start_response)
-        # What keystonemiddleware would say of the token, for what stands before Nova.
-        reservations = {"type": "reservation", "endpoints": [{"region": region, "publicURL": f"{base}/v1"}]}
-        environ["HTTP_X_SERVICE_CATALOG"] = json.dumps([reservations])
-        return self._compute[region](environ, start_response)
+        if path in ("", f"/{version}", "/versions"):
+            _only(environ, "GET")
+            described = _version(part, f"{base}/cloud/{region}/{part}/{version}/")
+            return json_answer(200, {"version": described} if path == f"/{version}" else {"versions": [described]})
+        user = self._user(environ)
+        if part == "volume":  # clients of Cinder name the project in the path, or leave it out
+            path = re.sub(f"^/{version}/{re.escape(user.project_id)}(?=/)", f"/{version}", path)
+        environ["PATH_INFO"] = path
+        self._check_path(environ)
+        _check_roles(environ["REQUEST_METHOD"], user)
+        microversion(environ, service)
+        content = b""
+        if environ["REQUEST_METHOD"] in WITH_BODY:
+            content = read_body(environ)
+            document_of(content)
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = BytesIO(content), str(len(content))
+        for name in _OF_CALLER:
+            environ.pop(name, None)
+        environ["HTTP_X_ROLES"] = ",".join(user.roles)
+        return answer_of(self._compute[region] if part == "compute" else self._serve, environ)
+
+    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer as the service, also what stands before it."""
+        service = environ["tenure.service"]
+        try:
+            status, document = self._clouds[environ["tenure.region"]].answer(*self._asked(environ))
+            answer = json_answer(status, document)
+        except Refused as refused:
+            answer = refusal_answer(service, refused)
+        return answer.send(start_response)
+
+    def _asked(self, environ: WSGIEnvironment) -> tuple[Asked, Caller]:
+        user, service = self._user(environ), environ["tenure.service"]
+        asked = Asked(
+            f"{FOR_USERS}{service}",
+            environ["REQUEST_METHOD"],
+            _service_path(environ),
+            tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)),
+            document_of(read_body(environ)),
+            microversion(environ, service),
+        )
+        self._clouds[environ["tenure.region"]].verb = "user"
+        return asked, Caller(user.user_id, user.project_id, frozenset(user.roles))
+
+    def _user(self, environ: WSGIEnvironment) -> Account:
+        """Return the user of the token. Raises ``Refused`` for a request without a valid token."""
+        user = self._user_with(environ.get("HTTP_X_AUTH_TOKEN", ""))
+        if user is None:
+            raise Refused(401, _UNAUTHORISED)
+        return user
+
+    def _check_path(self, environ: WSGIEnvironment) -> None:
+        """Refuse a path that the service has not, and a method that the path has not."""
+        cloud, service = self._clouds[environ["tenure.region"]], environ["tenure.service"]
+        methods = cloud.methods_at(f"{FOR_USERS}{service}", _service_path(environ))
+        if not methods:
+            raise Refused(404, _UNKNOWN)
+        _only(environ, *methods)
 
     # Keystone
 
-    def _identity(self, environ: WSGIEnvironment, start_response: StartResponse, base: str) -> Iterable[bytes]:
+    def _identity(self, environ: WSGIEnvironment, base: str) -> HttpAnswer:
         path, method = environ["PATH_INFO"].rstrip("/"), environ["REQUEST_METHOD"]
         described = {
             "id": "v3.14",
@@ -113,25 +225,24 @@ class CloudEndpoints:
             "links": [{"rel": "self", "href": f"{base}/identity/v3/"}],
             "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}],
         }
+        if path not in IDENTITY_ROUTES:
+            raise Refused(404, _UNKNOWN)
+        _only(environ, *IDENTITY_ROUTES[path])
         if path == "":
-            return _answer(start_response, 300, {"versions": {"values": [described]}})
+            return json_answer(300, {"versions": {"values": [described]}})
         if path == "/v3":
-            return _answer(start_response, 200, {"version": described})
-        if path != "/v3/auth/tokens" or method not in {"GET", "HEAD", "POST"}:
-            return _refuse(start_response, "identity", Refused(404, "The resource could not be found."))
-        try:
-            token = environ.get("HTTP_X_SUBJECT_TOKEN", "")
-            if method == "POST":
-                token = _token_in(_read(environ))
-            elif self._user_with(environ.get("HTTP_X_AUTH_TOKEN", "")) is None:
-                raise Refused(401, _UNAUTHORISED)
+            return json_answer(200, {"version": described})
+        if method == "POST":
+            token = _token_in(document_of(read_body(environ)))
             user = self._user_with(token)
-            if user is None:
-                raise Refused(401 if method == "POST" else 404, _UNAUTHORISED)
-        except Refused as refused:
-            return _refuse(start_response, "identity", refused)
-        shown = {"token": self._described(user, base)}
-        return _answer(start_response, 201 if method == "POST" else 200, shown, ("X-Subject-Token", token))
+        else:
+            self._user(environ)
+            token = environ.get("HTTP_X_SUBJECT_TOKEN", "")
+            user = self._user_with(token)
+        if user is None:
+            raise Refused(401 if method == "POST" else 404, _UNAUTHORISED)
+        shown = json_answer(201 if method == "POST" else 200, {"token": self._described(user, base)})
+        return shown.with_header("X-Subject-Token", token)
 
     def _described(self, user: Account, base: str) -> dict[str, Any]:
         """Return a token as Keystone describes it, with the catalogue."""
@@ -143,7 +254,7 @@ class CloudEndpoints:
         ]
         for part, (service_type, name, version) in _SERVICES.items():
             # Glance's and Neutron's endpoints have no version in the catalogue, and clients add it.
-            suffix = f"/{version}" if part in _MICROVERSIONS else ""
+            suffix = f"/{version}" if service_type in MICROVERSIONS else ""
             urls = {region: f"{base}/cloud/{region}/{part}{suffix}" for region in self._clouds}
             catalogue.append(_in_catalogue(service_type, name, urls))
         return {
@@ -158,41 +269,32 @@ class CloudEndpoints:
             "expires_at": (now + _TOKEN_LASTS).strftime(_INSTANT),
         }
 
-    # The other services
 
-    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        part, cloud = environ["tenure.service"], self._clouds[environ["tenure.region"]]
-        service, _, version = _SERVICES[part]
-        user = self._user_with(environ.get("HTTP_X_AUTH_TOKEN", ""))
-        try:
-            if user is None:
-                raise Refused(401, _UNAUTHORISED)
-            path = environ["PATH_INFO"].removeprefix(f"/{version}").rstrip("/")
-            if part == "volume":  # clients of Cinder name the project in the path, or leave it out
-                path = re.sub(f"^/{re.escape(user.project_id)}(?=/)", "", path)
-            asked = Asked(
-                f"{FOR_USERS}{service}",
-                environ["REQUEST_METHOD"],
-                path,
-                tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)),
-                _read(environ),
-                _microversion(environ, service),
-            )
-            cloud.verb = "user"
-            status, body = cloud.answer(asked, Caller(user.user_id, user.project_id, frozenset(user.roles)))
-        except Refused as refused:
-            return _refuse(start_response, service, refused)
-        return _answer(start_response, status, body)
+def _service_path(environ: WSGIEnvironment) -> str:
+    """Return the path behind the version of the service; the version may be left out."""
+    version = next(
+        version for service_type, _, version in _SERVICES.values() if service_type == environ["tenure.service"]
+    )
+    return str(environ["PATH_INFO"].removeprefix(f"/{version}").rstrip("/"))
 
 
-_UNAUTHORISED: Final = "The request you have made requires authentication."
+def _only(environ: WSGIEnvironment, *methods: str) -> None:
+    """Refuse other methods."""
+    if environ["REQUEST_METHOD"] not in methods:
+        raise NotAllowed(methods)
 
 
-def _version(service: str, url: str) -> dict[str, Any]:
+def _check_roles(method: str, user: Account) -> None:
+    """Refuse a user who may not read, or not change, what is in the project."""
+    if not (_READERS if method == "GET" else _MEMBERS).intersection(user.roles):
+        raise Refused(403, f"Policy doesn't allow {method} with the roles {', '.join(user.roles)}.")
+
+
+def _version(part: str, url: str) -> dict[str, Any]:
     """Describe the version of a service, as it does itself where no path is given."""
-    newest, oldest = _MICROVERSIONS.get(service, ("", ""))
+    newest, oldest = MICROVERSIONS.get(_SERVICES[part][0], ("", ""))
     return {
-        "id": _VERSION_IDS[service],
+        "id": _VERSION_IDS[part],
         "status": "CURRENT",
         "version": newest,
         "min_version": oldest,
@@ -222,35 +324,3 @@ def _token_in(body: Any) -> str:
         return str(body["auth"]["identity"]["token"]["id"])
     except (KeyError, TypeError):
         raise Refused(401, "There are no passwords here: use auth_type v3token, with a token of tokens.yaml.") from None
-
-
-def _microversion(environ: WSGIEnvironment, service: str) -> str | None:
-    """Return the microversion that the request names for the service."""
-    for entry in environ.get("HTTP_OPENSTACK_API_VERSION", "").split(","):
-        named, _, version = entry.strip().partition(" ")
-        if named in {service, "volume"}:
-            return version.strip() or None
-    return environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION")
-
-
-def _read(environ: WSGIEnvironment) -> Any:
-    """Return the body, None if there is none; raises ``Refused`` for one that is no JSON or too long."""
-    length = int(environ.get("CONTENT_LENGTH") or 0)
-    if length > _MAX_BYTES:
-        raise Refused(413, f"The body has more than {_MAX_BYTES} bytes.")
-    content = environ["wsgi.input"].read(length) if length else b""
-    try:
-        return read_json(content) if content else None
-    except InvalidParameter as error:
-        raise Refused(400, error.message) from None
-
-
-def _refuse(start_response: StartResponse, service: str, refused: Refused) -> Iterable[bytes]:
-    return _answer(start_response, refused.status, error_body(service, refused))
-
-
-def _answer(start_response: StartResponse, status: int, body: Any, *headers: tuple[str, str]) -> Iterable[bytes]:
-    content = b"" if status == 204 else json.dumps(body).encode()
-    length = [] if status == 204 else [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
-    start_response(f"{status} {HTTPStatus(status).phrase}", [*length, *headers])
-    return [content]

@@ -23,6 +23,8 @@ from tenure.drivers.simulated.openstack.state import Aggregate, Host, State
 _HYPERVISORS: Final = "2.33"
 #: The aggregate of the hosts that are set aside and free.
 POOL: Final = "freepool"
+#: The metadata of a reservation's aggregate that names its owner.
+OWNER: Final = "blazar:owner"
 #: What the zones of reservations begin with.
 _ZONE_PREFIX: Final = "blazar_"
 #: The zone of hosts whose aggregates have none, as Nova calls it.

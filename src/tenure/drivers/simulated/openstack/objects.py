@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import Any, Final, Generic, TypeVar
@@ -20,12 +20,15 @@ from pydantic import TypeAdapter
 
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudBusy
+from tenure.drivers.simulated.openstack.indexes import Index, Tally
 
 K = TypeVar("K", bound=str | int)
 V = TypeVar("V")
 
 #: Objects that are in no file, and end with the process.
 IN_MEMORY: Final = ":memory:"
+#: How many entries the journal keeps at least, and after how many new ones it is trimmed.
+JOURNALED, _TRIMMED_EVERY = 100_000, 1000
 #: How long one process waits for another's transaction, which takes a fraction of a millisecond.
 _LOCK_TIMEOUT_SECONDS: Final = 20.0
 #: How often a process that opens the file waits for another one that opens it at the same time, and how long.
@@ -59,7 +62,7 @@ class Table(dict[K, V], Generic[K, V]):
         self._adapter = adapter
         self._key = key
         self._unsaved: set[K] = set()
-        self._indexes: list[tuple[Callable[[V], Hashable], dict[Hashable, dict[K, None]]]] = []
+        self._followers: list[Index[K, V] | Tally[K, V]] = []
 
     def __setitem__(self, key: K, value: V) -> None:
         self._put(key, value)
@@ -67,23 +70,36 @@ class Table(dict[K, V], Generic[K, V]):
 
     def __delitem__(self, key: K) -> None:
         super().__delitem__(key)
+        self._forget(key)
         self._unsaved.add(key)
 
     def index(self, of: Callable[[V], Hashable]) -> Callable[[Hashable], list[V]]:
-        """Find the objects of a table that is still empty by what ``of`` says of them, which never changes."""
-        keys: dict[Hashable, dict[K, None]] = {}
-        self._indexes.append((of, keys))
+        """Find the objects of a table that is still empty by what ``of`` says of them."""
+        index: Index[K, V] = Index(of)
+        self._followers.append(index)
         return lambda wanted: [
-            value for key in keys.get(wanted, ()) if (value := self.get(key)) is not None and of(value) == wanted
+            value for key in index.keys(wanted) if (value := self.get(key)) is not None and of(value) == wanted
         ]
+
+    def tally(self, amounts_of: Callable[[V], tuple[Hashable, Mapping[str, int]]]) -> Tally[K, V]:
+        """Keep the sums of what ``amounts_of`` says of the objects of a table that is still empty, by group."""
+        tally: Tally[K, V] = Tally(amounts_of)
+        self._followers.append(tally)
+        return tally
 
     def save(self, key: K) -> None:
         """Have the object of this key written, which was changed in place."""
+        if key in self:
+            self._follow(key, self[key])
         self._unsaved.add(key)
 
     def unsaved(self) -> list[tuple[str, str, bytes | None]]:
         """The objects that are not written yet: kind, key and document, None for one that was deleted."""
         return [(self._kind, str(key), self._dumped(key)) for key in self._unsaved]
+
+    def unsaved_keys(self) -> list[str]:
+        """The keys of the objects that are not written yet, also of those that cannot be written."""
+        return [str(key) for key in self._unsaved]
 
     @property
     def has_unsaved(self) -> bool:
@@ -97,13 +113,21 @@ class Table(dict[K, V], Generic[K, V]):
         """Take an object as another process has written it."""
         if document is None:
             super().pop(self._key(key), None)
+            self._forget(self._key(key))
         else:
             self._put(self._key(key), self._adapter.validate_json(document))
 
     def _put(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
-        for of, keys in self._indexes:
-            keys.setdefault(of(value), {})[key] = None
+        self._follow(key, value)
+
+    def _follow(self, key: K, value: V) -> None:
+        for follower in self._followers:
+            follower.put(key, value)
+
+    def _forget(self, key: K) -> None:
+        for follower in self._followers:
+            follower.drop(key)
 
     def _dumped(self, key: K) -> bytes | None:
         return self._adapter.dump_json(self[key]) if key in self else None
@@ -180,8 +204,10 @@ class Objects:
             yield
 
     def append(self, entry: bytes) -> None:
-        """Write an entry into the journal, in the change that is being made."""
-        self._file.execute("INSERT INTO journal (entry) VALUES (?)", (entry,))
+        """Write an entry into the journal, in the change that is being made. It keeps the newest ``JOURNALED``."""
+        sequence = self._file.execute("INSERT INTO journal (entry) VALUES (?)", (entry,)).lastrowid or 0
+        if sequence % _TRIMMED_EVERY == 0:
+            self._file.execute("DELETE FROM journal WHERE sequence <= ?", (sequence - JOURNALED,))
 
     def journal(self) -> list[tuple[int, bytes]]:
         """The entries with their numbers, oldest first."""
@@ -213,10 +239,11 @@ class Objects:
             self._revision = self._file.execute("SELECT max(revision) FROM object").fetchone()[0]
 
     def _restore(self) -> None:
-        """Have the unsaved objects as they are in the file."""
-        for kind, key, _ in [row for table in self._tables.values() for row in table.unsaved()]:
-            found = self._file.execute("SELECT document FROM object WHERE kind = ? AND key = ?", (kind, key)).fetchone()
-            self._tables[kind].load(key, found[0] if found is not None else None)
+        """Have the unsaved objects as they are in the file, also those that cannot be written."""
+        for kind, key in [(kind, key) for kind, table in self._tables.items() for key in table.unsaved_keys()]:
+            name = key.encode(errors="replace").decode()  # the file holds no key with half of a character
+            row = self._file.execute("SELECT document FROM object WHERE kind = ? AND key = ?", (kind, name)).fetchone()
+            self._tables[kind].load(key, row[0] if row is not None else None)
 
 
 def _open(path: str | PathLike[str]) -> sqlite3.Connection:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
 from tenure.drivers.simulated.openstack.effects import EffectKind
-from tenure.drivers.simulated.openstack.nova import POOL, is_set_aside
+from tenure.drivers.simulated.openstack.nova import OWNER, POOL, is_set_aside
 from tenure.drivers.simulated.openstack.service import Refused
 from tenure.drivers.simulated.openstack.state import (
     OWN_PROVIDER,
     SMALL,
+    Aggregate,
     Flavor,
     Host,
     Server,
@@ -21,8 +23,7 @@ from tenure.drivers.simulated.openstack.state import (
     State,
 )
 
-#: The metadata of a reservation's aggregate: its owner, the project that Nova keeps it for, its server.
-_OWNER: Final = "blazar:owner"
+#: The metadata of a reservation's aggregate: the project that Nova keeps it for, its server.
 _ONLY_FOR: Final = "filter_tenant_id"
 _OPEN_TO: Final = "tenure:server"
 
@@ -63,10 +64,30 @@ class Scheduler:
         """Boot a new server on the first host that may have it, or on ``host``, as ``boot``."""
         server.created = server.updated = self._state.now()
         may_have_it = self.filter_for(server, self._state.groups.get(server.group_id or ""))
-        for candidate in sorted(self._state.hosts.values(), key=lambda known: known.number):
+        for candidate in sorted(self._state.hosts.values(), key=_number):
             if host in (None, candidate.id) and candidate.takes_servers and may_have_it(candidate):
                 return self.put(server, candidate)
         raise NoValidHost
+
+    def place_alike(self, servers: Sequence[Server]) -> list[Server]:
+        """Boot new servers that differ in nothing but their names and ids; return those for which there was no host."""
+        group, aggregates = self._state.groups.get(servers[0].group_id or ""), self._aggregates_by_host()
+        may_have_it = self.filter_for(servers[0], group, aggregates)
+        candidates = [host for host in sorted(self._state.hosts.values(), key=_number) if host.takes_servers]
+        failed: list[Server] = []
+        begin = 0
+        for server in servers:
+            server.created = server.updated = self._state.now()
+            # Without a group, a host that does not admit a server does not admit the next one either.
+            found = next((n for n in range(begin, len(candidates)) if may_have_it(candidates[n])), len(candidates))
+            begin = found if group is None else 0
+            if found == len(candidates):
+                failed.append(server)
+                continue
+            self.put(server, candidates[found])
+            if group is not None:
+                may_have_it = self.filter_for(server, group, aggregates)
+        return failed
 
     def put(self, server: Server, host: Host) -> Server:
         """Have the server run on the host, also one that the filter would refuse."""
@@ -82,22 +103,38 @@ class Scheduler:
         host = self._state.hosts.get(service_host)
         return host is not None and host.takes_servers and self.filter_for(server, None)(host)
 
-    def filter_for(self, server: Server, group: ServerGroup | None) -> Callable[[Host], bool]:
-        """Whether a host may have the server."""
+    def filter_for(
+        self,
+        server: Server,
+        group: ServerGroup | None,
+        aggregates: Mapping[str, Sequence[Aggregate]] | None = None,
+    ) -> Callable[[Host], bool]:
+        """Whether a host may have the server. ``aggregates`` are those of each host, if they are known."""
         flavor = server.flavor or SMALL
-        footprint = footprint_of(asdict(flavor))
-        members = {other.host for other in self._state.servers.values() if group and other.group_id == group.id}
+        footprint = footprint_of(vars(flavor))
+        members = {other.host for other in self._state.members_of(group.id)} if group is not None else set()
 
         def may_have_it(host: Host) -> bool:
             if group is not None and members and not _lies_well(group, members, host):
                 return False
-            return self._is_open(host, server, flavor) and self._offers(host, footprint)
+            service_host = host.service_host
+            of_host = aggregates.get(service_host, ()) if aggregates else self._state.aggregates_of(service_host)
+            return self._is_open(of_host, server, flavor) and self._offers(host, footprint)
 
         return may_have_it
 
-    def _is_open(self, host: Host, server: Server, flavor: Flavor) -> bool:
-        """Whether the filter lets the server in: on a host that is set aside, only what is reserved there."""
-        aggregates = self._state.aggregates_of(host.service_host)
+    def _aggregates_by_host(self) -> Mapping[str, Sequence[Aggregate]]:
+        found: dict[str, list[Aggregate]] = defaultdict(list)
+        for aggregate in self._state.aggregates.values():
+            for service_host in aggregate.hosts:
+                found[service_host].append(aggregate)
+        return found
+
+    def _is_open(self, aggregates: Sequence[Aggregate], server: Server, flavor: Flavor) -> bool:
+        """Whether the filter lets the server into a host of these aggregates.
+
+        A host that is set aside is for what is reserved there only.
+        """
         if any(aggregate.metadata.get(_OPEN_TO) == server.id for aggregate in aggregates):
             return True
         reserved = flavor.extra_specs.get(SCOPED_KEY)
@@ -111,7 +148,7 @@ class Scheduler:
         hint = server.hints.get("reservation")
         if hint is not None:
             return any(
-                aggregate.name == hint and aggregate.metadata.get(_OWNER) == server.project_id for aggregate in closed
+                aggregate.name == hint and aggregate.metadata.get(OWNER) == server.project_id for aggregate in closed
             )
         if is_preemptible(flavor.extra_specs):
             return [aggregate.name for aggregate in closed] == [POOL]
@@ -132,6 +169,10 @@ class Scheduler:
             if not limits["min_unit"] <= amount <= limits["max_unit"] or amount % limits["step_size"]:
                 return False
         return True
+
+
+def _number(host: Host) -> int:
+    return host.number
 
 
 def _lies_well(group: ServerGroup, members: set[str], host: Host) -> bool:

@@ -133,10 +133,8 @@ class Servers:
 
     def list_images(self, asked: Asked, caller: Caller) -> Answer:
         wanted = {key: value for key, value in asked.params.items() if key not in ("limit", "marker")}
-        images = self._state.images.values()
-        found = [
-            image for image in images if image["owner"] == caller.project_id and wanted.items() <= {**image}.items()
-        ]
+        images = self._state.images_of(caller.project_id)
+        found = [image for image in images if wanted.items() <= {**image}.items()]
         page, has_more = page_of(found, asked, lambda image: str(image["id"]), self._state.page)
         more = {"next": "/v2/images?marker=x"} if has_more else {}
         return 200, {"images": [dict(image) for image in page], **more}
@@ -149,6 +147,7 @@ class Servers:
             raise Refused(404, f"Instance {server_id} could not be found.")
         ((action, values),) = asked.body.items()
         expect(action in self._actions, True)
+        self._state.servers.save(server_id)  # now, so that a refusal in the middle of the action undoes all of it
         answer = self._actions[action](asked, caller, server, values)
         if server_id in self._state.servers:
             self._state.servers.save(server_id)
@@ -192,11 +191,11 @@ class Servers:
         if server.task is not None:
             raise Refused(409, f"Cannot 'createImage' instance {server.id} while it is in task_state {server.task}")
         image = {
+            **values["metadata"],
             "id": new_id(),
             "name": values["name"],
             "owner": caller.project_id,
             "created_at": self._state.now().strftime(_INSTANT),
-            **values["metadata"],
             "status": "queued",
             IMAGE_OF: server.id,
         }

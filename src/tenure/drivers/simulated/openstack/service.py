@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
+
+#: The highest number of a parameter: of items that are skipped, or of a page.
+_HIGHEST: Final = 10**9
 
 #: The status and the body of an answer; the body shares nothing with the state of the cloud.
 Answer = tuple[int, Any]
@@ -88,13 +91,30 @@ def only_admins(caller: Caller) -> None:
 def whole(value: object, least: int) -> None:
     """Refuse what is no whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Refused(400, f"Invalid input: {value!r} is no whole number of at least {least}")
+        raise Refused(400, f"Invalid input: {repr(value)[:80]} is no whole number of at least {least}")
 
 
 def text(value: object, longest: int = 255) -> None:
     """Refuse what is no text, an empty one, or one that is too long."""
     if not isinstance(value, str) or not 0 < len(value) <= longest:
-        raise Refused(400, f"Invalid input: {value!r} is no text")
+        raise Refused(400, f"Invalid input: {repr(value)[:80]} is no text of 1 to {longest} characters")
+
+
+def printable(value: object, longest: int = 255) -> None:
+    """Refuse what is no text that can be printed on a line."""
+    text(value, longest)
+    if not str(value).isprintable():
+        raise Refused(400, f"Invalid input: {repr(value)[:80]} has characters that cannot be printed")
+
+
+def number(asked: Asked, name: str, default: int) -> int:
+    """A parameter that is a whole number of at least 0, cut to ``_HIGHEST``; refuse anything else."""
+    value = asked.params.get(name, "")
+    if not value:
+        return default
+    if not (value.isascii() and value.isdigit()):
+        raise Refused(400, f"Invalid input for query parameters {name}: {value[:40]!r} is no number")
+    return min(int(value), _HIGHEST) if len(value) <= len(str(_HIGHEST)) else _HIGHEST
 
 
 def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: int) -> tuple[list[T], bool]:
@@ -104,8 +124,18 @@ def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: in
         begin = 1 + next((place for place, item in enumerate(items) if key(item) == marker), len(items))
         if begin > len(items):
             raise Refused(400, f"Marker {marker} could not be found.")
-    limit = min(limit, int(asked.params.get("limit", limit)))
+    limit = min(limit, number(asked, "limit", limit))
     return list(items[begin : begin + limit]), begin + limit < len(items)
+
+
+def page_from(items: Sequence[T], asked: Asked) -> Sequence[T]:
+    """The items behind the marker, as many as a user has asked for: all of them unless there is a limit."""
+    marker = asked.params.get("marker")
+    positions = [position for position, item in enumerate(items, start=1) if getattr(item, "id", None) == marker]
+    if marker is not None and not positions:
+        raise Refused(400, f"marker [{marker[:80]}] not found")
+    begin = positions[0] if positions and marker is not None else 0
+    return items[begin : begin + number(asked, "limit", len(items))]
 
 
 def next_link(name: str, has_more: bool) -> dict[str, Any]:

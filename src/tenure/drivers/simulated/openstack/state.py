@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from os import PathLike
@@ -214,12 +214,22 @@ class Pending:
     fault: int
 
 
+@dataclass(frozen=True)
+class CloudQuotas:
+    """How much a project may have: servers and their cores, images and volumes."""
+
+    servers: int = 200
+    cores: int = 1_000
+    images: int = 500
+    volumes: int = 10_000
+
+
 #: What the names of flavors begin with that reservations make; the id follows.
 _FLAVOR: Final = "reservation:"
 #: The property of an image that names the server it is of.
 IMAGE_OF: Final = "instance_uuid"
-#: How long a server that went is listed.
-_REMEMBERED: Final = timedelta(days=1)
+#: How long a server that went is listed, and how many of a project.
+_REMEMBERED, _MOST_REMEMBERED = timedelta(days=1), 1_000
 _EFFECT: Final = TypeAdapter(Effect)
 #: What servers are booted with of which it does not matter.
 SMALL: Final = Flavor("1", "m1.small", key="small")
@@ -245,11 +255,18 @@ class State:
         self.aggregates: Table[int, Aggregate] = table("aggregate", Aggregate, int)
         self._aggregates_by_name = self.aggregates.index(lambda aggregate: aggregate.name)
         self.servers: Table[str, Server] = table("server", Server, str)
+        self._servers_by_project = self.servers.index(lambda server: server.project_id)
+        self._servers_by_group = self.servers.index(lambda server: server.group_id)
+        self._taken_of_hosts = self.servers.tally(lambda server: (server.host, amounts_of(server)))
+        self._cores_of_projects = self.servers.tally(lambda server: (server.project_id, {"cores": cores_of(server)}))
         #: The servers that went of late, which Nova still lists for who asks what has changed.
         self.deleted_servers: Table[str, Server] = table("deleted_server", Server, str)
+        self._deleted_by_project = self.deleted_servers.index(lambda server: server.project_id)
         self.flavors: Table[str, Flavor] = table("flavor", Flavor, str)
         self.groups: Table[str, ServerGroup] = table("server_group", ServerGroup, str)
         self.images: Table[str, dict[str, Any]] = table("image", dict[str, Any], str)
+        self._images_by_owner = self.images.index(lambda image: image.get("owner"))
+        self._images_by_server = self.images.index(lambda image: image.get(IMAGE_OF))
         self.providers: Table[str, Provider] = table("provider", Provider, str)
         self._providers_by_name = self.providers.index(lambda provider: provider.name)
         self._providers_by_parent = self.providers.index(lambda provider: provider.parent)
@@ -263,6 +280,7 @@ class State:
         self.volume_pools: Table[str, VolumePool] = table("volume_pool", VolumePool, str)
         self.volume_types: Table[str, VolumeType] = table("volume_type", VolumeType, str)
         self.volumes: Table[str, Volume] = table("volume", Volume, str)
+        self._volumes_by_project = self.volumes.index(lambda volume: volume.project_id)
         self.volume_snapshots: Table[str, VolumeSnapshot] = table("volume_snapshot", VolumeSnapshot, str)
         self.trusts: Table[str, dict[str, Any]] = table("trust", dict[str, Any], str)
         self.pending: Table[str, Pending] = table("pending", Pending, str)
@@ -291,6 +309,8 @@ class State:
         self.ports: list[tuple[str, str, str]] = []
         #: How many server groups, floating IPs and GiB of volumes a project may have.
         self.group_quota, self.address_quota, self.gigabytes = 10_000, 10_000, 1_000_000
+        #: What else a project may have.
+        self.quotas = CloudQuotas()
         #: The pool of the next volume, instead of that to which its type leads.
         self.stray_pool: str | None = None
         #: How many volumes cannot be made.
@@ -413,12 +433,41 @@ class State:
         del self.servers[server_id]
         server.status, server.task, server.host, server.updated = "DELETED", None, "", self.now()
         self.deleted_servers[server_id] = server
-        for old in [old.id for old in self.deleted_servers.values() if self.now() - old.updated > _REMEMBERED]:
-            del self.deleted_servers[old]
-        for image in self.images.values():
-            if image["status"] == "queued" and image[IMAGE_OF] == server_id:
+        self._forget_deleted(server.project_id)
+        for image in self._images_by_server(server_id):
+            if image["status"] == "queued":
                 image["status"] = "killed"
                 self.images.save(image["id"])
+
+    def _forget_deleted(self, project_id: str) -> None:
+        """Forget the servers that went long ago, and those that went first of a project with many."""
+        oldest = next(iter(self.deleted_servers.values()))
+        while self.now() - oldest.updated > _REMEMBERED:
+            del self.deleted_servers[oldest.id]
+            oldest = next(iter(self.deleted_servers.values()))
+        of_project = self._deleted_by_project(project_id)
+        for server in of_project[: max(0, len(of_project) - _MOST_REMEMBERED)]:
+            del self.deleted_servers[server.id]
+
+    def servers_of(self, project_id: str) -> list[Server]:
+        """The servers of a project."""
+        return self._servers_by_project(project_id)
+
+    def members_of(self, group_id: str) -> list[Server]:
+        """The servers of a server group."""
+        return self._servers_by_group(group_id)
+
+    def images_of(self, project_id: str) -> list[dict[str, Any]]:
+        """The images that a project owns."""
+        return self._images_by_owner(project_id)
+
+    def volumes_of(self, project_id: str) -> list[Volume]:
+        """The volumes of a project."""
+        return self._volumes_by_project(project_id)
+
+    def cores_of(self, project_id: str) -> int:
+        """How many cores the servers of a project have."""
+        return self._cores_of_projects.sum(project_id, "cores")
 
     def reservation_of(self, server: Server) -> str | None:
         """The reservation that a server is of: by its metadata, or the hint or the flavor that it was booted with."""
@@ -450,7 +499,7 @@ class State:
         host = self.hosts.get(server.host)
         if host is None:
             return {}
-        amounts = footprint_of(asdict(server.flavor or SMALL)).amounts
+        amounts = amounts_of(server)
         found: dict[str, dict[str, int]] = {}
         for name in (host.name, f"{OWN_PROVIDER}{host.name}"):
             provider = self.provider_named(name)
@@ -463,8 +512,9 @@ class State:
     def used(self, provider: Provider, resource_class: str) -> int:
         """How much servers have of a class of a provider."""
         host = self.host_of(provider)
-        servers = [server for server in self.servers.values() if host is not None and server.host == host.service_host]
-        return sum(self.allocated(server).get(provider.uuid, {}).get(resource_class, 0) for server in servers)
+        if host is None or resource_class not in provider.inventories:
+            return 0
+        return self._taken_of_hosts.sum(host.service_host, resource_class)
 
     def left(self, provider: Provider, resource_class: str) -> int:
         """How much of it further servers can have."""
@@ -473,3 +523,17 @@ class State:
             return 0
         capacity = int((offered["total"] - offered["reserved"]) * offered["allocation_ratio"])
         return capacity - self.used(provider, resource_class)
+
+
+def amounts_of(server: Server) -> Mapping[str, int]:
+    """What a server takes, by resource class; nothing for a flavor that Nova would refuse."""
+    try:
+        amounts = footprint_of(vars(server.flavor or SMALL)).amounts
+    except ValueError:
+        return {}
+    return {resource_class: amount for resource_class, amount in amounts.items() if amount}
+
+
+def cores_of(server: Server) -> int:
+    """How many cores a server counts for in the quota."""
+    return (server.flavor or SMALL).vcpus

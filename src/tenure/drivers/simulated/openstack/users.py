@@ -11,111 +11,27 @@ from typing import Any, Final
 
 from tenure.drivers.simulated.openstack.cinder import shown_type, shown_volume
 from tenure.drivers.simulated.openstack.flavors import Flavors
-from tenure.drivers.simulated.openstack.nova import Nova
-from tenure.drivers.simulated.openstack.scheduler import NoValidHost, Scheduler
-from tenure.drivers.simulated.openstack.servers import Servers, shown_server
-from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, only_admins, text, whole
-from tenure.drivers.simulated.openstack.state import Server, State, Volume
+from tenure.drivers.simulated.openstack.nova import OWNER, Nova, is_set_aside
+from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, only_admins, page_from
+from tenure.drivers.simulated.openstack.state import State, Volume
+from tenure.drivers.simulated.openstack.user_servers import PUBLIC_IMAGES, UserServers
 
 #: What stands before the name of a service in routes for users.
 FOR_USERS: Final = "users of "
-#: The images of operating systems that everyone may boot, by name.
-PUBLIC_IMAGES: Final = {
-    "cirros": "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0301",
-    "debian-12": "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0302",
-}
 #: The names of the networks that every simulated cloud has, by whether they are external.
 _NETWORKS: Final = {True: "public", False: "private"}
-#: How many servers one request can boot.
-_MOST_AT_ONCE: Final = 100
-#: The microversion from which a server has its flavor's sizes in place of its id.
-_EMBEDDED: Final = (2, 47)
-_INSTANT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Users:
     """The side of the services that users see. A user sees the objects of the project, an administrator sees all."""
 
-    def __init__(self, state: State, scheduler: Scheduler, nova: Nova, flavors: Flavors, servers: Servers) -> None:
+    def __init__(self, state: State, nova: Nova, flavors: Flavors, servers: UserServers) -> None:
         self._state = state
-        self._scheduler = scheduler
         self._nova = nova
         self._flavors = flavors
         self._servers = servers
 
     # Nova
-
-    def list_servers(self, asked: Asked, caller: Caller) -> Answer:
-        everyone = asked.params.get("all_tenants", "").lower() in {"1", "true"}
-        if everyone:
-            only_admins(caller)
-        wanted = {name: asked.params[name] for name in ("name", "status", "host", "project_id") if name in asked.params}
-        found = [
-            server
-            for server in sorted(self._state.servers.values(), key=lambda server: server.created, reverse=True)
-            if (everyone or server.project_id == caller.project_id) and _passes(server, wanted)
-        ]
-        shown = [self._shown(server, asked, caller) for server in _page(found, asked)]
-        if not asked.path.endswith("/detail"):
-            shown = [{name: server[name] for name in ("id", "name", "links")} for server in shown]
-        return 200, {"servers": shown}
-
-    def show_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        return 200, {"server": self._shown(self._server(server_id, caller), asked, caller)}
-
-    def boot_servers(self, asked: Asked, caller: Caller) -> Answer:
-        """Boot servers; those for which there is no host come to be with the status ERROR, as in Nova."""
-        body = _part(asked.body, "server")
-        hints = _mapping(asked.body, "os:scheduler_hints") or _mapping(asked.body, "OS-SCH-HNT:scheduler_hints")
-        metadata = _mapping(body, "metadata")
-        text(body.get("name"))
-        for value in metadata.values():
-            text(value)
-        count = body.get("min_count") or 1
-        whole(count, 1)
-        if count > _MOST_AT_ONCE:
-            raise Refused(403, f"Quota exceeded for instances: Requested {count}")
-        flavor = self._flavors.find(str(body.get("flavorRef", "")).rpartition("/")[2], caller)
-        image_id = str(body.get("imageRef") or "")
-        if image_id and image_id not in {image["id"] for image in self._images(caller)}:
-            raise Refused(400, f"Can not find requested image {image_id}")
-        group_id = hints.get("group")
-        if group_id is not None and group_id not in self._state.groups:
-            raise Refused(400, f"Instance group {group_id} could not be found.")
-        booted: list[Server] = []
-        for number in range(1, count + 1):
-            name = body["name"] if count == 1 else f"{body['name']}-{number}"
-            made = Server(name, "", caller.project_id, dict(hints), user_id=caller.user_id, group_id=group_id)
-            made.flavor = replace(flavor, projects=set())
-            made.metadata.update(metadata)
-            made.tags += map(str, body.get("tags") or ())
-            made.image_id = image_id
-            try:
-                self._scheduler.place(made)
-            except NoValidHost as error:
-                made.status, made.fault = "ERROR", str(error)
-                self._state.servers[made.id] = made
-            booted.append(made)
-        answer = {
-            "id": booted[0].id,
-            "links": [],
-            "OS-DCF:diskConfig": "MANUAL",
-            "adminPass": "",
-            "security_groups": [],
-        }
-        return 202, {"server": answer}
-
-    def delete_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        self._server(server_id, caller)
-        return self._servers.act_on_server(replace(asked, body={"forceDelete": None}), caller, server_id)
-
-    def act_on_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        if not isinstance(asked.body, dict) or len(asked.body) != 1:
-            raise Refused(400, "There is no such action")
-        try:
-            return self._servers.act_on_server(asked, caller, server_id)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise Refused(400, f"Invalid input: {error}") from error
 
     def list_flavors(self, asked: Asked, caller: Caller) -> Answer:
         return self._flavors.list_flavors(replace(asked, microversion="2.61"), caller)
@@ -136,8 +52,15 @@ class Users:
         return self._nova.list_aggregates(asked, caller)
 
     def list_zones(self, asked: Asked, caller: Caller) -> Answer:
+        """List the zones; those of other projects' reservations are for administrators only."""
         _, zones = self._nova.list_zones(asked, caller)
-        names = [zone["zoneName"] for zone in zones["availabilityZoneInfo"]]
+        aggregates = self._state.aggregates.values()
+        hidden = {
+            aggregate.zone
+            for aggregate in aggregates
+            if is_set_aside(aggregate) and not (caller.is_admin or aggregate.metadata.get(OWNER) == caller.project_id)
+        }
+        names = [zone["zoneName"] for zone in zones["availabilityZoneInfo"] if zone["zoneName"] not in hidden]
         shown = [{"zoneName": name, "zoneState": {"available": True}, "hosts": None} for name in names]
         return 200, {"availabilityZoneInfo": shown}
 
@@ -148,45 +71,6 @@ class Users:
         """Answer that there are none of what the path ends with."""
         name = asked.path.rpartition("/")[2].removeprefix("os-")
         return 200, {_NAMES.get(name, name): []}
-
-    def _server(self, server_id: str, caller: Caller) -> Server:
-        server = self._state.servers.get(server_id)
-        if server is None or not (server.project_id == caller.project_id or caller.is_admin):
-            raise Refused(404, f"Instance {server_id} could not be found.")
-        return server
-
-    def _shown(self, server: Server, asked: Asked, caller: Caller) -> dict[str, Any]:
-        """Return a server as Nova shows it: administrators see its host."""
-        shown = shown_server(server)
-        shown |= {
-            "links": [],
-            "image": {"id": server.image_id, "links": []} if server.image_id else "",
-            "addresses": {},
-            "key_name": None,
-            "accessIPv4": "",
-            "accessIPv6": "",
-            "config_drive": "",
-            "hostId": "",
-            "progress": 0,
-            "OS-DCF:diskConfig": "MANUAL",
-            "OS-EXT-STS:power_state": 1 if server.status == "ACTIVE" else 4,
-            "OS-EXT-AZ:availability_zone": "nova" if server.host else "",
-            "os-extended-volumes:volumes_attached": [],
-        }
-        if _version(asked) < _EMBEDDED:
-            shown["flavor"] = {"id": server.flavor.id if server.flavor else "1", "links": []}
-        host = shown.pop("OS-EXT-SRV-ATTR:host")
-        if caller.is_admin:
-            known = self._state.hosts.get(host)
-            shown |= {
-                "OS-EXT-SRV-ATTR:host": host or None,
-                "OS-EXT-SRV-ATTR:hypervisor_hostname": known.name if known else None,
-                "OS-EXT-SRV-ATTR:instance_name": f"instance-{server.id[:8]}",
-            }
-        if server.fault:
-            fault = {"code": 500, "message": server.fault, "created": server.created.strftime(_INSTANT)}
-            shown["fault"] = fault
-        return shown
 
     # Glance
 
@@ -213,7 +97,7 @@ class Users:
             {"id": image_id, "name": name, "status": "active", "visibility": "public", "owner": None}
             for name, image_id in PUBLIC_IMAGES.items()
         ]
-        own = [image for image in self._state.images.values() if image["owner"] == caller.project_id]
+        own = self._state.images_of(caller.project_id)
         usual = {
             "visibility": "private",
             "disk_format": "qcow2",
@@ -307,7 +191,7 @@ class Users:
             for volume in self._state.volumes.values()
             if (everyone or volume.project_id == caller.project_id) and name in (None, volume.name)
         ]
-        return 200, {"volumes": [self._shown_volume(volume, caller) for volume in _page(found, asked)]}
+        return 200, {"volumes": [self._shown_volume(volume, caller) for volume in page_from(found, asked)]}
 
     def show_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
         volume = self._state.volumes.get(volume_id)
@@ -327,7 +211,7 @@ class Users:
                 "name": snapshot.name,
                 "description": None,
                 "status": snapshot.status,
-                "size": self._state.volumes[snapshot.volume_id].size,
+                "size": volume.size if (volume := self._state.volumes.get(snapshot.volume_id)) else 0,
                 "volume_id": snapshot.volume_id,
                 "metadata": dict(snapshot.metadata),
             }
@@ -352,11 +236,6 @@ class Users:
     def routes(self) -> Sequence[Route]:
         server, flavor = "/servers/([^/]+)", "/flavors/([^/]+)"
         routes: Sequence[tuple[str, str, str, Callable[..., Answer]]] = (
-            ("compute", "GET", "/servers(?:/detail)?", self.list_servers),
-            ("compute", "POST", "/servers", self.boot_servers),
-            ("compute", "GET", server, self.show_server),
-            ("compute", "DELETE", server, self.delete_server),
-            ("compute", "POST", f"{server}/action", self.act_on_server),
             (
                 "compute",
                 "GET",
@@ -385,7 +264,10 @@ class Users:
             ("block-storage", "GET", "/types", self.list_volume_types),
             ("block-storage", "GET", "/snapshots(?:/detail)?", self.list_snapshots),
         )
-        return [(f"{FOR_USERS}{service}", method, path, handler) for service, method, path, handler in routes]
+        return [
+            (f"{FOR_USERS}{service}", method, path, handler)
+            for service, method, path, handler in (*self._servers.routes, *routes)
+        ]
 
 
 #: The names of lists that differ from the end of their paths.
@@ -394,42 +276,3 @@ _NAMES: Final = {
     "interface": "interfaceAttachments",
     "security-groups": "security_groups",
 }
-
-
-def _part(body: Any, name: str) -> dict[str, Any]:
-    if not isinstance(body, dict) or not isinstance(body.get(name), dict):
-        raise Refused(400, f"Invalid input: the body has no {name}")
-    part: dict[str, Any] = body[name]
-    return part
-
-
-def _mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return an object of a body; empty where there is none."""
-    found = body.get(name) or {}
-    if not isinstance(found, dict):
-        raise Refused(400, f"Invalid input for field/attribute {name}: it is no object")
-    return found
-
-
-def _passes(server: Server, wanted: Mapping[str, str]) -> bool:
-    found = {"host": server.host, "project_id": server.project_id, "status": server.status}
-    return all(
-        value in server.name if name == "name" else found[name].upper() == value.upper()
-        for name, value in wanted.items()
-    )
-
-
-def _page(items: Sequence[Any], asked: Asked) -> Sequence[Any]:
-    """Return the items behind the marker, as many as the request has for a limit."""
-    marker, limit = asked.params.get("marker"), asked.params.get("limit", "")
-    places = [place for place, item in enumerate(items, start=1) if item.id == marker]
-    if marker is not None and not places:
-        raise Refused(400, f"marker [{marker}] not found")
-    begin = places[0] if places else 0
-    return items[begin : begin + int(limit)] if limit.isdigit() else items[begin:]
-
-
-def _version(asked: Asked) -> tuple[int, ...]:
-    """Return the microversion of a request to Nova, 2.1 by default."""
-    version = asked.microversion or "2.1"
-    return tuple(int(number) for number in version.split(".")) if version[:1].isdigit() else (2, 103)
