@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -143,6 +145,116 @@ def test_no_refusal_of_a_change_tells_a_member_what_is_not_for_members(api: Api)
     shown = api.get(lease)
     assert shown.json["lease"]["may_end_at"] is not None
     assert leaks(shown, secret, lease) == set()
+
+
+def availability(api: Api, **query: object) -> Any:
+    return api.get("/v1/availability?" + urlencode({"resource_type": "physical:host", **query}))
+
+
+IDENTIFYING = {"id": "3", "hypervisor_hostname": "sim-host-003", "service_name": "sim-host-003"}
+
+
+def test_members_cannot_ask_how_much_is_free_by_what_tells_hosts_apart(api: Api):
+    for name, value in IDENTIFYING.items():
+        for op in ("==", "!=", "<", "<=", ">", ">=", "in", "not"):
+            term: list[object] = [op, ["==", f"${name}", value]] if op == "not" else [op, f"${name}", value]
+            asked = {"resource_properties": json.dumps(["and", term])}
+            refused = availability(api, **asked)
+            assert (refused.status_code, refused.json["field"]) == (400, "resource_properties")
+            assert "only administrators can ask" in refused.json["error_message"]
+            assert availability(api.using("admin"), **asked).status_code == 200
+
+
+def test_the_health_of_few_hosts_is_not_shown_to_members(api: Api):
+    admin = api.using("admin")
+    assert admin.post("/v1/os-hosts/3/disable", {"reason": "x"}).status_code == 200
+    assert admin.put("/v1/os-hosts/4", {"properties": {"rack": "last"}}).status_code == 200
+    narrowed: list[dict[str, object]] = [
+        {"resource_properties": CONDITION.format("gpu", "v100")},
+        {"resource_properties": CONDITION.format("gpu", "v100").replace("==", "!=")},
+        {"resource_properties": '["not", ["==", "$rack", "last"]]'},
+        {"group_by": "kind"},
+        {"required": "HW_CPU_X86_VMX"},
+        {"forbidden": "HW_CPU_X86_VMX"},
+    ]
+    for query in narrowed:
+        for group in availability(api, **query).json["groups"]:
+            for step in group["steps"]:
+                assert step["out_of_order"] is None, query
+                assert step["reserved"] + step["allocated"] + step["available"] == group["total"]
+        for group in availability(admin, **query).json["groups"]:
+            assert group["steps"][0]["out_of_order"] is not None
+    [everything] = availability(api).json["groups"]
+    assert everything["steps"][0]["out_of_order"] == 1
+
+
+def test_the_health_of_a_type_with_few_resources_is_not_shown_to_members(tmp_path: Path):
+    with open_api(tmp_path, hosts=2) as few:
+        few.using("admin", "1.3").post("/v1/os-hosts/2/disable", {"reason": "x"})
+        for query in ({}, {"group_by": "zone"}):
+            [group] = availability(few.using("demo", "1.3"), **query).json["groups"]
+            assert (group["resources"], group["least_available"]) == (2, 1)
+            assert (group["steps"][0]["out_of_order"], group["steps"][0]["reserved"]) == (None, 1)
+
+
+def test_zones_show_their_health_to_members_only_if_all_have_several_hosts(tmp_path: Path):
+    with open_api(tmp_path, hosts=7) as api:
+        member = api.using("demo", "1.3")
+        by_zone = availability(member, group_by="zone").json["groups"]
+        sizes = {group["availability_zone"]: group["resources"] for group in by_zone}
+        assert min(sizes.values()) >= 3, sizes
+        assert all(group["steps"][0]["out_of_order"] == 0 for group in by_zone)
+        removed = next(zone for zone in sizes)
+        hosts = api.using("admin", "1.3").get("/v1/os-hosts").json["hosts"]
+        for host in [host for host in hosts if host["availability_zone"] == removed][2:]:
+            assert api.using("admin", "1.3").delete(f"/v1/os-hosts/{host['id']}").status_code == 204
+        for query in ({"group_by": "zone"}, {"availability_zone": removed}):
+            for group in availability(member, **query).json["groups"]:
+                assert group["steps"][0]["out_of_order"] is None
+
+
+@pytest.mark.parametrize("path", ["leases", "leases?dry_run=true", "offers", "offers/longest", "offers/largest"])
+def test_members_cannot_search_for_names_by_halves(api: Api, path: str):
+    lease = api.lease_body(start=1, hours=1)
+    dates = {"start_date": lease["start_date"], "end_date": lease["end_date"]}
+    for name, value in IDENTIFYING.items():
+        for op in ("<", "<=", ">", ">="):
+            asked = {**HOSTS, "resource_properties": json.dumps(["not", [op, f"${name}", value]])}
+            body: dict[str, Any] = {
+                "offers": {"duration": 3600, "reservations": [asked]},
+                "offers/longest": {"reservations": [asked]},
+                "offers/largest": {"reservation": asked, **dates},
+            }.get(path, lease | {"reservations": [asked]})
+            refused = api.post(f"/v1/{path}", body)
+            assert refused.status_code == 400, refused.text
+            assert "compared by == and != only" in refused.json["error_message"]
+    assert api.using("admin").post(f"/v1/{path}", body).status_code in {200, 201, 409}
+
+
+def test_members_cannot_search_for_names_by_changes(api: Api):
+    lease = api.book(start=1, hours=1)
+    asked = {"resource_properties": '["<", "$hypervisor_hostname", "sim-host-003"]'}
+    changes = {"reservations": [{"id": lease["reservations"][0]["id"], **asked}]}
+    added = api.post(f"/v1/leases/{lease['id']}/reservations", {**HOSTS, **asked})
+    for refused in (api.put(f"/v1/leases/{lease['id']}", changes), added):
+        assert refused.status_code == 400
+        assert "compared by == and != only" in refused.json["error_message"]
+
+
+def test_a_refusal_does_not_tell_a_broken_host_from_a_busy_one(api: Api):
+    """A lease may be of a certain host; its refusal is the same whether the host is out of order or reserved."""
+    api.using("admin").post("/v1/os-hosts/3/disable", {"reason": "x"})
+    api.using("demo").book(
+        start=0, hours=HOURS, reservations=[{**HOSTS, "resource_properties": CONDITION.format("id", "4")}]
+    )
+    refused = {}
+    for host_id in ("3", "4"):
+        condition = CONDITION.format("id", host_id)
+        body = api.lease_body(start=0, hours=1, reservations=[{**HOSTS, "resource_properties": condition}])
+        answer = api.post("/v1/leases?dry_run=true", body).json
+        refused[host_id] = answer["error_message"], answer["details"]["stages"]
+    assert refused["3"] == refused["4"]
+    assert [stage["stage"] for stage in refused["3"][1]] == ["reservable", "free"]
 
 
 def test_a_lease_that_waits_tells_a_member_nothing_of_those_before_it(api: Api):
