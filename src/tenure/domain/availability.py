@@ -50,7 +50,8 @@ class AvailabilityStep:
     """Amounts that hold from ``starts_at`` until the next step.
 
     ``allocated`` is held by leases that have started, ``reserved`` promised to leases that have not. ``out_of_order``
-    takes no reservations and is not in use. The rest is ``available``. In a group of a project the last two are None.
+    takes no reservations and is not in use. The rest is ``available``. In a group of a project the last two are None;
+    to a member ``out_of_order`` is None if it would show the health of few resources, and counts as ``reserved``.
     """
 
     starts_at: datetime

@@ -154,7 +154,7 @@ class NotEnoughResources(TenureError):
             "resource_type": shortfall.resource_type,
             "reservation": shortfall.reservation,
             "requested": shortfall.requested,
-            "stages": [{"stage": stage.stage, "count": stage.count} for stage in shortfall.stages],
+            "stages": [{"stage": stage.stage, "count": stage.count} for stage in shortfall.shown_stages],
             "unknown_properties": list(shortfall.unknown_properties),
         }
 

@@ -43,11 +43,18 @@ class Shortfall:
     is_complete: bool = True
     #: How many other choices of reservations were asked for, which do not fit either.
     other_choices: int = 0
+    #: Whether single resources were asked for. How many match is not shown then: it would tell which are in service.
+    names_resources: bool = False
 
     @property
     def matching(self) -> int:
         """How many resources would do if there were no bookings."""
         return next(stage.count for stage in self.stages if stage.stage == "matching")
+
+    @property
+    def shown_stages(self) -> tuple[Stage, ...]:
+        """The stages that the caller may see."""
+        return tuple(stage for stage in self.stages if not self.names_resources or stage.stage != "matching")
 
     @property
     def free(self) -> int:
@@ -57,7 +64,7 @@ class Shortfall:
     @property
     def message(self) -> str:
         """A sentence for people; clients match on its beginning (``Not enough hosts available``)."""
-        counts = ", ".join(f"{stage.count} {_words(stage)}" for stage in self.stages)
+        counts = ", ".join(f"{stage.count} {_words(stage)}" for stage in self.shown_stages)
         text = f"Not enough {self.noun} available: {self.requested} asked for, {counts}."
         if self.kept is not None:
             text += f" A started reservation keeps the {self.noun} it holds ({self.kept})."

@@ -52,9 +52,16 @@ class Inventory:
     is_named: bool = True
     #: Whether the cloud lists all resources, so that their changes are discovered.
     is_listed: bool = True
+    #: The facts that tell single resources apart, beside ``id`` and ``reference``, such as their names.
+    identifying: frozenset[str] = frozenset()
     missing: str = "{Noun} {id} not found."
     unknown: str = "{error}"
     occupied: str = "{error}"
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """All attributes that tell single resources apart."""
+        return self.identifying | {"id", self.reference}
 
     def say(self, text: str, **facts: object) -> str:
         """Return one of these texts, or another, with the noun: ``{noun}``, or ``{Noun}`` at the beginning."""

@@ -66,6 +66,7 @@ class HostType(DeclaredType[_Kept]):
         noun="host",
         reference="name",
         rules="blazar:oshosts",
+        identifying=frozenset({"hypervisor_hostname", "service_name"}),
         missing="Object with {{'host_id': '{id}'}} not found",
         unknown="Host '{reference}' not found!",
         occupied="Servers found for host {reference}: {error}",

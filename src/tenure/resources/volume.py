@@ -84,6 +84,7 @@ class VolumeType(DeclaredType[VolumeReservation]):
         noun="volume pool",
         reference="name",
         rules="tenure:volumepools",
+        identifying=frozenset({"pool"}),
         is_named=False,
         is_listed=False,
     )

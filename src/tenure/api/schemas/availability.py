@@ -276,7 +276,10 @@ class LargestDocument(Answer):
 
 
 class StepDocument(Answer):
-    """Amounts from this date until the next step. In a group of a project the last two are null."""
+    """Amounts from this date until the next step. In a group of a project the last two are null.
+
+    To a member ``out_of_order`` is null if it would show the health of few resources, and counts as ``reserved``.
+    """
 
     start_date: Annotated[Rfc3339Text, From("starts_at")]
     reserved: int

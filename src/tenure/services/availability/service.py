@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -36,6 +36,8 @@ MOST_STEPS_IN_ALL = 20_000
 _ROUND = tuple(
     timedelta(minutes=minutes) for minutes in (1, 5, 15, 30, 60, 2 * 60, 6 * 60, 12 * 60, 24 * 60, 7 * 24 * 60)
 )
+#: Of fewer resources than this, members do not see which part is out of order.
+FEW = 3
 #: The attribute of resources with their availability zone.
 ZONE = "availability_zone"
 
@@ -77,6 +79,7 @@ class AvailabilityService(ContextualService):
         shown = groups[: query.limit]
         amounts = [_Amounts.of(view, mask, resource_class, group.project_id) for group, mask in shown]
         bounds = ticks(start), ticks(end)
+        health = sees or _may_show_health(view, kind.inventory, resource_class, query)
         step = query.step or _needed_step([each.changes(*bounds) for each in amounts], end - start)
         return Availability(
             resource_type=kind.name,
@@ -85,7 +88,7 @@ class AvailabilityService(ContextualService):
             ends_at=end,
             step=step,
             groups=tuple(
-                each.shown_in(group, *bounds, None if step is None else ticks_of(step))
+                each.shown_in(group, *bounds, None if step is None else ticks_of(step), health=health)
                 for (group, _), each in zip(shown, amounts, strict=True)
             ),
             more=len(groups) > len(shown),
@@ -114,6 +117,7 @@ class AvailabilityService(ContextualService):
         with self._db.read() as tx:
             try:
                 check_private(tx, self._rules, kind.inventory, expression.names, 0, seen=sees)
+                self._check_apart(kind, expression.names, sees=sees)
                 anything = Demand(kind.inventory, kind.noun, 1, 1, expression, Capacity(), exclusive=False)
                 check_values(tx, anything, expression.comparisons, 0)
             except InvalidParameter as error:
@@ -121,6 +125,14 @@ class AvailabilityService(ContextualService):
                 raise
             private = frozenset() if sees else tx.resources.private_properties(kind.inventory)
             return sorted(tx.resources.property_names(kind.inventory) - private)
+
+    def _check_apart(self, kind: ResourceType, names: Collection[str], *, sees: bool) -> None:
+        """Raise ``InvalidParameter`` if the caller asks for single resources without being allowed to see them."""
+        apart = self._types.stock(kind.inventory).apart & set(names)
+        if apart and not sees:
+            raise InvalidParameter(
+                f"The property {min(apart)} tells single resources apart: only administrators can ask for it."
+            )
 
     def _groups(
         self, view: View, chosen: Mask, query: AvailabilityQuery, names: Sequence[str]
@@ -154,6 +166,29 @@ class AvailabilityService(ContextualService):
             case Grouping.PROJECT:
                 for project_id in sorted(view.distinct.projects.values):
                     yield AvailabilityGroup((), project_id=project_id), chosen
+
+
+def _may_show_health(view: View, inventory: str, resource_class: str, query: AvailabilityQuery) -> bool:
+    """Whether a member may see how much is out of order, in an answer to this query.
+
+    It is shown of all resources of a type, if they are not few; and by zone and region, if those have not few each. It
+    is not shown of resources that conditions choose, and not by kind: the difference of two answers would be the
+    health of a single resource.
+    """
+    if query.resource_properties.strip() or query.required or query.forbidden or query.group_by is Grouping.KIND:
+        return False
+    catalogue = view.catalogue
+    every = catalogue.of_type(inventory) & (catalogue.amounts(resource_class) > 0)
+    cells = [every]
+    if query.zone is not None or query.region is not None or query.group_by is Grouping.ZONE:
+        for region in catalogue.regions(every):
+            rest = every & catalogue.of_type(inventory, region)
+            for zone in catalogue.values(ZONE, rest):
+                cells.append(rest & catalogue.has(ZONE, zone))
+                rest = rest & ~cells[-1]
+            if rest.any():
+                cells.append(rest)
+    return all(int(cell.sum()) >= FEW for cell in cells)
 
 
 def _rows_after(view: View, chosen: Mask, marker: str | None) -> Iterator[int]:
@@ -201,8 +236,13 @@ class _Amounts:
         """Return how many steps there are at most."""
         return sum(loads.changes(start, end) for loads in (self.used, self.used_out_of_order, self.held))
 
-    def shown_in(self, group: AvailabilityGroup, start: int, end: int, step: int | None) -> AvailabilityGroup:
-        """Return the group with its steps: exact ones, or of this length with the values at the tightest instant."""
+    def shown_in(
+        self, group: AvailabilityGroup, start: int, end: int, step: int | None, *, health: bool
+    ) -> AvailabilityGroup:
+        """Return the group with its steps: exact ones, or of this length with the values at the tightest instant.
+
+        Without ``health``, what is out of order counts as reserved.
+        """
         if step is None:
             every = (self.used, self.used_out_of_order, self.held)
             inside = [times[(times > start) & (times < end)] for each in every for times in (each.starts, each.ends)]
@@ -214,6 +254,9 @@ class _Amounts:
             values = np.stack((used + broken - held, held), axis=1)
         else:
             values = np.stack((used + broken - held, held, self.out_of_order - broken, self.in_order - used), axis=1)
+        if not health and not self.is_of_project:
+            values[:, 0] += values[:, 2]
+            values[:, 2] = 0
         changed = np.ones(len(begins), dtype=np.bool_)
         if step is None:
             changed[1:] = (values[1:] != values[:-1]).any(axis=1)
@@ -223,6 +266,8 @@ class _Amounts:
         )
         if self.is_of_project:
             return replace(group, steps=steps)
+        if not health:
+            steps = tuple(replace(each, out_of_order=None) for each in steps)
         return replace(
             group,
             steps=steps,

@@ -95,6 +95,22 @@ def check_private(
         )
 
 
+def check_identifying(
+    types: ResourceTypes, inventory: str, asked: Iterable[Comparison], position: int, *, seen: bool
+) -> None:
+    """Raise ``InvalidParameter`` if the caller compares names or ids by order without being allowed to see them.
+
+    Each request would halve what a name can be. To name a resource, or all but one, one has to know it.
+    """
+    apart = types.stock(inventory).apart
+    for comparison in asked:
+        if not seen and comparison.name in apart and comparison.op not in {"==", "!="}:
+            raise InvalidParameter(
+                f"The property {comparison.name} tells single resources apart: it is compared by == and != only.",
+                field=f"reservations[{position}].resource_properties",
+            )
+
+
 def check_values(
     tx: Transaction,
     demand: Demand,
@@ -404,7 +420,7 @@ class LeaseChanger:
         check_sizes([each.parameters for each in (*lease.reservations, reservation)])
         position = len(lease.reservations)
         demand = placed_demand(self._types, reservation, position)
-        self._check_private(demand, demand.expression.names, position)
+        self._check_secrets(demand, demand.expression.comparisons, position)
         if checks_values:
             check_values(self._tx, demand, demand.expression.comparisons, position)
         self._tx.leases.add_reservations([reservation], first=position)
@@ -519,14 +535,16 @@ class LeaseChanger:
             demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
             old = set(before.expression.comparisons)
             new = [comparison for comparison in demand.expression.comparisons if comparison not in old]
-            self._check_private(demand, {comparison.name for comparison in new}, position)
+            self._check_secrets(demand, new, position)
             if asked is not None and asked.checks_values:
                 check_values(self._tx, demand, new, position)
         grows = bool(self._types[reservation.resource_type].growing & given.keys())
         return _Part(reservation, position, parameters, before, demand, grows)
 
-    def _check_private(self, demand: Demand, names: Collection[str], position: int) -> None:
+    def _check_secrets(self, demand: Demand, asked: Collection[Comparison], position: int) -> None:
+        names = {comparison.name for comparison in asked}
         check_private(self._tx, self._rules, demand.inventory, names, position, seen=self._sees)
+        check_identifying(self._types, demand.inventory, asked, position, seen=self._sees)
 
     def _change_parts(self, lease: Lease, parts: Sequence[_Part], dates: _Dates) -> None:
         """Change the ledger: first the reservations that ask for no more, then the others, the hardest first."""

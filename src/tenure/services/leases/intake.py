@@ -19,6 +19,7 @@ from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.changes import (
     Facts,
     changed_parameters,
+    check_identifying,
     check_private,
     check_values,
     complete,
@@ -115,5 +116,6 @@ class Intake:
         with self._db.read() as tx:
             for position, (request, demand) in enumerate(zip(wanted.reservations, wanted.demands, strict=True)):
                 check_private(tx, self._rules, demand.inventory, demand.expression.names, position, seen=seen)
+                check_identifying(self._types, demand.inventory, demand.expression.comparisons, position, seen=seen)
                 if request.checks_values:
                     check_values(tx, demand, demand.expression.comparisons, position, known=known)

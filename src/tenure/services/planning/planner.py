@@ -942,4 +942,5 @@ class Planner:
                 demand.inventory, demand.expression.names if demand.names_are_asked else ()
             ),
             kept=kept,
+            names_resources=not self._types.stock(demand.inventory).apart.isdisjoint(demand.expression.names),
         )
