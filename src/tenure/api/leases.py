@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from pydantic import BaseModel
 
@@ -26,7 +26,15 @@ from tenure.domain.availability import Alternative
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
 from tenure.domain.rehearsal import Rehearsal
-from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseQuery, LeaseRequest, Page, ReservationRequest
+from tenure.domain.request import (
+    FlexibleRequest,
+    LeaseChange,
+    LeaseQuery,
+    LeaseRequest,
+    Page,
+    Repeatable,
+    ReservationRequest,
+)
 
 LOG = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -65,6 +73,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             body=create,
             query=dry_run,
             dry_run=DryRun(use.rehearse_create, rehearsed),
+            is_repeatable=True,
         ),
         Operation("GET", lease, "Show a lease", use.get, shown),
         Operation(
@@ -99,6 +108,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             query=dry_run,
             since=v1_1,
             dry_run=DryRun(use.rehearse_add, rehearsed),
+            is_repeatable=True,
         ),
         Operation(
             "DELETE",
@@ -128,7 +138,7 @@ class _UseCases:
     def create(self, request: Request) -> Lease:
         wanted = self._wanted(request)
         with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
-            return request.manager.leases.create(request.actor, wanted)
+            return request.manager.leases.create(request.actor, wanted, **_repeatable(request))
 
     def rehearse_create(self, request: Request) -> Rehearsal:
         wanted = self._wanted(request)
@@ -176,7 +186,11 @@ class _UseCases:
         yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
     def add(self, request: Request) -> Lease:
-        return self._add(request, request.manager.leases.add_reservation)
+        marks = _repeatable(request)
+        return self._add(
+            request,
+            lambda actor, lease_id, wanted: request.manager.leases.add_reservation(actor, lease_id, wanted, **marks),
+        )
 
     def rehearse_add(self, request: Request) -> Rehearsal:
         return self._add(request, request.manager.rehearsals.add_reservation)
@@ -195,6 +209,17 @@ class _UseCases:
     def rehearse_drop(self, request: Request) -> Rehearsal:
         reservation_id = request.part("reservation_id")
         return request.manager.rehearsals.drop_reservation(request.actor, request.part("lease_id"), reservation_id)
+
+
+class _Marks(TypedDict, total=False):
+    """The argument for a request that may be repeated. Without a key there is none: older managers do not know it."""
+
+    repeatable: Repeatable
+
+
+def _repeatable(request: Request) -> _Marks:
+    repeatable = request.repeatable()
+    return {} if repeatable is None else {"repeatable": repeatable}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
 from tenure.api.errors import VersionNotSupported
 from tenure.api.links import Links
-from tenure.api.operations import Operation, longest_part
+from tenure.api.operations import IDEMPOTENCY_KEY, MAX_KEY, Operation, longest_part
 from tenure.api.schemas import answers
 from tenure.api.schemas.availability import ErrorOf13
 from tenure.api.schemas.bounds import ANYTHING, anything, bounded
@@ -176,6 +176,9 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
                 "schema": {"type": "string", "enum": [f"{SERVICE_TYPE} {version.value}"]},
             }
         )
+    if operation.is_repeatable:
+        key = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$"}
+        found.append({"name": IDEMPOTENCY_KEY, "in": "header", "required": False, "schema": key})
     return found
 
 

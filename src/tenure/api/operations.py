@@ -6,6 +6,7 @@ The operations are in ``discovery``, ``leases``, ``limits`` and ``inventories``;
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +24,16 @@ from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.actor import Actor
-from tenure.domain.errors import NotFound
+from tenure.domain.errors import InvalidParameter, NotFound
 from tenure.domain.json_text import JsonObject
+from tenure.domain.request import Repeatable
 from tenure.services.manager import Manager
 
 #: The actor of a public operation, who has no permissions.
 _ANYONE = Actor("", "", frozenset())
+#: The header by which a client marks a request that it may repeat, and its largest length.
+IDEMPOTENCY_KEY = "Idempotency-Key"
+MAX_KEY = 255
 #: The parts of URLs with ids of this service; all others have ids of the cloud.
 _OUR_PARTS = frozenset({"lease_id", "reservation_id"})
 
@@ -66,6 +71,8 @@ class Operation:
     refused_with: tuple[int, ...] | None = None
     #: Whether the operation needs no authentication. Its query is ignored then.
     public: bool = False
+    #: Whether a client may repeat the request with one ``Idempotency-Key``.
+    is_repeatable: bool = False
 
     @property
     def parts(self) -> list[str]:
@@ -109,6 +116,7 @@ class Request:
     #: The status, if it differs from the declared one, and more headers of the answer.
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    _body: JsonObject | None = field(default=None, init=False)
 
     def part(self, name: str, missing: Callable[[str], str] | None = None) -> str:
         """Return a part of the URL. Raises ``NotFound``, with the text of ``missing``, if it is not a valid id."""
@@ -120,7 +128,24 @@ class Request:
 
     def body(self) -> JsonObject:
         """Return the body as a JSON object, which is empty if there is no body."""
-        return read_object(self.http)
+        if self._body is None:
+            self._body = read_object(self.http)
+        return self._body
+
+    def repeatable(self) -> Repeatable | None:
+        """Return the mark of a request that the client may repeat; None if it has none.
+
+        Raises ``InvalidParameter`` for an invalid ``Idempotency-Key``.
+        """
+        key = self.http.get_header(IDEMPOTENCY_KEY)
+        if key is None:
+            return None
+        if not (0 < len(key) <= MAX_KEY and key.isprintable()):
+            raise InvalidParameter(
+                f"The header {IDEMPOTENCY_KEY} needs 1 to {MAX_KEY} printable characters.", field=IDEMPOTENCY_KEY
+            )
+        said = json.dumps([self.operation.method, self.http.path, self.body()], sort_keys=True)
+        return Repeatable(key, hashlib.sha256(said.encode()).hexdigest())
 
     def given(self) -> Any:
         """Return the body as an instance of the operation's model."""

@@ -28,6 +28,14 @@ When = datetime | Moment
 
 
 @dataclass(frozen=True, slots=True)
+class Repeatable:
+    """A request that may be repeated: ``key`` is the client's mark of it, ``digest`` tells it from other requests."""
+
+    key: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReservationRequest:
     """A reservation to create; the model of the type has validated ``parameters``."""
 

@@ -36,6 +36,7 @@ from tenure.store.conflict import GaveWay, Overbooked, Overtaken
 from tenure.store.events import EventStore
 from tenure.store.feed import Feed, FeedStore
 from tenure.store.gains import Gains
+from tenure.store.keys import KeyStore
 from tenure.store.leases import LeaseStore
 from tenure.store.ledger import LedgerStore
 from tenure.store.outbox import OutboxStore
@@ -144,6 +145,7 @@ class Transaction:
         self.projects = ProjectStore(session)
         self.usage = UsageStore(session)
         self.waiting = WaitingStore(session)
+        self.keys = KeyStore(session)
 
     def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
         """Lock what earlier attempts wanted; the last attempt locks all resources. Return the locked ids.

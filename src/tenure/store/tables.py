@@ -368,6 +368,21 @@ class HistoryRow(Base):
     request_id: Mapped[str | None] = mapped_column(text(64))
 
 
+class IdempotencyKeyRow(Base):
+    """The key of a request that a client may repeat, and the id of what the request makes."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (Index(None, "project_id", "created_at"), Index(None, "created_at"))
+
+    #: Derived from the project, the user and the key.
+    id: Mapped[str] = mapped_column(text(36), primary_key=True)
+    project_id: Mapped[str] = mapped_column(text(64))
+    #: SHA-256 of the request.
+    digest: Mapped[str] = mapped_column(text(64))
+    made_id: Mapped[str] = mapped_column(text(36))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class ProjectRow(Base):
     """A project; transactions that count what it has lock this row one after the other."""
 

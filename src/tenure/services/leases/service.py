@@ -30,6 +30,7 @@ from tenure.domain.request import (
     LeaseQuery,
     LeaseRequest,
     Page,
+    Repeatable,
     ReservationChange,
     ReservationRequest,
 )
@@ -62,6 +63,7 @@ from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
 from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
+from tenure.services.repetition import Repetition
 from tenure.services.waiting.order import in_order
 from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store.database import Transaction
@@ -94,21 +96,31 @@ class LeaseService(ContextualService):
         self._booker = booker
         self._flexible = flexible
         self._look_ahead = look_ahead
+        self._repetition = Repetition(context)
         self._waiting_list = waiting_list
         self._trusts = Trusts(context.db, context.types, cloud, context.rules.regions)
 
-    def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest, *, lease_id: str | None = None) -> Lease:
+    def create(
+        self,
+        actor: Actor,
+        request: LeaseRequest | FlexibleRequest,
+        *,
+        lease_id: str | None = None,
+        repeatable: Repeatable | None = None,
+    ) -> Lease:
         """Book everything the request names, or nothing; with ``hold_for`` the lease must be confirmed in that time.
 
         Of a flexible request, the first choice that fits is booked, in the first period that fits. If nothing fits, and
         the request ``waits``, the lease is put on the waiting list, unless no choice could ever fit.
 
         A caller that may repeat the request gives it a new, unguessable ``lease_id``. If the same
-        caller already has a lease with that id, it is returned as it is now. Raises ``Forbidden``,
-        ``InvalidParameter``, ``NotEnoughResources``, and ``Conflict`` if the lease of that id belongs to another user.
+        caller already has a lease with that id, it is returned as it is now. A ``repeatable`` request has the id of its
+        first time. Raises ``Forbidden``, ``InvalidParameter``, ``NotEnoughResources``, and ``Conflict`` if the lease of
+        that id belongs to another user, and for the key of another request.
         """
         target = target_of(actor)
         require(self._authorize, "blazar:leases:post", actor, target)
+        lease_id = self._repetition.id_for(actor, repeatable) or lease_id
         if lease_id is not None:
             with self._db.read() as tx:
                 booked = self._booker.booked_before(tx, actor, lease_id)
@@ -211,15 +223,22 @@ class LeaseService(ContextualService):
         self._cloud.wake()
 
     def add_reservation(
-        self, actor: Actor, lease_id: str, request: ReservationRequest, *, reservation_id: str | None = None
+        self,
+        actor: Actor,
+        lease_id: str,
+        request: ReservationRequest,
+        *,
+        reservation_id: str | None = None,
+        repeatable: Repeatable | None = None,
     ) -> Lease:
         """Add a reservation to a lease for the rest of its time; return the lease.
 
-        A caller that may repeat the request gives it a ``reservation_id``, as in ``create``. Raises the errors of
-        ``update``.
+        A caller that may repeat the request gives it a ``reservation_id``, or it is ``repeatable``, as in ``create``.
+        Raises the errors of ``update``, and ``Conflict`` for the key of another request.
         """
         with self._db.read() as tx:
             seen = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
+        reservation_id = self._repetition.id_for(actor, repeatable) or reservation_id
         request = self._intake.completed_one(actor, request, len(seen.reservations))
         reservation = new_reservation(self._types, lease_id, request, self._clock.now(), reservation_id)
 

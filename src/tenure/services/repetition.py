@@ -1,0 +1,61 @@
+"""Requests that a client repeats, since it does not know whether they were carried out."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+from tenure.domain.actor import Actor
+from tenure.domain.errors import Conflict
+from tenure.domain.request import Repeatable
+from tenure.services.context import Context, ContextualService, new_id
+from tenure.store.database import Transaction
+from tenure.store.keys import StoredKey
+
+#: For how long a key is honoured.
+KEPT = timedelta(days=1)
+#: The largest number of keys that a project has at a time.
+MOST_KEYS = 10_000
+
+_NAMESPACE = uuid.UUID("6f1c8a52-3d0e-4d0b-9b60-0c7c2f5a9e41")
+
+
+class Repetition(ContextualService):
+    """Gives a request with a key the id of what it makes: the same one, however often it is repeated."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+
+    def id_for(self, actor: Actor, repeatable: Repeatable | None) -> str | None:
+        """Return the id of what the request makes; None without a key.
+
+        The key is that of a user in a project, for a day. Raises ``Conflict`` if it was sent with another request, or
+        if the project has too many keys.
+        """
+        if repeatable is None:
+            return None
+        key_id = str(uuid.uuid5(_NAMESPACE, "\0".join((actor.project_id, actor.user_id, repeatable.key))))
+        now = self._clock.now()
+
+        def work(tx: Transaction) -> StoredKey:
+            tx.projects.take_turn(actor.project_id)
+            since = now - KEPT
+            known = tx.keys.get(key_id, since=since)
+            if known is not None:
+                return known
+            tx.keys.prune(since)
+            if tx.keys.count(actor.project_id, since=since) >= MOST_KEYS:
+                raise Conflict(
+                    f"The project has sent {MOST_KEYS} requests with an Idempotency-Key within a day, the most that "
+                    "are kept; send this one without."
+                )
+            key = StoredKey(repeatable.digest, new_id())
+            tx.keys.put(key_id, actor.project_id, key, now)
+            return key
+
+        key = self._db.write(work)
+        if key.digest != repeatable.digest:
+            raise Conflict(
+                "This Idempotency-Key was sent with another request less than a day ago; give each request its own key."
+            )
+        return key.made_id
