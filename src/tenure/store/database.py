@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from sqlalchemy.orm import Session
 
+from tenure import deadlines
 from tenure.clock import Clock
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Choice
@@ -42,6 +43,7 @@ from tenure.store.ledger import LedgerStore
 from tenure.store.outbox import OutboxStore
 from tenure.store.projects import ProjectStore
 from tenure.store.resources import ResourceStore
+from tenure.store.turns import Turns
 from tenure.store.usage import UsageStore
 from tenure.store.waiting import WaitingStore
 
@@ -111,6 +113,17 @@ class _RolledBack(Exception):
         self.result = result
 
 
+def _nothing() -> None:
+    """Check nothing."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What is checked before each statement of a transaction."""
+
+    check: Callable[[], None] = _nothing
+
+
 class Transaction:
     """The stores, on one session. It never commits itself."""
 
@@ -170,6 +183,11 @@ class Transaction:
         if self._database.others_wait(self.session):
             raise GaveWay
 
+    def go_on(self) -> None:
+        """Raise what ends a transaction that is rolled back in any case: ``GaveWay``, or its deadline."""
+        deadlines.check()
+        self.give_way()
+
     def now(self) -> datetime:
         """Return the time that claims use: the database's own, unless a test's clock replaces it."""
         return self._database.now(self.session)
@@ -203,10 +221,8 @@ class Database:
         self.listeners: Mapping[str, frozenset[str]] = {}
         #: Called for each new lease of a transaction that was committed.
         self.on_admitted: Callable[[AdmissionWay], None] = lambda _way: None
-        self._writing = threading.Lock()
-        #: How many transactions of this process wait for their turn to write, on SQLite.
-        self._waiting = 0
-        self._counting = threading.Lock()
+        #: The turns of this process to write, on SQLite.
+        self._turns = Turns()
 
     @property
     def dialect(self) -> str:
@@ -236,18 +252,37 @@ class Database:
         ``Unavailable`` if the database does not work. In both cases nothing was written. But if the connection is
         lost during the commit, the outcome is unknown: ``OutcomeUnknown``, a subclass of ``Unavailable``.
         """
+        return self._transact(work, survey, is_trial=False)
+
+    def _transact(
+        self,
+        work: Callable[[Transaction], T],
+        survey: Callable[[Transaction], object] | None,
+        *,
+        is_trial: bool,
+    ) -> T:
+        """Run ``work`` as ``write`` says. A trial always raises."""
         contended: set[int] = set()
         began = time.monotonic()
         attempt = 1
         while attempt <= ATTEMPTS:
+            if is_trial:
+                deadlines.check()
             wanted: set[int] = set()
             surveyed = None
             if survey is not None:
                 with self.read() as reading:
                     surveyed = survey(reading)
             try:
-                with self._turn(), self._connection() as connection, _session(connection) as session:
+                checkpoint = Checkpoint()
+                with (
+                    self._turn(is_trial=is_trial),
+                    self._connection(tenure_checkpoint=checkpoint) as connection,
+                    _session(connection) as session,
+                ):
                     tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
+                    if is_trial:
+                        checkpoint.check = tx.go_on
                     tx.survey = surveyed
                     wanted = tx.resources.wanted
                     result = work(tx)
@@ -279,7 +314,11 @@ class Database:
         raise TooManyConflicts
 
     def rehearse(self, work: Callable[[Transaction], T], *, survey: Callable[[Transaction], object] | None = None) -> T:
-        """Run ``work`` as ``write`` does, and roll back what it has written. Raises what ``write`` raises."""
+        """Run ``work`` as ``write`` does, and roll back what it has written.
+
+        It gives way, at each of its statements, to transactions that write, and ends with the deadline of the work.
+        Raises what ``write`` raises, and the errors of ``Deadline.check``.
+        """
 
         def attempt(tx: Transaction) -> None:
             result = work(tx)
@@ -288,54 +327,54 @@ class Database:
             raise _RolledBack(result)
 
         try:
-            self.write(attempt, survey=survey)
+            self._transact(attempt, survey, is_trial=True)
         except _RolledBack as rolled_back:
             result: T = rolled_back.result
             return result
         raise AssertionError("a rehearsal is always rolled back")
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """On SQLite, queue up with the other writers of this process; the one before wakes the next.
+    def _turn(self, *, is_trial: bool) -> Iterator[None]:
+        """On SQLite, queue up with the other writers of this process; the one before calls the next.
 
         For the file's own lock, SQLite only polls at growing intervals: long-waiting writers lose against new ones.
         """
-        mine = self.dialect == "sqlite" and (self._writing.acquire(blocking=False) or self._wait_for_turn())
+        if self.dialect != "sqlite":
+            yield
+            return
+        seconds = min(SQLITE_WAIT_SECONDS, deadlines.seconds_left()) if is_trial else SQLITE_WAIT_SECONDS
+        mine = self._turns.take(deadlines.project(), is_trial=is_trial, seconds=seconds)
         try:
+            if is_trial:
+                deadlines.check()
             yield
         finally:
             if mine:
-                self._writing.release()
-
-    def _wait_for_turn(self) -> bool:
-        with self._counting:
-            self._waiting += 1
-        try:
-            return self._writing.acquire(timeout=SQLITE_WAIT_SECONDS)
-        finally:
-            with self._counting:
-                self._waiting -= 1
+                self._turns.hand_on()
 
     def others_wait(self, session: Session) -> bool:
-        """Whether other transactions wait for locks of this session; on MariaDB, for locks of any session."""
+        """Whether transactions that write wait for locks of this session; on MariaDB, for locks of any session."""
         if self.dialect == "sqlite":
-            return self._waiting > 0
+            return self._turns.writers_wait()
+        connection = session.connection()  # not the session, which would flush
         if self.dialect == "postgresql":
             waiting = "SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-            return bool(session.execute(text(f"SELECT EXISTS ({waiting})")).scalar_one())
-        [row] = session.execute(text("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"))
+            return bool(connection.execute(text(f"SELECT EXISTS ({waiting})")).scalar_one())
+        [row] = connection.execute(text("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"))
         return int(row[1]) > 0
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
         """Open a read-only transaction on a single snapshot of the database.
 
-        Raises ``Unavailable`` if the database does not work, also while reading.
+        Raises ``Unavailable`` if the database does not work, also while reading, and the errors of ``Deadline.check``
+        before each statement after the deadline of the work.
         """
         if self.dialect == "sqlite":
             options: dict[str, Any] = {"tenure_reading": True}
         else:
             options = {"isolation_level": "REPEATABLE READ"}
+        options["tenure_checkpoint"] = Checkpoint(deadlines.check)
         try:
             with self._connection(**options) as connection, _session(connection) as session:
                 yield Transaction(session, self)
@@ -441,6 +480,7 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
         )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", begin_immediate)
+        event.listen(engine, "before_cursor_execute", _check_before)
         return engine
     engine = create_engine(
         parsed,
@@ -461,7 +501,15 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
         else (f"SET innodb_lock_wait_timeout = {row_wait_seconds}",)
     )
     event.listen(engine, "connect", lambda connection, _record: _prepare_server(connection, settings))
+    event.listen(engine, "before_cursor_execute", _check_before)
     return engine
+
+
+def _check_before(connection: Connection, *_statement: object) -> None:
+    """Check before a statement whether its transaction may go on."""
+    checkpoint = connection.get_execution_options().get("tenure_checkpoint")
+    if checkpoint is not None:
+        checkpoint.check()
 
 
 def _timeouts(backend: str) -> dict[str, Any]:

@@ -63,7 +63,11 @@ class ProjectStore:
         return self._session.execute(counted).scalar_one()
 
     def booked(self, project_id: str, *, after: datetime) -> list[Booked]:
-        """Return what the project's leases have booked, by reservation; only leases that end after a moment."""
+        """Return what the project's leases have booked, by lease and type; only leases that end after a moment.
+
+        The database adds up the reservations of a lease: a project may have very many, and they are counted while
+        others wait.
+        """
         rows = self._session.execute(
             select(
                 LeaseRow.id,
@@ -80,9 +84,7 @@ class ProjectStore:
                 LeaseRow.ends_at > after,
                 AllocationRow.state != AllocationState.RELEASED.value,
             )
-            .group_by(
-                LeaseRow.id, ReservationRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at
-            )
+            .group_by(LeaseRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
         )
         return [
             Booked(lease_id, kind, Period(starts_at, ends_at), int(units))

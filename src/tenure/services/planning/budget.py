@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 
-from tenure.domain.errors import NotEnoughResources, Unavailable
+from tenure import deadlines
+from tenure.deadlines import SearchTooLong
+from tenure.domain.errors import NotEnoughResources
 from tenure.store.database import Transaction
 
-
-class SearchTooLong(Unavailable):
-    """The time for searching free resources is over."""
+__all__ = ["Budget", "SearchTooLong"]
 
 
 class Budget:
@@ -59,9 +59,15 @@ class Budget:
     def spend(self, tx: Transaction | None = None) -> None:
         """Check the limit during a search, in this transaction if there is one.
 
-        Raises ``SearchTooLong``, or the refusal that was found before, if the time is over, and ``GaveWay`` if other
-        transactions have waited for this one.
+        Raises ``SearchTooLong``, or the refusal that was found before, if the time is over, that of the budget or of
+        the work for which it is spent; ``CallerGone``; and ``GaveWay`` if other transactions have waited for this one.
         """
+        try:
+            deadlines.check()
+        except SearchTooLong:
+            if self.refusal is not None:
+                raise self.refusal from None
+            raise
         running = self._seconds() - self._since if self._since is not None else 0.0
         if self._spent + running >= self._allowed:
             raise self.refusal or SearchTooLong(
