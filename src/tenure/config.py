@@ -77,9 +77,10 @@ _API = (
     ),
     cfg.IntOpt(
         "threads",
-        default=16,
-        min=1,
-        help="How many requests one tenure-api process serves concurrently; a WSGI server has its own setting.",
+        default=128,
+        min=2,
+        help="How many requests one tenure-api process serves concurrently, half of them of one project; a WSGI server "
+        "has its own setting.",
     ),
     cfg.StrOpt(
         "token_file",
@@ -102,7 +103,8 @@ _MANAGER = (
         "rpc_threads",
         default=16,
         min=2,
-        help="How many calls of the API one manager serves concurrently; half of them may wait for the cloud.",
+        help="How many calls of the API one manager serves concurrently at least: it has as many threads as run and "
+        "wait in its lanes. Half of this number may wait for the cloud.",
     ),
     cfg.IntOpt(
         "workers",
@@ -523,6 +525,44 @@ _HOST = (
     ),
 )
 
+#: What the operations of each lane are, and how many of them run and wait by default: in all and of a project, then in
+#: all and of a project; and how many seconds they wait.
+_LANES_BY_DEFAULT: Mapping[str, tuple[str, int, int, int, int, float]] = {
+    "reading": ("requests that only read what is stored", 8, 4, 48, 24, 10.0),
+    "searching": ("searches, dry runs, alternatives to refusals, availability and usage", 2, 1, 32, 16, 2.0),
+    "booking": ("changes of leases and resources", 8, 4, 64, 32, 10.0),
+}
+_LANES: Sequence[cfg.Opt] = [
+    option
+    for lane, (what, running, of_project, waiting, waiting_of_project, seconds) in _LANES_BY_DEFAULT.items()
+    for option in (
+        cfg.IntOpt(
+            f"{lane}_running", default=running, min=1, help=f"How many {what} a manager carries out concurrently."
+        ),
+        cfg.IntOpt(
+            f"{lane}_running_of_project", default=of_project, min=1, help="How many of these belong to one project."
+        ),
+        cfg.IntOpt(
+            f"{lane}_waiting",
+            default=waiting,
+            min=0,
+            help="How many more wait for that. Beyond this number they get a 503 with Retry-After at once.",
+        ),
+        cfg.IntOpt(
+            f"{lane}_waiting_of_project",
+            default=waiting_of_project,
+            min=0,
+            help="How many of those that wait belong to one project.",
+        ),
+        cfg.FloatOpt(
+            f"{lane}_wait",
+            default=seconds,
+            min=0.0,
+            help="How many seconds they wait. After that they get a 503 with Retry-After.",
+        ),
+    )
+]
+
 #: All options by group, in the order of the file.
 OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "DEFAULT": _DEFAULT,
@@ -530,6 +570,7 @@ OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "cloud": _CLOUD,
     "database": _DATABASE,
     "enforcement": _ENFORCEMENT,
+    "lanes": _LANES,
     "manager": _MANAGER,
     "metrics": _METRICS,
     "notifications": _NOTIFICATIONS,

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tenure.domain.errors import Unavailable
+
+T = TypeVar("T")
+
+#: After how many values of a long row the deadline is checked again.
+CHECKED_EACH = 500
 
 
 class SearchTooLong(Unavailable):
@@ -86,6 +92,14 @@ def check() -> None:
     deadline = _DEADLINE.get()
     if deadline is not None:
         deadline.check()
+
+
+def checked(values: Iterable[T]) -> Iterator[T]:
+    """Yield these values, and check the deadline from time to time."""
+    for number, value in enumerate(values):
+        if number % CHECKED_EACH == 0:
+            check()
+        yield value
 
 
 def seconds_left() -> float:

@@ -46,6 +46,7 @@ from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
 from tenure.services.enforcement.filters import Origin
 from tenure.services.events.service import EventService
+from tenure.services.lanes import Bounds, Lane
 from tenure.services.limits.quotas import FixedLimits, Quotas, RememberedLimits, names_of
 from tenure.services.notifications.outbox import OutboxService
 from tenure.services.resources.healing import HealingService
@@ -88,6 +89,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             checkpoint=checkpoint,
             workers=conf.manager.workers,
             places=conf.manager.rpc_threads // 2,
+            bounds=_bounds(conf),
             repair_interval=timedelta(seconds=conf.manager.repair_interval),
             inventory_interval=timedelta(seconds=conf.manager.inventory_interval) or None,
             health_interval=timedelta(seconds=hosts.polling_interval) if hosts.enable_polling_monitor else None,
@@ -98,16 +100,37 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
     return service
 
 
-def open_api(conf: ConfigOpts) -> WSGIApplication:
+def _bounds(conf: ConfigOpts) -> Mapping[Lane, Bounds]:
+    """Return how many operations of each lane run and wait."""
+    return {
+        lane: Bounds(
+            running=conf.lanes[f"{lane.value}_running"],
+            running_of_project=conf.lanes[f"{lane.value}_running_of_project"],
+            waiting=conf.lanes[f"{lane.value}_waiting"],
+            waiting_of_project=conf.lanes[f"{lane.value}_waiting_of_project"],
+            wait_seconds=conf.lanes[f"{lane.value}_wait"],
+        )
+        for lane in Lane
+    }
+
+
+def open_api(conf: ConfigOpts, *, requests_of_project: int | None = None) -> WSGIApplication:
     """Return the API, which calls managers by RPC. It connects to nothing before the first request.
 
+    ``requests_of_project`` is how many requests of a project it serves at a time, None for any number.
     Raises ``ConfigurationError``.
     """
     try:
         manager = remote_manager(RpcClient(conf, topic=conf.manager.rpc_topic))
     except Misconfigured as error:
         raise ConfigurationError(str(error)) from None
-    return create_app(manager, _types(conf), _authentication(conf), public_url=conf.api.public_url)
+    return create_app(
+        manager,
+        _types(conf),
+        _authentication(conf),
+        public_url=conf.api.public_url,
+        requests_of_project=requests_of_project,
+    )
 
 
 def open_database(conf: ConfigOpts) -> Database:

@@ -49,6 +49,7 @@ from tenure.services.context import Authorize, Context, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
 from tenure.services.events.service import EventService
+from tenure.services.lanes import USUAL, Bounds, Lane, Lanes
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.change_admission import ChangeAdmission
@@ -60,7 +61,7 @@ from tenure.services.leases.service import LeaseService
 from tenure.services.leases.trusts import IdleTrusts
 from tenure.services.limits.quotas import Quotas
 from tenure.services.limits.service import LimitService
-from tenure.services.manager import Manager, metered
+from tenure.services.manager import Manager, in_lanes, metered
 from tenure.services.notifications.outbox import OutboxService
 from tenure.services.planning import cp_sat
 from tenure.services.planning.arrangements import Arrangements
@@ -152,6 +153,8 @@ class Parts:
     inventory_interval: timedelta | None = timedelta(minutes=10)
     #: The interval between checks of the resources' health; None to check only after a notification.
     health_interval: timedelta | None = timedelta(minutes=1)
+    #: How many operations run and wait at a time.
+    bounds: Mapping[Lane, Bounds] = field(default_factory=lambda: USUAL)
     #: The terms of leases for servers that were booted without one; None if they get none.
     default_terms: DefaultTerms | None = None
 
@@ -272,7 +275,8 @@ def build(parts: Parts) -> Service:
     trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules)
     periods = PeriodSearch(parts.clock, parts.rules, index, trials, headrooms)
     flexible = FlexibleBooker(trials, periods)
-    waiting_list = WaitingList(context, booker, flexible, periods, enforcement)
+    lanes = Lanes(parts.bounds, search_seconds=parts.rules.planning_time.total_seconds())
+    waiting_list = WaitingList(context, booker, flexible, periods, enforcement, lanes)
 
     def serve() -> None:
         if waiting_list.run():
@@ -300,6 +304,7 @@ def build(parts: Parts) -> Service:
             enforcement,
             waiting_list,
             change_admission,
+            lanes,
         ),
         rehearsals=RehearsalService(
             context,
@@ -339,7 +344,7 @@ def build(parts: Parts) -> Service:
         defaults = DefaultLeases(manager.leases, DefaultLeaseBook(parts.db), driver, parts.clock, parts.default_terms)
         engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
     return Service(
-        metered(manager),
+        metered(in_lanes(manager, lanes)),
         engine,
         events,
         drift,

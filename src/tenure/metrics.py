@@ -50,6 +50,14 @@ UNPROVEN = Counter(
     "tenure_exact_searches_unproven_total",
     "Requests for leases that were refused although the exact search has not proven that there is no room",
 )
+LANE_RUNNING = Gauge("tenure_lane_running", "Operations that run, by lane", ("lane",))
+LANE_WAITING = Gauge("tenure_lane_waiting", "Operations that wait for a place, by lane", ("lane",))
+LANE_REFUSALS = Counter(
+    "tenure_lane_refusals_total",
+    "Operations that were not begun, by lane and reason ('full': too many wait already, 'late': no place was free in "
+    "time, 'gone': the caller has disconnected)",
+    ("lane", "reason"),
+)
 LATENESS = Histogram(
     "tenure_event_lateness_seconds",
     "How long after they were due events were done, by type",

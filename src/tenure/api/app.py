@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from tenure.api.context import call_of, version_of
+from tenure.api.doors import Doors
 from tenure.api.edge import Edge
 from tenure.api.errors import (
     INTERNAL_1_0,
@@ -23,6 +25,7 @@ from tenure.api.errors import (
     error_answer_1_1,
     error_answer_without_version,
     foreign_error_answer,
+    headers_of,
 )
 from tenure.api.links import Links
 from tenure.api.openapi import Description
@@ -47,18 +50,19 @@ def create_app(
     authenticate: Authenticate,
     *,
     public_url: str | None = None,
+    requests_of_project: int | None = None,
 ) -> WSGIApplication:
     """Return the API of ``manager``.
 
     ``authenticate`` wraps everything except discovery, health and the description of the API; it identifies the caller
     by the headers of keystonemiddleware. ``public_url`` is the URL of the root for clients, if the requests do not show
-    it.
+    it. ``requests_of_project`` is how many requests of a project are served at a time, None for any number.
     """
     operations = operations_of(tuple(types))
     links = Links(public_url)
     public, resources = _new_app(), _new_app()
     public.add_route("/openapi.json", Description(operations, links))
-    resources.add_middleware(Gate())
+    resources.add_middleware(Gate(Doors(requests_of_project)))
     by_path = attrgetter("path")
     for path, group in groupby(sorted(operations, key=by_path), by_path):
         of_path = tuple(group)
@@ -69,13 +73,19 @@ def create_app(
 
 
 class Gate:
-    """Admits requests whose version is supported and serves the URL."""
+    """Admits requests whose version is supported and serves the URL, and so many of each project at a time."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         call = call_of(req)
         call.reached = True
         if call.version_refusal is not None:
             raise call.version_refusal
+        project_id = req.env.get("HTTP_X_PROJECT_ID", "")
+        self._doors.enter(project_id)
+        call.on_end = partial(self._doors.leave, project_id)
         req.path = req.path.removesuffix(".json")  # every URL of Blazar exists twice
 
     def process_resource(
@@ -98,6 +108,7 @@ def _new_app() -> falcon.App[falcon.Request, falcon.Response]:
 
 def _on_error(req: falcon.Request, resp: falcon.Response, error: TenureError, params: dict[str, Any]) -> None:
     call = call_of(req)
+    resp.set_headers(headers_of(error))
     if call.version is None:
         _write(req, resp, error_answer_without_version(error))
     elif call.version is OLDEST:

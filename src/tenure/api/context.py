@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,10 @@ _KEY = "tenure.call"
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 Environ = dict[str, Any]
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,8 @@ class Call:
     tells_version: bool = True
     #: The route that the URL matches, or an empty text.
     route: str = ""
+    #: Called when the answer has ended.
+    on_end: Callable[[], None] = _nothing
 
     def version_headers(self) -> list[tuple[str, str]]:
         if self.version is None or not self.of_resource:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tenure.api.context import Call, open_call
 from tenure.api.errors import foreign_error_answer
 from tenure.api.versions import OLDEST
+from tenure.deadlines import Arrival, arrived, never
 from tenure.metrics import REQUESTS
 from tenure.tracing import traced
 
@@ -70,8 +71,12 @@ class Edge:
         app = self._public if is_public else self._authenticated
         answer = _Answer()
         began = time.perf_counter()
-        with traced(call.request_id, call.global_request_id):
-            body = app(environ, answer.start)
+        with traced(call.request_id, call.global_request_id), arrived(_arrival(environ)):
+            try:
+                body = app(environ, answer.start)
+            except BaseException:
+                call.on_end()
+                raise
             if _is_foreign_error(call, answer):
                 _close(body)
                 body = answer.replace(foreign_error_answer(answer.code).document)
@@ -110,6 +115,7 @@ class _Report:
         if self.ended:
             return
         self.ended = True
+        self.call.on_end()
         method = self.method if self.method in METHODS else ""
         REQUESTS.labels(method, self.route, fate or self.code).observe(time.perf_counter() - self.began)
         ids = " ".join(filter(None, (self.call.request_id, self.call.global_request_id)))
@@ -147,6 +153,11 @@ class _Pieces:
                 _close(self._body)
             finally:
                 self._report.end("aborted")
+
+
+def _arrival(environ: WSGIEnvironment) -> Arrival:
+    """Return when a request came in, and how to ask whether its caller has disconnected, if the server tells that."""
+    return Arrival(time.monotonic(), environ.get("waitress.client_disconnected", never))
 
 
 def _is_foreign_error(call: Call, answer: _Answer) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tenure.domain.errors import (
+    Busy,
     Conflict,
     Denied,
     Forbidden,
@@ -119,6 +120,15 @@ class ErrorAnswer:
     status: int
     document: Mapping[str, object]
     tells_version: bool = True
+
+
+#: After how many seconds a request may be repeated that was refused since too many others were being served.
+RETRY_AFTER_SECONDS = 1
+
+
+def headers_of(error: TenureError) -> dict[str, str]:
+    """Return the headers of an error: when to try again if nothing was done, and only the load was the reason."""
+    return {"Retry-After": str(RETRY_AFTER_SECONDS)} if isinstance(error, Busy) else {}
 
 
 #: The status of each error from 1.1 on; the most specific listed class decides.

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def serve(conf: ConfigOpts) -> int:
     """Serve as configured; return the exit code. Raises ``StartFailed``."""
     try:
-        app = open_api(conf)
+        app = open_api(conf, requests_of_project=conf.api.threads // 2)
         server = listen(app, host=conf.host, port=conf.port, threads=conf.api.threads)
     except (ConfigurationError, TokenFileError) as error:
         raise StartFailed(str(error)) from error

@@ -70,6 +70,7 @@ def listen(app: WSGIApplication, *, host: str, port: int, threads: int, sockets:
         cleanup_interval=LOOK_SECONDS,
         max_request_header_size=MAX_HEADER_BYTES,
         max_request_body_size=MAX_BODY_BYTES,
+        channel_request_lookahead=1,  # it reads while it serves, so that it notices that a client has disconnected
     )
     server.channel_class = Channel
     return server

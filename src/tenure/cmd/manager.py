@@ -85,7 +85,9 @@ def _refuse_regions(service: Service) -> None:
 
 def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:
     options = conf.manager
-    return RpcServer(conf, service.manager, topic=options.rpc_topic, name=options.name, threads=options.rpc_threads)
+    in_lanes = sum(bounds.most for bounds in service.parts.bounds.values())
+    threads = max(options.rpc_threads, in_lanes + service.parts.places)  # what waits in a lane has a thread, too
+    return RpcServer(conf, service.manager, topic=options.rpc_topic, name=options.name, threads=threads)
 
 
 def _exit_at_once() -> NoReturn:

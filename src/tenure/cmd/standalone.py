@@ -43,6 +43,7 @@ from tenure.drivers.simulated.openstack.http import CloudEndpoints
 from tenure.factory import Filters, Parts, Service, build, open_type_drivers
 from tenure.resources.contract import load_types
 from tenure.services.context import Rules
+from tenure.services.lanes import USUAL
 from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService
 from tenure.store import schema
@@ -56,8 +57,11 @@ LOG = logging.getLogger(__name__)
 HOST_TYPE = "physical:host"
 #: The project of the first administrator; it is exempt from limits.
 _ADMIN_PROJECT = "admin-project"
-THREADS = 16
 WORKERS = 16
+#: How many requests may wait for the cloud at a time.
+PLACES = 8
+#: How many threads serve requests: all that run and wait in lanes, or wait for the cloud, and a few that refuse.
+THREADS = sum(bounds.most for bounds in USUAL.values()) + PLACES + 8
 MAX_HOSTS = 100_000
 #: How long a stop waits for running requests, in seconds, after the five seconds of waitress: they may wait for the
 #: cloud for ten. Then how long it waits for running calls to the cloud.
@@ -144,6 +148,7 @@ def _serve(
             service.manager,
             service.parts.types,
             authenticate=lambda inner: TokenFileAuth(inner, tokens, known_roles=ROLES),
+            requests_of_project=THREADS // 2,
         )
         users = TokenUsers(tokens, known_roles=ROLES)
     except TokenFileError as error:
@@ -190,7 +195,7 @@ def _with_reserved_boots(compute: WSGIApplication, region: str, data_dir: Path, 
         from tenurenova.middleware import filter_factory
     except ImportError:
         return compute
-    options = {"lock_folder": str(data_dir / "boots"), "at_once": str(THREADS // 4), "timeout": str(BOOT_SECONDS)}
+    options = {"lock_folder": str(data_dir / "boots"), "at_once": str(WORKERS // 4), "timeout": str(BOOT_SECONDS)}
     wrapped: WSGIApplication = filter_factory({}, endpoint=own_url, lease_region=region, **options)(compute)
     return wrapped
 
@@ -282,7 +287,7 @@ def open_service(
         checkpoint=checkpoint,
         filters=filters,
         workers=WORKERS,
-        places=THREADS // 2,
+        places=PLACES,
     )
     return build(parts)
 

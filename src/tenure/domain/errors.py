@@ -197,3 +197,12 @@ class Unavailable(TenureError):
     """A part of the service that the request needs does not work. The caller should retry later."""
 
     name = "Unavailable"
+
+
+class Busy(Unavailable):
+    """There are too many requests like this one, of the project or in all. Nothing was done; retry in a moment."""
+
+    def __init__(
+        self, message: str = "Too many requests like this one are being served right now; try again in a moment."
+    ) -> None:
+        super().__init__(message)

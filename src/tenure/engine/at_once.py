@@ -18,6 +18,7 @@ from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
 from tenure.services.events.handler import Work
 from tenure.services.events.service import EventService
+from tenure.services.lanes import give_back_places
 from tenure.services.resources.drift import DriftService
 
 LOG = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class AtOnce:
     def _wait_for(self, key: str, attempt: Callable[[], object]) -> bool:
         begun = self._workers.begin(key, Lane.REQUESTS, attempt)
         if self.places.acquire(blocking=False):
+            give_back_places()
             try:
                 self._workers.wait(key, self._answer_seconds)
             finally:

@@ -14,10 +14,11 @@ import oslo_messaging
 from oslo_config.cfg import ConfigOpts
 
 from tenure.clock import Clock, SystemClock
-from tenure.domain.errors import Unavailable
+from tenure.deadlines import arrival
+from tenure.domain.errors import Busy, Unavailable
 from tenure.rpc.bus import rpc_transport
 from tenure.rpc.operations import TABLE, Operation
-from tenure.rpc.server import VERSION
+from tenure.rpc.server import CROWDED, VERSION
 from tenure.rpc.serving import in_one_line
 from tenure.rpc.wire import decode_error
 from tenure.services.manager import Manager
@@ -68,8 +69,8 @@ class RpcClient:
     def call(self, operation: Operation, *positional: object, **named: object) -> Any:
         """Call the operation on any free manager, and return its result.
 
-        Raises the operation's errors; ``Unavailable`` if no manager can be reached, has room, or has answered in time;
-        and ``ManagerFailed``.
+        Raises the operation's errors; ``Busy`` if no manager has room; ``Unavailable`` if none can be reached, or has
+        answered in time; and ``ManagerFailed``.
         """
         arguments = operation.encode_arguments(*positional, **named)
         self._connect()
@@ -93,6 +94,8 @@ class RpcClient:
             refused = answer.get("refused")
             if refused is None:
                 return answer
+            if refused == CROWDED["refused"]:
+                raise Busy
             if refused == "late":
                 LOG.warning(
                     "a manager says that %s comes too late: do its clock and the clock of this machine agree?",
@@ -100,7 +103,7 @@ class RpcClient:
                 )
             if time.monotonic() + pause > patience:
                 LOG.warning("no manager has begun %s within %d s: %s", operation.name, SILENCE_SECONDS, refused)
-                raise Unavailable(_FULL)
+                raise Busy(_FULL)
             time.sleep(random.uniform(pause / 2, pause))  # spread the calls; randomness is not for security
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
@@ -122,7 +125,12 @@ class RpcClient:
         begin_by = self._clock.now().timestamp() + min(seconds, SILENCE_SECONDS)
         client = self._client.prepare(timeout=seconds)
         answer: Mapping[str, Any] = client.call(
-            {}, "perform", operation=operation.name, arguments=arguments, begin_by=begin_by
+            {},
+            "perform",
+            operation=operation.name,
+            arguments=arguments,
+            begin_by=begin_by,
+            age=max(0.0, time.monotonic() - arrival().at),
         )
         return answer
 

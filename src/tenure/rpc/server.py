@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -12,8 +13,9 @@ import oslo_messaging
 from oslo_config.cfg import ConfigOpts
 
 from tenure.clock import Clock, SystemClock
+from tenure.deadlines import Arrival, arrived
 from tenure.domain.actor import Actor
-from tenure.domain.errors import TenureError
+from tenure.domain.errors import Busy, TenureError
 from tenure.rpc.bus import rpc_transport
 from tenure.rpc.operations import TABLE
 from tenure.rpc.serving import STOP_SECONDS, BusServer, Serving
@@ -25,13 +27,15 @@ LOG = logging.getLogger(__name__)
 
 #: The version of the messages. Its first number changes when API and manager become incompatible, the second when a
 #: manager must not be older than the API.
-VERSION = "1.2"
+VERSION = "1.3"
 #: The answer if an operation failed for a reason that is not the caller's business.
 FAILED: Mapping[str, Any] = {"error": None}
 #: The answers if an operation was not begun: no place is free, the caller has given up, the manager is stopping.
 BUSY: Mapping[str, Any] = {"refused": "busy"}
 LATE: Mapping[str, Any] = {"refused": "late"}
 STOPPING: Mapping[str, Any] = {"refused": "stopping"}
+#: The answer if the lane of the operation was full.
+CROWDED: Mapping[str, Any] = {"refused": "crowded"}
 
 #: How far the clocks of an API and a manager may differ, in seconds.
 SKEW = timedelta(seconds=2)
@@ -60,11 +64,18 @@ class Endpoint:
         self._closed.set()
 
     def perform(
-        self, _context: object, *, operation: str, arguments: Mapping[str, Any], begin_by: float | None = None
+        self,
+        _context: object,
+        *,
+        operation: str,
+        arguments: Mapping[str, Any],
+        begin_by: float | None = None,
+        age: float = 0.0,
     ) -> Mapping[str, Any]:
         """Carry out an operation: return ``{"result": …}``, or ``{"error": …}`` if it is refused or has failed.
 
-        ``{"refused": …}`` means that it was not begun. ``begin_by`` is when the caller gives up, as Unix time.
+        ``{"refused": …}`` means that it was not begun. ``begin_by`` is when the caller gives up, as Unix time; ``age``
+        is for how many seconds the API had the request when it called.
         """
         if not self._take_place():
             return BUSY
@@ -73,7 +84,8 @@ class Endpoint:
                 return STOPPING
             if begin_by is not None and (self._clock.now() - SKEW).timestamp() > begin_by:
                 return LATE
-            return self._do(operation, arguments)
+            with arrived(Arrival(time.monotonic() - age)):
+                return self._do(operation, arguments)
         finally:
             self._places.release()
 
@@ -101,6 +113,8 @@ class Endpoint:
         with traced(*ids):
             try:
                 return {"result": declared.encode_result(use_case(**given))}
+            except Busy:
+                return CROWDED
             except TenureError as error:
                 return encode_error(error)
             except Exception:

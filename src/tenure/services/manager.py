@@ -7,16 +7,19 @@ of ``OPERATIONS``, the actor and the arguments; the answer is a domain value or 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from tenure.domain.actor import Actor
 from tenure.domain.errors import NotEnoughResources, TenureError
-from tenure.domain.request import PartHealth
+from tenure.domain.request import FlexibleRequest, PartHealth
 from tenure.metrics import REFUSALS, UNPROVEN, timed
 from tenure.services.availability.alternatives import AlternativeService
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
+from tenure.services.lanes import Lane, Lanes
 from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
 from tenure.services.limits.service import LimitService
@@ -50,6 +53,73 @@ OPERATIONS = frozenset(
     }
 )
 
+#: The lane of each operation. Health has none: it is asked for by those who watch the service.
+LANES: Mapping[str, Lane] = {
+    **dict.fromkeys(
+        (
+            "leases.get",
+            "leases.history",
+            "leases.list",
+            "leases.resources",
+            "limits.show",
+            "resources.bookings",
+            "resources.bookings_of",
+            "resources.get",
+            "resources.list",
+            "resources.properties",
+        ),
+        Lane.READING,
+    ),
+    **dict.fromkeys(
+        (
+            "alternatives.to_change",
+            "alternatives.to_confirmation",
+            "alternatives.to_lease",
+            "alternatives.to_reservation",
+            "availability.show",
+            "offers.first",
+            "offers.largest",
+            "offers.longest",
+            "rehearsals.add_reservation",
+            "rehearsals.create",
+            "rehearsals.drop_reservation",
+            "rehearsals.update",
+            "usage.show",
+        ),
+        Lane.SEARCHING,
+    ),
+    **dict.fromkeys(
+        (
+            "leases.add_reservation",
+            "leases.confirm",
+            "leases.create",
+            "leases.delete",
+            "leases.drop_reservation",
+            "leases.update",
+            "resources.disable",
+            "resources.enable",
+            "resources.lend",
+            "resources.reallocate",
+            "resources.register",
+            "resources.set_property",
+            "resources.unregister",
+            "resources.update",
+        ),
+        Lane.BOOKING,
+    ),
+}
+
+
+def lane_of(operation: str, arguments: Iterable[object]) -> Lane:
+    """Return the lane of an operation with these arguments.
+
+    To make a lease of a flexible request is a search; each booking in it enters the lane of bookings.
+    """
+    if operation == "leases.create" and any(isinstance(argument, FlexibleRequest) for argument in arguments):
+        return Lane.SEARCHING
+    return LANES[operation]
+
+
 #: The operations whose refusals are counted: those that promise resources.
 _DECIDING = frozenset({"leases.create", "leases.update", "leases.confirm", "leases.add_reservation"})
 
@@ -76,17 +146,35 @@ class Manager:
 
 def metered(manager: Manager) -> Manager:
     """Return the same manager with metrics: the duration of each operation, and the refusals of leases."""
-    return Manager.of(lambda name: _Metered(getattr(manager, name), name), manager.health)
+    return Manager.of(lambda name: _Wrapped(getattr(manager, name), name, _measured), manager.health)
 
 
-class _Metered:
-    """A service with metrics of its operations."""
+def in_lanes(manager: Manager, lanes: Lanes) -> Manager:
+    """Return the same manager, each of whose operations is carried out in its lane.
 
-    def __init__(self, service: object, name: str) -> None:
+    Each operation also raises the errors of ``Lanes.enter``.
+    """
+    return Manager.of(lambda name: _Wrapped(getattr(manager, name), name, partial(_in_its_lane, lanes)), manager.health)
+
+
+class _Wrapped:
+    """A service whose operations are wrapped."""
+
+    def __init__(
+        self, service: object, name: str, wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
         for operation in OPERATIONS:
             owner, _, verb = operation.rpartition(".")
             if owner == name:
-                setattr(self, verb, _measured(operation, getattr(service, verb)))
+                setattr(self, verb, wrap(operation, getattr(service, verb)))
+
+
+def _in_its_lane(lanes: Lanes, operation: str, use_case: Callable[..., R]) -> Callable[..., R]:
+    def carried_out(actor: Actor, *positional: Any, **named: Any) -> R:
+        with lanes.enter(lane_of(operation, (*positional, *named.values())), actor.project_id):
+            return use_case(actor, *positional, **named)
+
+    return carried_out
 
 
 def _measured(operation: str, use_case: Callable[P, R]) -> Callable[P, R]:

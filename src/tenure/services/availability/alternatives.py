@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 
+from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
 from tenure.domain.availability import Alternative, Change
@@ -462,8 +463,8 @@ def _dates_inside(
 
 
 def _found(search: Callable[[_Refused], Alternative | None], case: _Refused) -> Alternative | None:
-    """Return what a search finds; None also if an attempt was no valid request."""
-    with suppress(InvalidParameter, InvalidState):
+    """Return what a search finds; None also if an attempt was no valid request, or its time was over."""
+    with suppress(InvalidParameter, InvalidState, SearchTooLong):
         return search(case)
     return None
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from tenure import deadlines
 from tenure.services.availability.index import View
 from tenure.services.availability.openings import Condition, concerned, conditions_of
 from tenure.services.availability.room import starts
@@ -52,6 +53,7 @@ def room_until(view: View, wanted: Completed, start: datetime, cleaning: timedel
     begin = ticks(start)
 
     def has_room(end: datetime) -> bool:
+        deadlines.check()
         length = ticks_of(end - start + cleaning)
         return all(
             starts(view, each.demand, each.chosen, length, begin, begin + 1).values[0] >= each.needed

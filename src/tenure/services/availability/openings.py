@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from tenure import deadlines
 from tenure.domain.allocation import Demand
 from tenure.services.availability.index import View
 from tenure.services.availability.room import enough, most_taken_as_whole, starts, taken_as_whole
@@ -43,6 +44,7 @@ class Condition:
 def conditions_of(view: View, demands: Sequence[Demand]) -> Iterator[Condition]:
     """Yield conditions that hold whenever all demands fit side by side."""
     for demand in demands:
+        deadlines.check()
         matching = view.catalogue.matching(demand)
         yield Condition(demand, matching, enough(demand))
         if demand.named:
@@ -136,6 +138,7 @@ class Openings:
         allowed = intersect(self._allowed, [(start, end)])
         direct, changes = allowed, [np.array([begin for begin, _ in allowed], dtype=np.int64)]
         for condition in self._conditions if allowed else ():
+            deadlines.check()
             steps = starts(self._view, condition.demand, condition.chosen, self._duration, start, end)
             direct = intersect(direct, steps.where(partial(np.less_equal, condition.needed)))
             changes.append(steps.times)
@@ -149,6 +152,7 @@ class Openings:
     def _loose_in(self, allowed: list[Stretch], start: int, end: int) -> list[Stretch]:
         """Return the times at which the demands may have room if plans move."""
         for condition in self._conditions:
+            deadlines.check()
             steps = starts(self._view, condition.demand, condition.chosen, self._duration, start, end, planned=False)
             allowed = intersect(allowed, steps.where(partial(np.less_equal, condition.needed)))
         whole = sorted((demand for demand in self._demands if demand.exclusive), key=place_of)

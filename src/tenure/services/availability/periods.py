@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from tenure import deadlines
 from tenure.clock import Clock
+from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Offer, Offers
 from tenure.domain.errors import InvalidParameter
@@ -108,26 +110,44 @@ class PeriodSearch:
     def within(
         self, view: View, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch], limit: int
     ) -> list[Offer]:
-        """Return the first periods of this length that fit and begin in the allowed stretches."""
-        openings = Openings(view, wanted.demands, ticks_of(length + self._rules.cleaning_time), allowed)
+        """Return the first periods of this length that fit and begin in the allowed stretches.
+
+        If the time of the trial is over before, the trial says so.
+        """
         offers: list[Offer] = []
+        try:
+            for offer in self._each_within(view, trial, wanted, length, allowed):
+                offers.append(offer)
+                if len(offers) >= limit:
+                    break
+        except SearchTooLong:
+            trial.give_up()
+        return offers
+
+    def _each_within(
+        self, view: View, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch]
+    ) -> Iterator[Offer]:
+        openings = Openings(view, wanted.demands, ticks_of(length + self._rules.cleaning_time), allowed)
         time = allowed[0][0] if allowed else None
-        while time is not None and len(offers) < limit and not trial.is_over:
+        while time is not None:
+            if trial.is_over:
+                trial.give_up()
+                return
             opening = openings.at_or_after(time)
             if opening is None:
                 break
             start, end = opening.start, opening.start + ticks_of(length)
             if trial.fits(moment(start), moment(end), direct=opening.direct):
-                offers.append(Offer(moment(start), moment(end), self._left(view, wanted, start, end)))
+                yield Offer(moment(start), moment(end), self._left(view, wanted, start, end))
                 time = end
             else:
                 time = openings.next_change(start)
-        return offers
 
     def _left(self, view: View, wanted: Completed, start: int, end: int) -> tuple[int, ...]:
         """Return how many more units of each demand would fit in the period beside the lease."""
         found = []
         for demand in wanted.demands:
+            deadlines.check()
             if demand.subject is not None:  # a thing that exists is reserved once
                 found.append(0)
                 continue

@@ -10,6 +10,7 @@ from math import ceil
 
 import numpy as np
 
+from tenure import deadlines
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
 from tenure.domain.availability import Availability, AvailabilityGroup, AvailabilityQuery, AvailabilityStep, Grouping
@@ -75,7 +76,7 @@ class AvailabilityService(ContextualService):
         resource_class = query.resource_class or kind.counted or next(iter(classes), WHOLE)
         if resource_class not in {WHOLE, *classes} and query.resource_class is not None:
             raise InvalidParameter(f"No resource of {kind.name} has {resource_class[:80]}.", field="resource_class")
-        groups = list(islice(self._groups(view, chosen, query, names), query.limit + 1))
+        groups = list(islice(deadlines.checked(self._groups(view, chosen, query, names)), query.limit + 1))
         shown = groups[: query.limit]
         amounts = [_Amounts.of(view, mask, resource_class, group.project_id) for group, mask in shown]
         bounds = ticks(start), ticks(end)
@@ -219,6 +220,7 @@ class _Amounts:
     @classmethod
     def of(cls, view: View, chosen: Mask, resource_class: str, project_id: str | None) -> _Amounts:
         """Return the amounts of the chosen resources; or of a project, which has no resources of its own."""
+        deadlines.check()
         catalogue = view.catalogue
         capacity = catalogue.amounts(resource_class)
         working, broken = chosen & catalogue.reservable, chosen & ~catalogue.reservable

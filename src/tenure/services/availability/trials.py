@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from tenure import deadlines
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Choice, Demand
 from tenure.domain.errors import AlreadyOver, Conflict, NotEnoughResources, OverQuota
@@ -89,12 +90,13 @@ def _choices(view: View, demands: Sequence[Demand], period: Period) -> Mapping[i
 
     Two demands may have the same resources: the booking looks for others for the second.
     """
-    return {
-        position: Choice(demand, period, found)
-        for position, demand in enumerate(demands)
-        if not demand.named
-        if (found := places(view, demand, ticks(period.start), ticks(period.end)))
-    }
+    chosen: dict[int, Choice] = {}
+    start, end = ticks(period.start), ticks(period.end)
+    for position, demand in enumerate(demands):
+        deadlines.check()
+        if not demand.named and (found := places(view, demand, start, end)):
+            chosen[position] = Choice(demand, period, found)
+    return chosen
 
 
 @dataclass(slots=True)
@@ -122,7 +124,11 @@ class Trial:
     @property
     def is_over(self) -> bool:
         """Whether no period is tried any more."""
-        return self._left.seconds <= 0
+        return min(self._left.seconds, deadlines.seconds_left()) <= 0
+
+    def give_up(self) -> None:
+        """Note that a period was not tried since the time was over."""
+        self._left.is_over = True
 
     def of(self, attempt: Attempt) -> Trial:
         """Return a trial of another request, which shares the time of this one."""
@@ -137,7 +143,9 @@ class Trial:
             self._left.is_over = True
             return False
         began = time.monotonic()
-        seconds = self._left.seconds if direct else min(self._left.seconds, self._left.for_moves)
+        seconds = min(self._left.seconds, deadlines.seconds_left())
+        if not direct:
+            seconds = min(seconds, self._left.for_moves)
         try:
             self._attempt(starts_at, ends_at, timedelta(seconds=seconds))
         except (NotEnoughResources, OverQuota, Conflict, AlreadyOver):

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from tenure import deadlines
+from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Offers
 from tenure.domain.errors import NotEnoughResources, OverQuota, TenureError
@@ -26,6 +28,8 @@ class NoPeriod(Exception):
         self.found = found
 
 
+#: The share of its time for which a choice is searched: the rest is for the refusal.
+SEARCH_SHARE = 0.7
 #: How often a period is searched for a choice, if others take the period before it is booked.
 SEARCHES = 3
 
@@ -41,15 +45,22 @@ class FlexibleBooker:
         """Return the result of ``book`` for the first choice that it can book, in its first period.
 
         Raises the errors of ``book`` and of the search. If nothing fits, that is the refusal of the first choice.
+        Each choice has an equal share of the time that is left when it is tried.
         """
         refusal: NotEnoughResources | OverQuota | None = None
+        too_long: SearchTooLong | None = None
         for place in range(len(request.choices)):
+            share = deadlines.until_at_most(deadlines.seconds_left() / (len(request.choices) - place))
             try:
-                with _fields_of_choice(request, place):
+                with _fields_of_choice(request, place), deadlines.within(share):
                     return self._book_choice(actor, request, place, book)
             except (NotEnoughResources, OverQuota) as error:
                 refusal = refusal or error
-        assert refusal is not None
+            except SearchTooLong as error:
+                too_long = too_long or error
+        if refusal is None:
+            assert too_long is not None
+            raise too_long
         if isinstance(refusal, NotEnoughResources) and len(request.choices) > 1:
             shortfall = replace(refusal.shortfall, other_choices=len(request.choices) - 1)
             raise refusal.of_request(shortfall) from None
@@ -61,7 +72,7 @@ class FlexibleBooker:
             return book(earliest)
         wanted = self._trials.want(actor, request.choices[place])
         try:
-            return self.book_first(actor, request, place, wanted, book)
+            return self.book_first(actor, request, place, wanted, book, share=SEARCH_SHARE)
         except NoPeriod as error:
             found = error.found
         latest = self._periods.starts(request.window).latest
@@ -72,17 +83,28 @@ class FlexibleBooker:
             raise error.of_request(shortfall) from None
 
     def book_first(
-        self, actor: Actor, request: FlexibleRequest, place: int, wanted: Completed, book: Callable[[LeaseRequest], R]
+        self,
+        actor: Actor,
+        request: FlexibleRequest,
+        place: int,
+        wanted: Completed,
+        book: Callable[[LeaseRequest], R],
+        *,
+        share: float = 1.0,
     ) -> R:
         """Return the result of ``book`` for a choice, whose reservations are ``wanted``, in its first period.
+
+        The search has a ``share`` of the time that is left.
 
         Raises ``NoPeriod``, and the errors of ``book``.
         """
         if request.window is None:
             return book(self._periods.earliest(request, place))
         found = Offers((), is_complete=True)
+        searching = deadlines.until_at_most(share * deadlines.seconds_left())
         for _ in range(SEARCHES):
-            found = self._periods.first(actor, wanted, request.window, 1)
+            with deadlines.within(searching):
+                found = self._periods.first(actor, wanted, request.window, 1)
             if not found.offers:
                 break
             [offer] = found.offers

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tenure import deadlines
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter, TenureError, Unavailable
@@ -51,11 +52,18 @@ class Intake:
     def completed(self, actor: Actor, requests: Sequence[ReservationRequest]) -> Completed:
         """Return the reservations of a new lease in their regions, with the facts of the cloud, and their demands.
 
-        Raises the errors of ``facts``, and ``InvalidParameter`` for parameters that contradict each other.
+        Raises the errors of ``facts``, ``InvalidParameter`` for parameters that contradict each other, and the errors
+        of ``Deadline.check``.
         """
-        completed = [self.completed_one(actor, request, position) for position, request in enumerate(requests)]
+        completed = []
+        for position, request in enumerate(requests):
+            deadlines.check()
+            completed.append(self.completed_one(actor, request, position))
         check_sizes([request.parameters for request in completed])
-        demands = [placed_demand(self._types, request, position) for position, request in enumerate(completed)]
+        demands = []
+        for position, request in enumerate(completed):
+            deadlines.check()
+            demands.append(placed_demand(self._types, request, position))
         return Completed(completed, demands)
 
     def completed_one(self, actor: Actor, request: ReservationRequest, position: int) -> ReservationRequest:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from tenure import deadlines
+from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation
 from tenure.domain.errors import Conflict, InvalidState, NotEnoughResources, NotFound, OverQuota
@@ -48,6 +50,7 @@ from tenure.services.context import (
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.events.payloads import UpdatePayload
+from tenure.services.lanes import Lane, Lanes
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker, new_reservation, preparation
 from tenure.services.leases.change_admission import ChangeAdmission
@@ -86,8 +89,10 @@ class LeaseService(ContextualService):
         enforcement: Enforcement,
         waiting_list: WaitingList,
         change_admission: ChangeAdmission,
+        lanes: Lanes,
     ) -> None:
         super().__init__(context)
+        self._lanes = lanes
         self._cloud = cloud
         self._enforcement = enforcement
         self._change_admission = change_admission
@@ -131,14 +136,16 @@ class LeaseService(ContextualService):
         if request.waits:
             self._waiting_list.check(request)
         try:
-            return self._flexible.book(actor, request, partial(self._create, actor, lease_id=lease_id))
-        except (NotEnoughResources, OverQuota):
+            return self._flexible.book(actor, request, partial(self._create_found, actor, lease_id=lease_id))
+        except (NotEnoughResources, OverQuota, SearchTooLong):
             if not request.waits:
                 raise
-            request = self._flexible.completed(actor, request)
-            if not self._waiting_list.may_ever_fit(actor, request):
-                raise
-        return self._wait(actor, request, lease_id)
+            with deadlines.within(None):  # what is asked next decides, and is short
+                request = self._flexible.completed(actor, request)
+                if not self._waiting_list.may_ever_fit(actor, request):
+                    raise
+        with deadlines.within(None), self._lanes.enter(Lane.BOOKING, actor.project_id):
+            return self._wait(actor, request, lease_id)
 
     def get(self, actor: Actor, lease_id: str, *, look_ahead: bool = False) -> Lease:
         """Return the lease; raise ``NotFound`` if there is none that the actor may see.
@@ -305,6 +312,11 @@ class LeaseService(ContextualService):
         )
 
     # --- inside
+
+    def _create_found(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None) -> Lease:
+        """Book what a search has found."""
+        with self._lanes.enter(Lane.BOOKING, actor.project_id):
+            return self._create(actor, request, lease_id=lease_id)
 
     def _create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None) -> Lease:
         draft = self._booker.draft(actor, request, lease_id=lease_id)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from tenure import deadlines
 from tenure.domain.allocation import Allocation, Demand
 from tenure.domain.arrangement import Problem, Solution
 from tenure.domain.errors import NotEnoughResources
@@ -87,11 +88,12 @@ class Arrangements:
     def find(self, wishes: Sequence[Wish], *, now: datetime) -> Search:
         """Return an arrangement that meets all wishes, each with the least units that it asks for."""
         began = time.monotonic()
-        deadline = began + self._seconds
+        seconds = min(self._seconds, deadlines.seconds_left())
+        deadline = began + seconds
 
         def is_over() -> bool:
             """Whether half of the time is over: the rest is for the solver."""
-            return time.monotonic() >= began + self._seconds / 2
+            return time.monotonic() >= began + seconds / 2
 
         grouped: dict[tuple[str, str], list[Wish]] = defaultdict(list)
         for wish in wishes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+from tenure import deadlines
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import Period, length_text
@@ -40,5 +41,5 @@ class UsageService(ContextualService):
             parts = tx.usage.parts(
                 period, now=self._clock.now(), project_id=query.project_id, resource_type=resource_type
             )
-            sums = add_up(parts, period)
+            sums = add_up(deadlines.checked(parts), period)
         return Usage(period.start, period.end, sums)

@@ -19,8 +19,11 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from tenure import deadlines
+from tenure.deadlines import Deadline, SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.errors import (
+    Busy,
     Conflict,
     InvalidParameter,
     NotEnoughResources,
@@ -37,6 +40,7 @@ from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequ
 from tenure.services.availability.periods import MINUTE, PeriodSearch
 from tenure.services.context import Context, ContextualService, new_id, notify, write_history
 from tenure.services.enforcement.filters import Enforcement
+from tenure.services.lanes import Lane, Lanes
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.changes import placed_demand, resolve
 from tenure.services.leases.flexible import FlexibleBooker, NoPeriod
@@ -59,7 +63,30 @@ SERVED_ANYWAY = timedelta(minutes=10)
 #: The largest number of leases of a project on the waiting list.
 MOST_WAITING = 100
 
+#: How long a turn lasts while requests wait for it, in seconds: of a lease, of a project's leases, and of all.
+TURN_SECONDS = 0.25
+TURN_SECONDS_OF_PROJECT = 0.25
+TURN_SECONDS_OF_ALL = 0.75
+
 _REQUEST = TypeAdapter(FlexibleRequest)
+
+
+class _TurnTimes:
+    """The time that is left for turns in a pass over waiting leases."""
+
+    def __init__(self) -> None:
+        self._of_project: dict[str, float] = {}
+        self._of_all = TURN_SECONDS_OF_ALL
+
+    def next_of(self, project_id: str) -> Deadline:
+        """Return the end of the next turn of a project."""
+        of_project = self._of_project.get(project_id, TURN_SECONDS_OF_PROJECT)
+        return deadlines.until_at_most(max(0.0, min(TURN_SECONDS, of_project, self._of_all)))
+
+    def spend(self, project_id: str, seconds: float) -> None:
+        """Count the time of a turn."""
+        self._of_project[project_id] = self._of_project.get(project_id, TURN_SECONDS_OF_PROJECT) - seconds
+        self._of_all -= seconds
 
 
 class WaitingList(ContextualService):
@@ -72,14 +99,18 @@ class WaitingList(ContextualService):
         flexible: FlexibleBooker,
         periods: PeriodSearch,
         enforcement: Enforcement,
+        lanes: Lanes,
     ) -> None:
         super().__init__(context)
+        self._lanes = lanes
         self._booker = booker
         self._flexible = flexible
         self._periods = periods
         self._enforcement = enforcement
         #: One thread of the process serves at a time; the others wait for it.
         self._guard = threading.Lock()
+        #: The leases whose turn did not suffice, by id, the earliest first: they get more time, after the others.
+        self._slow: dict[str, Waiter] = {}
         self._all_served_at: datetime | None = None
 
     # --- waiting
@@ -183,10 +214,14 @@ class WaitingList(ContextualService):
         if self._all_served_at is None or not timedelta(0) <= now - self._all_served_at < SERVED_ANYWAY:
             self._db.write(lambda tx: tx.waiting.serve_all())
             self._all_served_at = now
-        return self.serve()
+        return self.serve() + self._serve_slow()
 
     def serve(self) -> int:
         """Serve the lines in which something was freed, once; return how many leases got room.
+
+        Requests for the same lines wait for this, so it takes a bounded time: a lease has a short turn, and so have all
+        leases of a project together, and all projects. A lease whose turn does not suffice is served again by ``run``,
+        with the time of a search; until then, requests that come later may take what was freed.
 
         Raises ``Unavailable``, and ``TooManyConflicts`` if other transactions come in between again and again.
         """
@@ -199,30 +234,66 @@ class WaitingList(ContextualService):
                     return 0
                 freed_ids = [freed_id for ids in freed.values() for freed_id in ids]
                 with suppress(WaitersFirst):  # something was freed meanwhile, for which an earlier lease comes first
-                    booked = sum([self._serve(waiter, freed_ids) for waiter in waiters])
+                    turns = _TurnTimes()
+                    booked = sum([self._serve_in_turn(waiter, freed_ids, turns) for waiter in waiters])
                     self._db.write(partial(_forget, freed_ids=freed_ids))
                     return booked
         raise TooManyConflicts
 
-    def _serve(self, waiter: Waiter, freed_ids: Collection[int]) -> bool:
-        """Book a waiting lease if it fits; return whether it was booked. Earlier leases were offered what was freed.
-
-        Raises ``WaitersFirst`` if an earlier lease comes first, ``Unavailable`` and ``TooManyConflicts``.
-        """
+    def _serve_in_turn(self, waiter: Waiter, freed_ids: Collection[int], turns: _TurnTimes) -> bool:
+        """Serve a lease for as long as its turn lasts; note it if that does not suffice."""
         with self._db.read() as tx:
             lease = tx.leases.get(waiter.lease_id)
         if lease is None or lease.waiting is None:
             return False
+        began = time.monotonic()
+        try:
+            with deadlines.on_behalf_of(lease.project_id), deadlines.within(turns.next_of(lease.project_id)):
+                return self._serve(waiter, lease, freed_ids)
+        except SearchTooLong:
+            self._slow.setdefault(waiter.lease_id, waiter)
+            return False
+        finally:
+            turns.spend(lease.project_id, time.monotonic() - began)
+
+    def _serve_slow(self) -> int:
+        """Serve the leases whose turn did not suffice, each as a search of its project; return how many got room."""
+        booked = 0
+        for waiter in sorted(self._slow.values(), key=lambda waiter: waiter.number):
+            with self._db.read() as tx:
+                lease = tx.leases.get(waiter.lease_id)
+            del self._slow[waiter.lease_id]
+            if lease is None or lease.waiting is None:
+                continue
+            try:
+                with self._lanes.enter(Lane.SEARCHING, lease.project_id):
+                    booked += self._serve(waiter, lease, ())
+            except Busy:
+                self._slow.setdefault(waiter.lease_id, waiter)  # another time
+            except (SearchTooLong, WaitersFirst):
+                continue  # as with a search that finds nothing; it is served when something is freed
+        return booked
+
+    def _serve(self, waiter: Waiter, lease: Lease, freed_ids: Collection[int]) -> bool:
+        """Book a waiting lease if it fits; return whether it was booked. Earlier leases were offered what was freed.
+
+        Raises ``WaitersFirst`` if an earlier lease comes first, ``SearchTooLong`` if its time did not suffice to find
+        out, ``Unavailable`` and ``TooManyConflicts``.
+        """
         owner = Actor(user_id=lease.user_id, project_id=lease.project_id)
+        is_complete = True
         try:
             request = self._still_possible(_REQUEST.validate_python(waiter.request))
             if request is None:
                 return False
-            for place, wanted in enumerate(self._wanted(request)):
+            for place, choice in enumerate(request.choices):
+                wanted = self._wanted_of(choice)
                 try:
                     book = partial(self._book, owner, lease, wanted, before=waiter.number, served=freed_ids)
                     return self._flexible.book_first(owner, request, place, wanted, book)
-                except (NoPeriod, NotEnoughResources, OverQuota, Conflict):
+                except NoPeriod as error:
+                    is_complete = is_complete and error.found.is_complete
+                except (NotEnoughResources, OverQuota, Conflict):
                     continue
         except (Unavailable, TooManyConflicts, WaitersFirst):
             raise
@@ -232,6 +303,8 @@ class WaitingList(ContextualService):
             self._db.write(partial(_fail, lease_id=lease.id, reason=reason))
         except Exception:
             LOG.exception("the waiting lease %s could not be served; the others are", lease.id)
+        if not is_complete:
+            deadlines.check()  # raises if it was cut short by its turn
         return False
 
     def _still_possible(self, request: FlexibleRequest) -> FlexibleRequest | None:
@@ -248,10 +321,12 @@ class WaitingList(ContextualService):
         return [self._wanted_of(choice) for choice in request.choices]
 
     def _wanted_of(self, choice: Sequence[ReservationRequest]) -> Completed:
-        placed = [
-            replace(asked, region=region_of(asked.region, self._rules.regions, field="region")) for asked in choice
-        ]
-        return Completed(placed, [placed_demand(self._types, asked, position) for position, asked in enumerate(placed)])
+        placed, demands = [], []
+        for position, asked in enumerate(choice):
+            deadlines.check()
+            placed.append(replace(asked, region=region_of(asked.region, self._rules.regions, field="region")))
+            demands.append(placed_demand(self._types, placed[-1], position))
+        return Completed(placed, demands)
 
     def _book(
         self,

@@ -1,0 +1,210 @@
+"""Lanes: how many operations run and wait at a time, in all and for each project, and how long they wait.
+
+Each operation of the manager has a lane (``LANES`` in ``tenure.services.manager``). What finds no room in its lane is
+refused with ``Busy``, and nothing was done. In a lane, projects take turns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tenure import deadlines
+from tenure.deadlines import Arrival, CallerGone, Deadline
+from tenure.domain.errors import Busy
+from tenure.metrics import LANE_REFUSALS, LANE_RUNNING, LANE_WAITING
+
+#: How often a waiting operation looks whether its caller has disconnected, in seconds.
+LOOK_SECONDS = 0.1
+
+
+class Lane(Enum):
+    """The kinds of operations that do not wait for each other."""
+
+    #: Cheap looks at what is stored.
+    READING = "reading"
+    #: Searches, and all that is tried and undone.
+    SEARCHING = "searching"
+    #: Changes.
+    BOOKING = "booking"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many operations of a lane run and wait, in all and of a project, and how many seconds they wait at most."""
+
+    running: int
+    running_of_project: int
+    waiting: int
+    waiting_of_project: int
+    wait_seconds: float
+
+    @property
+    def most(self) -> int:
+        """How many operations there are in the lane at most."""
+        return self.running + self.waiting
+
+
+#: The bounds of the lanes of a process, unless the operator has set others.
+USUAL: Mapping[Lane, Bounds] = {
+    Lane.READING: Bounds(8, 4, 48, 24, 10.0),
+    Lane.SEARCHING: Bounds(2, 1, 32, 16, 2.0),
+    Lane.BOOKING: Bounds(8, 4, 64, 32, 10.0),
+}
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    called: threading.Event = field(default_factory=threading.Event)
+
+
+class _Track:
+    """The operations of a lane: a semaphore whose places go round the projects."""
+
+    def __init__(self, lane: Lane, bounds: Bounds) -> None:
+        self.lane = lane
+        self._bounds = bounds
+        self._guard = threading.Lock()
+        self._running: Counter[str] = Counter()
+        #: The waiting operations of each project, the next project first.
+        self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
+        LANE_RUNNING.labels(lane.value).set(0)
+        LANE_WAITING.labels(lane.value).set(0)
+
+    def enter(self, project_id: str, arrival: Arrival) -> None:
+        """Wait for a place; raise ``Busy`` if none is free in time, ``CallerGone`` if the caller disconnects."""
+        bounds = self._bounds
+        with self._guard:
+            if self._has_place_for(project_id) and project_id not in self._waiting:
+                self._begin(project_id)
+                return
+            line = self._waiting.get(project_id, ())
+            if self._count_waiting() >= bounds.waiting or len(line) >= bounds.waiting_of_project:
+                LANE_REFUSALS.labels(self.lane.value, "full").inc()
+                raise Busy
+            waiter = _Waiter()
+            self._waiting.setdefault(project_id, deque()).append(waiter)
+            self._show()
+        self._wait(waiter, project_id, arrival)
+
+    def leave(self, project_id: str) -> None:
+        """Give a place back; the next operations begin."""
+        with self._guard:
+            self._running[project_id] -= 1
+            if not self._running[project_id]:
+                del self._running[project_id]
+            self._call_next()
+            self._show()
+
+    def _wait(self, waiter: _Waiter, project_id: str, arrival: Arrival) -> None:
+        until = time.monotonic() + self._bounds.wait_seconds
+        while not waiter.called.wait(max(0.0, min(LOOK_SECONDS, until - time.monotonic()))):
+            is_gone = arrival.is_gone()
+            if not is_gone and time.monotonic() < until:
+                continue
+            with self._guard:
+                if waiter.called.is_set():  # just now
+                    return
+                self._waiting[project_id].remove(waiter)
+                if not self._waiting[project_id]:
+                    del self._waiting[project_id]
+                self._show()
+            LANE_REFUSALS.labels(self.lane.value, "gone" if is_gone else "late").inc()
+            raise CallerGone if is_gone else Busy
+
+    def _has_place_for(self, project_id: str) -> bool:
+        bounds = self._bounds
+        return self._running.total() < bounds.running and self._running[project_id] < bounds.running_of_project
+
+    def _begin(self, project_id: str) -> None:
+        self._running[project_id] += 1
+        self._show()
+
+    def _call_next(self) -> None:
+        """Begin the operations for which there are places now, one of each project in turn."""
+        while True:
+            project_id = next((waiting for waiting in self._waiting if self._has_place_for(waiting)), None)
+            if project_id is None:
+                return
+            line = self._waiting.pop(project_id)
+            waiter = line.popleft()
+            if line:
+                self._waiting[project_id] = line  # behind the other projects
+            self._begin(project_id)
+            waiter.called.set()
+
+    def _count_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def _show(self) -> None:
+        LANE_RUNNING.labels(self.lane.value).set(self._running.total())
+        LANE_WAITING.labels(self.lane.value).set(self._count_waiting())
+
+
+class _Place:
+    """A place in a lane, which is given back once."""
+
+    def __init__(self, track: _Track, project_id: str) -> None:
+        self._track = track
+        self._project_id = project_id
+        self._is_taken = True
+
+    def give_back(self) -> None:
+        """Let another operation begin."""
+        if self._is_taken:
+            self._is_taken = False
+            self._track.leave(self._project_id)
+
+
+#: The places of the operation that this thread carries out, the innermost last.
+_PLACES: ContextVar[tuple[_Place, ...]] = ContextVar("places", default=())
+
+
+class Lanes:
+    """The lanes of a process."""
+
+    def __init__(self, bounds: Mapping[Lane, Bounds] = USUAL, *, search_seconds: float = 5.0) -> None:
+        """``search_seconds`` is how long an operation in the lane of searches may take, counted from its arrival."""
+        self._tracks = {lane: _Track(lane, bounds[lane]) for lane in Lane}
+        self._search_seconds = search_seconds
+        self.most = sum(each.most for each in bounds.values())
+
+    @contextmanager
+    def enter(self, lane: Lane, project_id: str) -> Iterator[None]:
+        """Carry out an operation of a project in a lane, or a part of one.
+
+        In the lane of searches, the block has a deadline. Raises ``Busy`` and ``CallerGone``, before the block, and the
+        errors of ``Deadline.check``.
+        """
+        track, arrival = self._tracks[lane], deadlines.arrival()
+        track.enter(project_id, arrival)
+        place = _Place(track, project_id)
+        places = _PLACES.set((*_PLACES.get(), place))
+        try:
+            with deadlines.on_behalf_of(project_id), deadlines.within(self._deadline(lane, arrival)):
+                yield
+        finally:
+            _PLACES.reset(places)
+            place.give_back()
+
+    def run(self, lane: Lane, project_id: str, operation: Callable[[], object]) -> object:
+        """Return what an operation returns, carried out in a lane. Raises the errors of ``enter``."""
+        with self.enter(lane, project_id):
+            return operation()
+
+    def _deadline(self, lane: Lane, arrival: Arrival) -> Deadline | None:
+        if lane is not Lane.SEARCHING:
+            return deadlines.current()  # a booking inside of a search has the time of the search
+        return Deadline(arrival.at + self._search_seconds, self._search_seconds, arrival.is_gone)
+
+
+def give_back_places() -> None:
+    """Give back the places of the operation that this thread carries out: from now on it waits for the cloud only."""
+    for place in _PLACES.get():
+        place.give_back()
