@@ -147,6 +147,14 @@ _MANAGER = (
         "only periods in which there is room as plans are.",
     ),
     cfg.IntOpt(
+        "waiting_turn_ms",
+        default=500,
+        min=1,
+        help="How many milliseconds the leases of a project on the waiting list, one after the other, may search for "
+        "room while requests wait for that; all projects together twice as long. A lease that needs more time is "
+        "searched for beside requests, which may take what was freed before it.",
+    ),
+    cfg.IntOpt(
         "start_patience",
         default=60,
         min=0,

@@ -373,6 +373,7 @@ def _rules(conf: ConfigOpts) -> Rules:
         planning_time=timedelta(seconds=conf.manager.planning_time),
         exact_time=timedelta(milliseconds=conf.manager.exact_time_ms),
         search_time=timedelta(milliseconds=conf.manager.search_time_ms),
+        turn_time=timedelta(milliseconds=conf.manager.waiting_turn_ms),
         start_patience=timedelta(minutes=conf.manager.start_patience),
         start_share=conf.manager.start_patience_percent / 100,
         before_end_patience=timedelta(minutes=conf.manager.before_end_patience),

@@ -284,7 +284,9 @@ def build(parts: Parts) -> Service:
 
     waiting = Periodic("waiting list", serve, POLL)
     periodic.append(waiting)
-    engine = Engine(events, performer, letters, periodic, parts.clock, workers, channels, serve=waiting_list.serve)
+    engine = Engine(
+        events, performer, letters, periodic, parts.clock, workers, channels, serve=waiting_list.serve_fully
+    )
     freed.target = engine.begin_more
 
     def wake_all() -> None:

@@ -104,7 +104,12 @@ def open_simulation(now: datetime, *, regions: Sequence[str] = ()) -> Iterator[S
             types=installed_types(),
             authorize=default_policies().authorize,
             clock=clock,
-            rules=Rules(regions=tuple(regions), planning_time=timedelta(minutes=1), search_time=timedelta(minutes=1)),
+            rules=Rules(
+                regions=tuple(regions),
+                planning_time=timedelta(minutes=1),
+                search_time=timedelta(minutes=1),
+                turn_time=timedelta(minutes=1),
+            ),
         )
         yield Simulation(build(parts), clock, clouds, db)
 

@@ -198,6 +198,7 @@ def open_world(
     hosts: int = 4,
     rules: Rules | None = None,
     planning_time: timedelta = UNHURRIED,
+    turn_time: timedelta | None = None,
     checkpoint: Callable[[str], None] = lambda _point: None,
     database: Callable[..., Database] = Database,
     workers: int = 0,
@@ -206,7 +207,7 @@ def open_world(
 ) -> Iterator[World]:
     """Open a service with ``hosts`` reservable hosts, on the database at a URL or on an SQLite database in a folder.
 
-    ``planning_time`` and the time of searches are those of the rules.
+    ``planning_time`` is that of the rules, and so are the times of searches and of turns of waiting leases by default.
     """
     clock = SimulatedClock(NOW)
     db = database(url_in(place), clock=clock)
@@ -218,7 +219,12 @@ def open_world(
         types=installed_types(),
         authorize=default_policies().authorize,
         clock=clock,
-        rules=replace(rules or Rules(), planning_time=planning_time, search_time=planning_time),
+        rules=replace(
+            rules or Rules(),
+            planning_time=planning_time,
+            search_time=planning_time,
+            turn_time=turn_time or planning_time,
+        ),
         checkpoint=checkpoint,
         workers=workers,
         answer_seconds=answer_seconds,

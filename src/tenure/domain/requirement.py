@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from tenure.domain.errors import InvalidParameter, MalformedRequirements
 from tenure.domain.json_text import read_json
@@ -139,6 +140,7 @@ def number_of(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+@lru_cache(maxsize=256)  # a request may have the same expression a hundred times
 def parse_expression(text: str, *, field: str, language: Language = Language.FULL) -> Expression:
     """Read an expression of the property language.
 

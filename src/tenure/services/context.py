@@ -42,6 +42,9 @@ class Rules:
     exact_time: timedelta = timedelta(milliseconds=300)
     #: How long a search for offers may try bookings for which plans have to move.
     search_time: timedelta = timedelta(milliseconds=300)
+    #: How long the waiting leases of a project, one after the other, may be searched for while requests wait for that;
+    #: those of all projects may be searched for twice as long.
+    turn_time: timedelta = timedelta(milliseconds=500)
     #: Whether all users may use properties in conditions that only administrators see.
     private_asked_for: bool = False
     #: After how many attempts a start, an update or an action before the end is given up.

@@ -63,29 +63,24 @@ SERVED_ANYWAY = timedelta(minutes=10)
 #: The largest number of leases of a project on the waiting list.
 MOST_WAITING = 100
 
-#: How long a turn lasts while requests wait for it, in seconds: of a lease, of a project's leases, and of all.
-TURN_SECONDS = 0.25
-TURN_SECONDS_OF_PROJECT = 0.25
-TURN_SECONDS_OF_ALL = 0.75
-
 _REQUEST = TypeAdapter(FlexibleRequest)
 
 
 class _TurnTimes:
-    """The time that is left for turns in a pass over waiting leases."""
+    """The time that is left for turns in a pass over waiting leases, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_project: float) -> None:
+        self._each = of_project
         self._of_project: dict[str, float] = {}
-        self._of_all = TURN_SECONDS_OF_ALL
+        self._of_all = 2 * of_project
 
     def next_of(self, project_id: str) -> Deadline:
         """Return the end of the next turn of a project."""
-        of_project = self._of_project.get(project_id, TURN_SECONDS_OF_PROJECT)
-        return deadlines.until_at_most(max(0.0, min(TURN_SECONDS, of_project, self._of_all)))
+        return deadlines.until_at_most(max(0.0, min(self._of_project.get(project_id, self._each), self._of_all)))
 
     def spend(self, project_id: str, seconds: float) -> None:
         """Count the time of a turn."""
-        self._of_project[project_id] = self._of_project.get(project_id, TURN_SECONDS_OF_PROJECT) - seconds
+        self._of_project[project_id] = self._of_project.get(project_id, self._each) - seconds
         self._of_all -= seconds
 
 
@@ -214,6 +209,10 @@ class WaitingList(ContextualService):
         if self._all_served_at is None or not timedelta(0) <= now - self._all_served_at < SERVED_ANYWAY:
             self._db.write(lambda tx: tx.waiting.serve_all())
             self._all_served_at = now
+        return self.serve_fully()
+
+    def serve_fully(self) -> int:
+        """Serve the lines in which something was freed, and those whose turns did not suffice; return as ``serve``."""
         return self.serve() + self._serve_slow()
 
     def serve(self) -> int:
@@ -234,7 +233,7 @@ class WaitingList(ContextualService):
                     return 0
                 freed_ids = [freed_id for ids in freed.values() for freed_id in ids]
                 with suppress(WaitersFirst):  # something was freed meanwhile, for which an earlier lease comes first
-                    turns = _TurnTimes()
+                    turns = _TurnTimes(self._rules.turn_time.total_seconds())
                     booked = sum([self._serve_in_turn(waiter, freed_ids, turns) for waiter in waiters])
                     self._db.write(partial(_forget, freed_ids=freed_ids))
                     return booked
