@@ -89,7 +89,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             checkpoint=checkpoint,
             workers=conf.manager.workers,
             places=conf.manager.rpc_threads // 2,
-            bounds=_bounds(conf),
+            bounds=bounds_of(conf),
             repair_interval=timedelta(seconds=conf.manager.repair_interval),
             inventory_interval=timedelta(seconds=conf.manager.inventory_interval) or None,
             health_interval=timedelta(seconds=hosts.polling_interval) if hosts.enable_polling_monitor else None,
@@ -100,7 +100,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
     return service
 
 
-def _bounds(conf: ConfigOpts) -> Mapping[Lane, Bounds]:
+def bounds_of(conf: ConfigOpts) -> Mapping[Lane, Bounds]:
     """Return how many operations of each lane run and wait."""
     return {
         lane: Bounds(

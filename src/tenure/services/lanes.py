@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -118,6 +118,12 @@ class _Track:
             LANE_REFUSALS.labels(self.lane.value, "gone" if is_gone else "late").inc()
             raise CallerGone if is_gone else Busy
 
+    @property
+    def waiting(self) -> int:
+        """How many operations wait."""
+        with self._guard:
+            return self._count_waiting()
+
     def _has_place_for(self, project_id: str) -> bool:
         bounds = self._bounds
         return self._running.total() < bounds.running and self._running[project_id] < bounds.running_of_project
@@ -193,10 +199,9 @@ class Lanes:
             _PLACES.reset(places)
             place.give_back()
 
-    def run(self, lane: Lane, project_id: str, operation: Callable[[], object]) -> object:
-        """Return what an operation returns, carried out in a lane. Raises the errors of ``enter``."""
-        with self.enter(lane, project_id):
-            return operation()
+    def count_waiting(self, lane: Lane) -> int:
+        """Return how many operations wait in a lane."""
+        return self._tracks[lane].waiting
 
     def _deadline(self, lane: Lane, arrival: Arrival) -> Deadline | None:
         if lane is not Lane.SEARCHING:
