@@ -203,6 +203,9 @@ class Busy(Unavailable):
     """There are too many requests like this one, of the project or in all. Nothing was done; retry in a moment."""
 
     def __init__(
-        self, message: str = "Too many requests like this one are being served right now; try again in a moment."
+        self,
+        message: str = "Too many requests like this one are being served right now; try again in a moment.",
+        *,
+        field: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, field=field)
