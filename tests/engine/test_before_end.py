@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.domain.errors import InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
@@ -160,14 +161,112 @@ def test_action_set_after_the_event_runs_at_the_end(world: World, messages: list
     assert notified(messages) == [grown.reservations[2].id]
 
 
-def test_finished_action_is_not_repeated_when_the_end_moves(world: World, messages: list[Message]):
+# --- the end moves
+
+
+def topics(messages: list[Message]) -> list[str]:
+    """The topics of the notifications about the event before the end, in order."""
+    return [message.topic for message in messages if message.topic.startswith(NOTICE)]
+
+
+def prolong(world: World, lease: Lease, until: timedelta) -> None:
+    """Move the end to so long after the start."""
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + until))
+
+
+def test_finished_action_runs_again_before_a_later_end(world: World, messages: list[Message]):
     lease = book(world, hosts("snapshot"), hosts("notify"))
     world.boot(lease)
     world.pass_time(2 * HOUR)
-    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 9 * HOUR))
-    world.pass_time(9 * HOUR)
+    prolong(world, lease, 9 * HOUR)
+    event = event_of(world, lease.id, EventType.BEFORE_END)
+    assert (event.status, event.due_at) == (EventStatus.UNDONE, NOW + 8 * HOUR)
+    world.pass_time(6 * HOUR - SECOND)
+    assert len(images(world)) == len(notified(messages)) == 1
+    world.pass_time(SECOND)
+    assert images(world) == [(lease.reservations[0].id, "active")] * 2
+    assert len(notified(messages)) == 2
+    world.pass_time(HOUR)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert len(images(world)) == len(notified(messages)) == 2
+    assert topics(messages) == [NOTICE, f"{NOTICE}.stop", NOTICE]
+
+
+def test_action_runs_again_at_once_if_the_new_moment_has_passed(world: World, messages: list[Message]):
+    lease = book(world, hosts("notify"))
+    world.pass_time(2 * HOUR + 30 * MINUTE)
+    prolong(world, lease, 3 * HOUR + 15 * MINUTE)
+    world.engine.settle()
+    assert len(notified(messages)) == 2
+    assert messages[-1].payload["end_date"] == "2030-01-01T13:15:00.000000"
+
+
+def test_finished_action_is_not_repeated_before_an_earlier_end(world: World, messages: list[Message]):
+    lease = book(world, hosts("snapshot"), hosts("notify"))
+    world.boot(lease)
+    world.pass_time(2 * HOUR)
+    prolong(world, lease, 2 * HOUR + 30 * MINUTE)
+    world.pass_time(HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
     assert len(images(world)) == len(notified(messages)) == 1
+
+
+def test_action_that_is_running_when_the_end_moves_runs_again(world: World):
+    lease = book(world, hosts("snapshot"))
+    world.boot(lease)
+    slow = Fault(FaultKind.SLOW, verb="before_end", until=NOW + 2 * HOUR + 10 * MINUTE, reason="saving")
+    world.cloud.inject(slow)
+    world.pass_time(2 * HOUR + MINUTE)
+    prolong(world, lease, 9 * HOUR)
+    world.pass_time(6 * HOUR)
+    assert images(world) == [(lease.reservations[0].id, "active")] * 2
+
+
+def test_action_that_was_given_up_is_tried_again_before_a_later_end(world: World):
+    lease = book(world, hosts("snapshot"))
+    world.boot(lease)
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="before_end", reason="quota"))
+    world.pass_time(2 * HOUR)
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.ERROR
+    prolong(world, lease, 9 * HOUR)
+    world.pass_time(6 * HOUR)
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.DONE
+    assert images(world) == [(lease.reservations[0].id, "active")]
+
+
+def test_moment_of_an_action_that_has_run_can_be_set_again(world: World):
+    lease = book(world, hosts("snapshot"))
+    world.boot(lease)
+    world.pass_time(2 * HOUR)
+    same = LeaseChange(before_end_at=NOW + 2 * HOUR)
+    world.leases.update(OWNER, lease.id, same)
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.DONE
+    with pytest.raises(InvalidState, match="has run already"):
+        world.leases.update(OWNER, lease.id, LeaseChange(before_end_at=NOW + HOUR))
+    world.leases.update(OWNER, lease.id, LeaseChange(before_end_at=NOW + 2 * HOUR + 30 * MINUTE))
+    world.pass_time(30 * MINUTE)
+    assert len(images(world)) == 2
+
+
+# --- short leases
+
+
+def test_short_lease_that_is_prolonged_has_its_notice_an_hour_before_the_end(world: World, messages: list[Message]):
+    lease = world.reserve(hosts("notify"), hours=1 / 3)
+    world.engine.settle()
+    prolong(world, lease, 48 * HOUR)
+    event = event_of(world, lease.id, EventType.BEFORE_END)
+    assert (event.status, event.due_at) == (EventStatus.UNDONE, NOW + 47 * HOUR)
+    world.pass_time(47 * HOUR)
+    assert len(notified(messages)) == 2
+
+
+def test_distance_that_the_owner_has_set_survives_a_short_time(world: World):
+    """The lease is shortened, so that the moment is cut to its start, and prolonged again."""
+    lease = world.reserve(hosts("none"), start=1, hours=10, before_end_at=NOW + 3 * HOUR)
+    for until, due in ((5, 1), (12, 4), (11, 3)):
+        prolong(world, lease, until * HOUR)
+        assert event_of(world, lease.id, EventType.BEFORE_END).due_at == NOW + due * HOUR
 
 
 # --- the end waits for it
