@@ -121,6 +121,8 @@ class Order:
     * ``spared``: the start failed, or the action before the end did not save the owner's data. Do no more with the
       owner's objects than is needed to free the room.
     * ``withdrawn``: the parameters of a refused change; undo their effects.
+    * ``repetition``: how often the action before the end was armed again, because the end has moved beyond it. What an
+      earlier repetition has saved is kept, and does not count as saved.
     """
 
     reservation_id: str
@@ -142,6 +144,7 @@ class Order:
     provisional: Period | None = None
     spared: bool = False
     withdrawn: Mapping[str, object] = field(default_factory=dict)
+    repetition: int = 0
 
 
 @dataclass(frozen=True, slots=True)

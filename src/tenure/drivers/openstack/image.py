@@ -19,6 +19,8 @@ LOG = logging.getLogger(__name__)
 #: The image properties that identify the reservation and the server.
 RESERVATION: Final = "tenure_reservation_id"
 SERVER: Final = "tenure_server_id"
+#: The image property that tells for which repetition of the action it was created; absent for the first time.
+REPETITION: Final = "tenure_repetition"
 
 _READY: Final = frozenset({"active", "deactivated"})
 _LOST: Final = frozenset({"killed", "deleted", "pending_delete", "error"})
@@ -47,16 +49,20 @@ class _Image:
 class Images:
     """Glance's API, and Nova's for images, as an owner."""
 
-    def __init__(self, calls: Calls, owner: Owner, now: datetime) -> None:
+    def __init__(self, calls: Calls, owner: Owner, now: datetime, order: Order) -> None:
+        """The images of an order, for its repetition of the action."""
         self._calls = calls
         self._owner = owner
         self._now = now
+        self._marks = {RESERVATION: order.reservation_id}
+        if order.repetition:
+            self._marks[REPETITION] = str(order.repetition)
 
-    def ensure_of(self, servers: Sequence[Server], reservation_id: str, prefix: str) -> Snapshots:
+    def ensure_of(self, servers: Sequence[Server], prefix: str) -> Snapshots:
         """Create an image of each of these servers; return for which of them it is not ready."""
-        images = self._images(reservation_id)
+        images = self._images()
         missing = [server for server in servers if server.id not in images]
-        answers = self._calls.send_all([self._creation(server, reservation_id, prefix) for server in missing])
+        answers = self._calls.send_all([self._creation(server, prefix) for server in missing])
         made: set[str] = set()
         for server, answer in zip(missing, answers, strict=True):
             if isinstance(answer, CloudNotFound | BadRequest):
@@ -65,7 +71,7 @@ class Images:
                 raise answer
             made.add(server.id)
         if made:  # a fast cloud has created them already
-            images = self._images(reservation_id)
+            images = self._images()
         waiting_for = [server for server in servers if self._is_awaited(server, images, made)]
         ready = {server_id for server_id, image in images.items() if image.status in _READY}
         without = [server for server in servers if server.id not in ready and server not in waiting_for]
@@ -83,24 +89,25 @@ class Images:
             return False
         return True
 
-    def _images(self, reservation_id: str) -> dict[str, _Image]:
-        """Return the images of the reservation by server id, without failed ones."""
+    def _images(self) -> dict[str, _Image]:
+        """Return the images of this repetition by server id, without failed ones."""
         found: dict[str, _Image] = {}
-        params = {RESERVATION: reservation_id, "limit": "100"}
+        params = {RESERVATION: self._marks[RESERVATION], "limit": "100"}
         while True:
             page = self._calls.send(Request("image", "GET", "/images", params=params, owner=self._owner))
             for image in page["images"]:
-                if image["status"] not in _LOST and image.get(SERVER):
+                is_mine = image.get(REPETITION) == self._marks.get(REPETITION)
+                if is_mine and image["status"] not in _LOST and image.get(SERVER):
                     found[image[SERVER]] = _Image(image["status"], instant(image.get("created_at")))
             if not page.get("next") or not page["images"]:
                 return found
             params["marker"] = page["images"][-1]["id"]
 
-    def _creation(self, server: Server, reservation_id: str, prefix: str) -> Request:
+    def _creation(self, server: Server, prefix: str) -> Request:
         body = {
             "createImage": {
                 "name": f"{prefix}{server.name}"[:_LONGEST_NAME],
-                "metadata": {RESERVATION: reservation_id, SERVER: server.id},
+                "metadata": {**self._marks, SERVER: server.id},
             }
         }
         return Request("compute", "POST", f"/servers/{server.id}/action", body, owner=self._owner)
@@ -120,7 +127,7 @@ def saved(
     if not found:
         return DONE
     owner = owner_of(calls, order, what="Images")
-    images = Images(calls, owner, now).ensure_of(found, order.reservation_id, prefix)
+    images = Images(calls, owner, now, order).ensure_of(found, prefix)
     if images.waiting_for:
         return Progress(False, _LOOK_AGAIN, Reason(f"Images are being saved of {', '.join(images.waiting_for[:10])}."))
     if all_of_them and images.without:

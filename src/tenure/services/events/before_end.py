@@ -14,12 +14,14 @@ from tenure.domain.errors import InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, ResourceTypes
 from tenure.services.context import Rules, notify
-from tenure.services.events.payloads import EndPayload
+from tenure.services.events.payloads import BeforeEndPayload, EndPayload
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
 #: The notification before a reservation's end, if it was asked for.
 TOPIC = "lease.reservation.before_end"
+#: The notification that actions which have run will run again, under Blazar's name.
+ARMED_AGAIN = "lease.event.before_end_lease.stop"
 
 _DELETION = frozenset({LeaseStatus.DELETING, LeaseStatus.DELETED})
 
@@ -54,6 +56,45 @@ def record_finished(
     if failed:
         payload = replace(payload, failed=tuple(sorted({*payload.failed, *actions})))
     tx.events.change([end.event.id], now=now, payload=payload.to_json())
+
+
+def arm_again(tx: Transaction, lease: Lease, *, now: datetime) -> None:
+    """Record that all actions are still to be run: the end has moved beyond those that have."""
+    end = _end_of(tx, lease)
+    payload = EndPayload.of(end)
+    payload = replace(payload, finished={}, failed=(), repetition=payload.repetition + 1)
+    tx.events.change([end.event.id], now=now, payload=payload.to_json())
+
+
+def repetition_of(tx: Transaction, lease: Lease) -> int:
+    """Return how often the actions were armed again."""
+    return EndPayload.of(_end_of(tx, lease)).repetition
+
+
+def notice_after(
+    stored: StoredEvent,
+    lease: Lease,
+    rules: Rules,
+    starts_at: datetime,
+    ends_at: datetime,
+    notice_at: datetime | None,
+) -> tuple[datetime, BeforeEndPayload]:
+    """Return when the event before the end is due, and its payload, if the lease is changed to these dates.
+
+    Without ``notice_at`` the event keeps its distance from the end. In a lease that is too short for this distance it
+    is due at the start.
+    """
+    payload = BeforeEndPayload.of(stored)
+    if notice_at is not None:
+        return notice_at, replace(payload, distance=None)
+    distance = payload.distance
+    if distance is None:
+        distance = lease.ends_at - stored.event.due_at
+        if stored.event.due_at == lease.starts_at:  # no owner sets it to the start
+            distance = max(distance, rules.notice_before_end)
+    due_at = ends_at - distance
+    is_too_short = due_at < starts_at
+    return max(starts_at, due_at), replace(payload, distance=distance if is_too_short else None)
 
 
 def given_up_reservations(tx: Transaction, lease: Lease) -> frozenset[str]:

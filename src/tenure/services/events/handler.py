@@ -38,6 +38,8 @@ class Actions:
     waits: bool = True
     #: Whether to retry actions that fail.
     retries: bool = True
+    #: How often the actions were armed again.
+    repetition: int = 0
 
 
 NO_ACTIONS = Actions()

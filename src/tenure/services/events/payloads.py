@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter
@@ -53,6 +53,14 @@ class EndPayload(Payload):
     failed: tuple[str, ...] = ()
     #: Since when the end waits for pending actions.
     awaiting_since: datetime | None = None
+    #: How often the actions were armed again, because the end has moved beyond them.
+    repetition: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeEndPayload(Payload):
+    #: How long before the end the event was to be, if it is nearer because the lease is too short.
+    distance: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +148,7 @@ _TYPES: Mapping[EventType, type[Payload]] = {
     EventType.START: StartPayload,
     EventType.UPDATE: UpdatePayload,
     EventType.END: EndPayload,
+    EventType.BEFORE_END: BeforeEndPayload,
     EventType.MEND: MendPayload,
     EventType.PREPARE: PreparePayload,
     EventType.NOTIFY: NotifyPayload,

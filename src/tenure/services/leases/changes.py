@@ -40,6 +40,7 @@ from tenure.domain.request import LeaseChange, Moment, ReservationChange, Reserv
 from tenure.domain.requirement import Comparison
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, notify, write_history
+from tenure.services.events.before_end import ARMED_AGAIN, arm_again, notice_after
 from tenure.services.events.payloads import NO_PAYLOAD, LeaseBefore, Payload, UpdatePayload, UserEventsBefore
 from tenure.services.events.user_events import check_events, replace_events
 from tenure.services.leases.bounds import check_one_more, check_sizes
@@ -323,6 +324,8 @@ class LeaseChanger:
         self._events_before: UserEventsBefore | None = None
         #: The earlier due dates of events, by event id.
         self._due_before: dict[str, datetime] = {}
+        #: Whether an action before the end that had run will run again.
+        self._has_armed_again = False
 
     def apply(self, lease: Lease, change: LeaseChange) -> Changed:
         """Change the lease."""
@@ -337,8 +340,8 @@ class LeaseChanger:
         dates = self._dates(lease, change)
         changes = self._match(lease, change.reservations)
         events = self._tx.events.of_lease(lease.id)
-        if change.before_end_at is not None:
-            self._check_notice_open(events)
+        if dates.notice_at is not None:
+            self._check_notice_open(dates.notice_at, events)
         moved = (dates.starts_at, dates.ends_at) != (lease.starts_at, lease.ends_at)
         positions = {asked.reservation_id: position for position, asked in enumerate(change.reservations)}
         parts = [
@@ -517,10 +520,13 @@ class LeaseChanger:
                 raise InvalidParameter("resource_type cannot be updated", field=field)
         return {change.reservation_id: change for change in changes}
 
-    def _check_notice_open(self, events: list[StoredEvent]) -> None:
+    def _check_notice_open(self, notice_at: datetime, events: list[StoredEvent]) -> None:
+        """Raise ``InvalidState`` if the action before the end has run, and should have run at another time."""
         for stored in events:
-            if stored.event.event_type is EventType.BEFORE_END and stored.event.status is not EventStatus.UNDONE:
-                raise InvalidState("The action before the end has run already; its date cannot be changed")
+            event = stored.event
+            has_run = event.event_type is EventType.BEFORE_END and event.status is not EventStatus.UNDONE
+            if has_run and notice_at != event.due_at and notice_at <= self._now:
+                raise InvalidState("The action before the end has run already; its new date must be in the future")
 
     # --- the ledger
 
@@ -841,12 +847,18 @@ class LeaseChanger:
     # --- events and status
 
     def _move_events(self, lease: Lease, dates: _Dates, events: list[StoredEvent]) -> None:
-        """Move the events to come along with the dates; events that have run do not run again."""
+        """Move the events to come along with the dates.
+
+        Of the events that have begun, only the action before the end runs again, if its time is later now.
+        """
         for stored in events:
             event = stored.event
+            if event.event_type is EventType.BEFORE_END:
+                self._move_notice(stored, lease, dates)
+                continue
             if event.status is not EventStatus.UNDONE or stored.claim_token is not None:
                 continue
-            due_at = self._due_at(event, lease, dates)
+            due_at = self._due_at(event, dates)
             if due_at is not None and due_at != event.due_at:
                 self._due_before[event.id] = event.due_at
                 self._tx.events.change([event.id], now=self._now, due_at=due_at, ready_at=due_at, attempts=0)
@@ -856,15 +868,34 @@ class LeaseChanger:
             event = Event(new_id(), lease.id, EventType.BEFORE_END, dates.notice_at, EventStatus.UNDONE, 0, self._now)
             self._tx.events.add([event])
 
-    def _due_at(self, event: Event, lease: Lease, dates: _Dates) -> datetime | None:
+    def _move_notice(self, stored: StoredEvent, lease: Lease, dates: _Dates) -> None:
+        """Move the action before the end along with the dates. If it has begun, and is later now, it is armed again."""
+        event = stored.event
+        due_at, payload = notice_after(stored, lease, self._rules, dates.starts_at, dates.ends_at, dates.notice_at)
+        is_open = event.status is EventStatus.UNDONE and stored.claim_token is None
+        has_begun = not is_open or event.due_at <= self._now
+        if due_at == event.due_at or (not is_open and due_at < event.due_at):
+            return
+        if has_begun and due_at > event.due_at:
+            arm_again(self._tx, lease, now=self._now)
+            self._has_armed_again = event.status in {EventStatus.DONE, EventStatus.ERROR}
+        self._due_before[event.id] = event.due_at
+        self._tx.events.change(
+            [event.id],
+            now=self._now,
+            due_at=due_at,
+            ready_at=due_at,
+            attempts=0,
+            status=EventStatus.UNDONE.value,
+            claim_token=None,  # a worker that still runs it for the earlier end loses its claim
+            payload=payload.to_json() or None,
+        )
+
+    def _due_at(self, event: Event, dates: _Dates) -> datetime | None:
         if event.event_type is EventType.START:
             return dates.starts_at
         if event.event_type is EventType.END:
             return dates.ends_at
-        if event.event_type is EventType.BEFORE_END:
-            if dates.notice_at is not None:
-                return dates.notice_at
-            return max(dates.starts_at, dates.ends_at - (lease.ends_at - event.due_at))
         if event.event_type is EventType.NOTIFY:
             return min(max(event.due_at, dates.starts_at), dates.ends_at)
         return None
@@ -884,10 +915,13 @@ class LeaseChanger:
                 ending=tuple(outcome.ending),
                 lasting=tuple(outcome.lasting),
             )
-            return Changed(lease, self._follow(lease, payload=payload, reason=what, **values))
+            claim = self._follow(lease, payload=payload, reason=what, **values)
+            self._notify_armed_again(lease)
+            return Changed(lease, claim)
         for end, allocation_ids in self._outcome.shorter.items():
             self._tx.allocations.shorten(allocation_ids, end)
         changed = self._record(lease, what, **values)
+        self._notify_armed_again(lease)
         if self._outcome.ends_otherwise:
             request_mending(self._tx, changed, now=self._now)  # writes the new end to the metadata
         if lease.status is LeaseStatus.PENDING and any(
@@ -898,6 +932,11 @@ class LeaseChanger:
         ):
             return Changed(changed, self._claimed(lease, EventType.PREPARE))
         return Changed(changed)
+
+    def _notify_armed_again(self, lease: Lease) -> None:
+        """Notify others if an action before the end that had run will run again."""
+        if self._has_armed_again:
+            notify(self._tx, ARMED_AGAIN, self._again(lease), now=self._now)
 
     def _record(self, lease: Lease, what: str, **values: Any) -> Lease:
         """Record a change that the cloud need not follow, and notify others; return the changed lease."""

@@ -103,7 +103,7 @@ def run_action(attempt: Attempt[Any], order: Order, actions: Actions, given_up: 
     attempt.renew()
     reason = None
     try:
-        progress = attempt.driver.before_end(order, action)
+        progress = attempt.driver.before_end(replace(order, repetition=actions.repetition), action)
     except CloudError as error:
         if actions.retries and not isinstance(error, CloudRefused):
             raise

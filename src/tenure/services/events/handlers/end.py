@@ -17,6 +17,7 @@ from tenure.services.events.before_end import (
     is_retried,
     notify_before_end,
     pending_actions,
+    repetition_of,
     start_waiting,
 )
 from tenure.services.events.handler import Actions, Attempt, Handler, Work, lease_of, put_off, show_reason
@@ -40,7 +41,8 @@ class BeforeEndHandler(Handler[Payload]):
         return claimed
 
     def actions(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Actions:
-        return Actions(pending_actions(tx, self._types, lease, at_the_end=False))
+        pending = pending_actions(tx, self._types, lease, at_the_end=False)
+        return Actions(pending, repetition=repetition_of(tx, lease))
 
     def act(self, attempt: Attempt[Payload]) -> Progress:
         calls = Calls()
@@ -91,6 +93,7 @@ class EndHandler(Handler[EndPayload]):
             given_up=given_up_reservations(tx, lease),
             waits=not pending or is_awaited(tx, lease, self._rules, now=tx.now()),
             retries=not pending or is_retried(lease, self._rules, attempts=stored.event.attempts),
+            repetition=repetition_of(tx, lease),
         )
 
     def act(self, attempt: Attempt[EndPayload]) -> Progress:
