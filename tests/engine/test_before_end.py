@@ -251,6 +251,26 @@ def test_moment_of_an_action_that_has_run_can_be_set_again(world: World):
 # --- short leases
 
 
+def test_servers_that_have_no_image_at_the_end_are_saved_then(world: World):
+    """A lease that is shorter than the notice has its moment before the end at its start, before it has servers."""
+    lease = world.reserve(hosts("snapshot"), hours=0.5)
+    world.engine.settle()
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.DONE
+    world.boot(lease)
+    world.pass_time(30 * MINUTE)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert images(world) == [(lease.reservations[0].id, "active")]
+
+
+def test_server_that_is_booted_after_the_action_is_saved_at_the_end(world: World):
+    lease = book(world, hosts("snapshot", 2))
+    world.boot(lease)
+    world.pass_time(2 * HOUR)
+    world.boot(lease)
+    world.pass_time(HOUR)
+    assert images(world) == [(lease.reservations[0].id, "active")] * 2
+
+
 def test_short_lease_that_is_prolonged_has_its_notice_an_hour_before_the_end(world: World, messages: list[Message]):
     lease = world.reserve(hosts("notify"), hours=1 / 3)
     world.engine.settle()
