@@ -15,6 +15,8 @@ from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureErr
 
 #: The action before the end that only sends a notification; the cloud does nothing.
 NOTIFY = "notify"
+#: The action of a cloud that makes an image of each server, before the end and of those without one at the end.
+SNAPSHOT = "snapshot"
 #: The action at the end itself: an image of each server.
 LAST_SNAPSHOT = "last_snapshot"
 #: An empty answer.

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from tenure.domain.errors import InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
-from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, ResourceTypes
+from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, SNAPSHOT, ResourceTypes
 from tenure.services.context import Rules, notify
 from tenure.services.events.payloads import BeforeEndPayload, EndPayload
 from tenure.store.database import Transaction
@@ -29,7 +29,8 @@ _DELETION = frozenset({LeaseStatus.DELETING, LeaseStatus.DELETED})
 def pending_actions(tx: Transaction, types: ResourceTypes, lease: Lease, *, at_the_end: bool) -> dict[str, str]:
     """Return the pending actions by reservation id: none for reservations that never ran or are being deleted.
 
-    Actions that only run at the end itself are included only if ``at_the_end``.
+    Actions that only run at the end itself are included only if ``at_the_end``. Then a snapshot is pending even if it
+    was taken before: servers that were booted since have no image.
     """
     if lease.status in _DELETION:
         return {}
@@ -40,19 +41,34 @@ def pending_actions(tx: Transaction, types: ResourceTypes, lease: Lease, *, at_t
         and (action := types[reservation.resource_type].before_end(reservation.parameters)) is not None
         and (at_the_end or action != LAST_SNAPSHOT)
     }
-    finished = EndPayload.of(_end_of(tx, lease)).finished if wanted else {}
+    payload = EndPayload.of(_end_of(tx, lease)) if wanted else EndPayload()
+    saved = {*payload.failed, *payload.saved_at_end}
     return {
-        reservation_id: action for reservation_id, action in wanted.items() if finished.get(reservation_id) != action
+        reservation_id: action
+        for reservation_id, action in wanted.items()
+        if payload.finished.get(reservation_id) != action
+        or (at_the_end and action == SNAPSHOT and reservation_id not in saved)
     }
 
 
 def record_finished(
-    tx: Transaction, lease: Lease, actions: Mapping[str, str], *, now: datetime, failed: bool = False
+    tx: Transaction,
+    lease: Lease,
+    actions: Mapping[str, str],
+    *,
+    now: datetime,
+    failed: bool = False,
+    at_the_end: bool = False,
 ) -> None:
-    """Record that these actions, by reservation id, are finished, or with ``failed`` that they are given up."""
+    """Record that these actions, by reservation id, are finished, or with ``failed`` that they are given up.
+
+    With ``at_the_end``, they have run at the end itself, and not before it.
+    """
     end = _end_of(tx, lease)
     payload = EndPayload.of(end)
     payload = replace(payload, finished={**payload.finished, **actions})
+    if at_the_end:
+        payload = replace(payload, saved_at_end=tuple(sorted({*payload.saved_at_end, *actions})))
     if failed:
         payload = replace(payload, failed=tuple(sorted({*payload.failed, *actions})))
     tx.events.change([end.event.id], now=now, payload=payload.to_json())

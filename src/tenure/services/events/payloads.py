@@ -51,6 +51,8 @@ class EndPayload(Payload):
     finished: Annotated[Mapping[str, str], Field(alias="settled")] = field(default_factory=dict)
     #: The reservations with an action that was given up.
     failed: tuple[str, ...] = ()
+    #: The reservations whose servers without an image were saved at the end itself.
+    saved_at_end: tuple[str, ...] = ()
     #: Since when the end waits for pending actions.
     awaiting_since: datetime | None = None
     #: How often the actions were armed again, because the end has moved beyond them.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from tenure.domain.lease import Lease
+from tenure.domain.lease import EventType, Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import DONE, CloudError, CloudRefused, Order, Progress, ResourceMissing
 from tenure.services.events.before_end import record_finished
@@ -117,7 +117,9 @@ def run_action(attempt: Attempt[Any], order: Order, actions: Actions, given_up: 
         given_up.add(order.reservation_id)
 
     def record(tx: Transaction, lease: Lease, now: datetime) -> None:
-        record_finished(tx, lease, {order.reservation_id: action}, now=now, failed=reason is not None)
+        at_the_end = attempt.work.event_type is EventType.END
+        finished = {order.reservation_id: action}
+        record_finished(tx, lease, finished, now=now, failed=reason is not None, at_the_end=at_the_end)
         if reason is not None:
             show_reason(tx, attempt.work, reason, now)
 
