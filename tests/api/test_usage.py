@@ -106,6 +106,25 @@ def test_lease_that_is_deleted_before_its_start_counts_for_nothing(api: Api):
     assert usage(api) == []
 
 
+def test_accounts_of_the_past_stay_when_kept_volumes_are_deleted_later(api: Api):
+    pool = {"name": "sim-storage@fast#nvme", "capacity_gb": 100}
+    assert api.using("admin").post("/v1/volume-pools", pool).status_code == 201
+    volumes = {"resource_type": "virtual:volume", "amount": 5, "size_gb": 10, "volume_type": "fast", "at_end": "keep"}
+    api.book(start=0, hours=1, reservations=[volumes])
+    api.world.pass_time(24 * HOUR)
+    assert hours(api) == [(50, 50)]
+    kept = api.world.cloud.world.volumes
+    for left in (3, 2, 0):
+        for volume_id in sorted(kept.all())[: len(kept.all()) - left]:
+            kept.delete(volume_id)
+        api.world.service.repair.run()
+        api.world.engine.settle()
+        assert hours(api) == [(50, 50)]
+        [shown] = api.using("admin").get("/v1/volume-pools").json["volume_pools"]
+        assert shown["capacity_gb"] == 100
+    api.book(start=0, hours=1, reservations=[{**volumes, "amount": 10}])  # all of the pool is free again
+
+
 def test_lease_that_is_deleted_while_it_runs_counts_until_then(api: Api):
     lease = api.book(start=1, hours=4)
     api.world.pass_time(2 * HOUR)
