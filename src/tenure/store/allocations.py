@@ -642,15 +642,18 @@ class AllocationStore:
         return [_allocation(row) for row in rows]
 
     def let_go(self, allocation: Allocation, units: int, *, now: datetime) -> None:
-        """Reduce a kept allocation to this many units; with 0 it becomes history.
+        """Reduce a kept allocation to this many units from now on; what goes becomes history.
 
         The caller raises the version of the resource. Raises ``Overtaken`` if it has changed since it was read.
         """
-        amounts = {name: amount // allocation.units * units for name, amount in allocation.amounts.items()}
-        values: dict[str, object] = {"units": units, "amounts": amounts}
-        if not units:
-            values = {"state": AllocationState.RELEASED.value, "ends_at": max(now, allocation.period.start + TICK)}
-        change_row(self._session, update(AllocationRow).where(*_as_read(allocation)).values(**values))
+        each = Capacity({name: amount // allocation.units for name, amount in allocation.amounts.items()})
+        past = Period(allocation.period.start, max(now, allocation.period.start + TICK))
+        row = _new_row(each, allocation.exclusive, past, allocation.units - units, AllocationState.RELEASED)
+        if units:  # the past of what goes is history; that of what stays goes on
+            history = {"resource_id": allocation.resource_id, "reservation_id": allocation.reservation_id, **row}
+            self._session.execute(insert(AllocationRow), [history])
+            row = {"units": units, "amounts": dict(each.times(units))}
+        change_row(self._session, update(AllocationRow).where(*_as_read(allocation)).values(**row))
         self._changed.add_resources([allocation.resource_id], frees=True)
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
@@ -702,7 +705,8 @@ class AllocationStore:
                 AllocationRow.resource_id, AllocationRow.starts_at, AllocationRow.id
             )
         )
-        return [Booking(*row) for row in rows]
+        # Of what was reduced, there is an allocation that is over, and one for the rest.
+        return list(dict.fromkeys(Booking(*row) for row in rows))
 
     def booked_resource_ids(
         self, resource_type: str, *, lease_id: str | None, reservation_id: str | None, after: int, limit: int
