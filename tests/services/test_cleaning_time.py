@@ -28,7 +28,7 @@ from tests.support.world import (
     url_in,
 )
 
-HOUR = timedelta(hours=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 CLEANING = timedelta(minutes=10)
 #: The number of hosts in the simulated cloud.
 ALL = 2
@@ -293,3 +293,26 @@ def test_cleaning_does_not_take_all_time_of_the_next_lease(tmp_path: Path):
         world.pass_until(after.starts_at + CLEANING / 3)
         assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
         assert ledger.faults(url_in(tmp_path)) == []
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_lease_behind_a_late_teardown_is_prolonged_on_its_hosts(tmp_path: Path, hosts: int):
+    """Until its hosts are clean its plan begins after its start date, also for the part that is added."""
+    with open_world(tmp_path, hosts=hosts, rules=Rules(cleaning_time=30 * MINUTE)) as world:
+        before = world.reserve(reservation(hosts, hosts), hours=0.5)
+        world.engine.settle()
+        world.teardown_lasts(before, until=NOW + 45 * MINUTE)
+        lease = world.reserve(reservation(hosts, hosts), start=1)
+        later = world.reserve(reservation(1, 1), start=5)
+        for minute in (50, 65):  # before its start date, and after it
+            world.pass_until(NOW + minute * MINUTE)
+            seen = world.leases.get(OWNER, lease.id, look_ahead=True)
+            assert (seen.status, seen.may_end_at) == (LeaseStatus.PENDING, NOW + 4.5 * HOUR)
+            for end in (3 * HOUR, 2.5 * HOUR, 4.5 * HOUR):
+                world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + end))
+            with pytest.raises(NotEnoughResources):
+                world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 5 * HOUR))
+            world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 2 * HOUR))
+        world.pass_until(NOW + 3 * HOUR)
+        assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
+        assert world.leases.get(OWNER, later.id).status is LeaseStatus.PENDING
