@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tenure.domain.lease import Event, EventStatus, EventType
 from tenure.services.events.payloads import (
+    BeforeEndPayload,
     EndPayload,
     LeaseBefore,
     MendPayload,
@@ -29,7 +30,8 @@ TEN = datetime(2030, 1, 1, 10, 0, 0, 250000, tzinfo=UTC)
 
 #: Payloads as the releases before the dataclasses have written them, and what they mean.
 STORED: list[tuple[EventType, Mapping[str, Any] | None, Payload]] = [
-    (EventType.BEFORE_END, None, Payload()),
+    (EventType.BEFORE_END, None, BeforeEndPayload()),
+    (EventType.BEFORE_END, {"distance": "PT1H"}, BeforeEndPayload(distance=timedelta(hours=1))),
     (EventType.HOLD, {"occupied": [3, 5]}, Payload(occupied=(3, 5))),
     (EventType.START, {"not_before": NINE.isoformat()}, StartPayload(not_before=NINE)),
     (
