@@ -643,11 +643,13 @@ class LeaseChanger:
         gained: dict[Period, list[Choice]] = {}
         moved: dict[Period, list[Allocation]] = {}
         for part in parts:
-            plan, span = plans[part.reservation.id], part.demand.span(period)
+            plan = plans[part.reservation.id]
             if part.demand != part.before or units_by_resource(plan).total() != part.demand.maximum:
                 return False
-            moved.setdefault(span, []).extend(plan)
-            for before in {allocation.period for allocation in plan}:
+            spans = {allocation.period: _span(allocation, part.demand, period, lease, dates) for allocation in plan}
+            for allocation in plan:
+                moved.setdefault(spans[allocation.period], []).append(allocation)
+            for before, span in spans.items():
                 units = units_by_resource(allocation for allocation in plan if allocation.period == before)
                 for stretch in span.without(before):
                     gained.setdefault(stretch, []).append(Choice(part.demand, stretch, units))
@@ -685,11 +687,15 @@ class LeaseChanger:
             self._tx.allocations.remove_planned([reservation.id])
             planner.book(reservation.id, demand, period, position=position)
             return
+        spans = {allocation.id: _span(allocation, demand, period, lease, dates) for allocation in allocations}
         if lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at:
             times = _within(demand.span(period), allocations)  # adds no time, not even for cleaning
         else:
-            span = demand.span(period)
-            times = {allocation.id: span for allocation in allocations if allocation.period.covers(span)}
+            times = {
+                allocation.id: spans[allocation.id]
+                for allocation in allocations
+                if allocation.period.covers(spans[allocation.id])
+            }
         if allocations and len(times) == len(allocations) and self._has_enough(part, allocations):
             self._keep_plan(planner, part, allocations, times, period)
             return
@@ -699,8 +705,9 @@ class LeaseChanger:
             planner.book(reservation.id, demand, period, position=position)
             return
         mine = {allocation.resource_id: allocation for allocation in allocations}
+        extended = replace(period, start=max((span.start for span in spans.values()), default=period.start))
         good = self._tx.allocations.still_good(
-            demand, period, dict.fromkeys(mine, 1), ignoring=reservation.id, keep_unreservable=False
+            demand, extended, dict.fromkeys(mine, 1), ignoring=reservation.id, keep_unreservable=False
         )
         planner.touch(good)
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
@@ -710,7 +717,9 @@ class LeaseChanger:
         kept = sorted(good, key=lambda resource_id: (resource_id not in named, resource_id))
         kept = kept[: max(0, demand.maximum - lost)]
         self._tx.allocations.remove([plan.id for resource_id, plan in mine.items() if resource_id not in kept])
-        self._tx.allocations.reschedule([mine[resource_id] for resource_id in kept], period)
+        for span in {spans[mine[resource_id].id] for resource_id in kept}:
+            plans = [mine[resource_id] for resource_id in kept if spans[mine[resource_id].id] == span]
+            self._tx.allocations.reschedule(plans, span)
         missing = demand.maximum - len(kept)
         if missing:
             rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
@@ -1006,6 +1015,17 @@ def _refuse_busy(lease: Lease) -> None:
         )
     if lease.status in BUSY:
         raise LeaseBusy(lease.status)
+
+
+def _span(plan: Allocation, demand: Demand, period: Period, lease: Lease, dates: _Dates) -> Period:
+    """Return how long a plan is to last in a changed lease that has its resources in this period.
+
+    If the plan was delayed because its resource is given back late, it stays so, unless the start of the lease changes.
+    """
+    span = demand.span(period)
+    if dates.starts_at == lease.starts_at and span.start < plan.period.start < span.end:
+        return replace(span, start=plan.period.start)
+    return span
 
 
 def _within(period: Period, allocations: Iterable[Allocation]) -> dict[int, Period]:
