@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenure.domain.errors import Conflict, LeaseBusy, NotFound, Unavailable
-from tenure.domain.lease import EventStatus, EventType, LeaseStatus, ReservationStatus
+from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy, Progress
@@ -17,6 +17,7 @@ from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.services.context import Rules
 from tenure.services.events.handler import Work
 from tenure.services.events.service import EventService
+from tenure.services.notifications.outbox import Message
 from tests.support.engines import (
     HOUR,
     MINUTE,
@@ -483,3 +484,68 @@ def test_a_database_that_is_away_is_no_failure_of_the_cloud(world: World, monkey
     assert lease_of(world, lease.id).status is LeaseStatus.STARTING
     world.engine.settle()
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+
+
+# --- what others are told
+
+
+def told(messages: list[Message], lease: Lease) -> list[tuple[str, object]]:
+    """The topics of a lease's notifications after its creation, with the reason in each, in order."""
+    mine = [message for message in messages if message.payload["lease_id"] == lease.id]
+    return [(message.topic, message.payload["status_reason"]) for message in mine if message.topic != "lease.create"]
+
+
+def test_a_late_start_is_notified_once_with_its_reason(world: World, messages: list[Message]):
+    fault = world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reason="away", count=None))
+    lease = world.book(1, hours=5)
+    world.pass_time(50 * SECOND)
+    assert told(messages, lease) == []
+    world.pass_time(10 * MINUTE)
+    assert told(messages, lease) == [("lease.late", "ensure_started: away (busy)")]
+    world.cloud.clear_faults(fault)
+    world.pass_time(5 * HOUR)
+    assert told(messages, lease) == [
+        ("lease.late", "ensure_started: away (busy)"),
+        ("lease.event.start_lease", None),
+        ("lease.event.before_end_lease", None),
+        ("lease.event.end_lease", None),
+    ]
+
+
+def test_a_start_that_is_given_up_is_notified_with_its_reason(world: World, messages: list[Message]):
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reason="no"))
+    lease = world.book(1, hours=5)
+    world.pass_time(2 * HOUR)
+    reason = "ensure_started: no (refused)"
+    assert told(messages, lease) == [("lease.start_failed", reason), ("lease.event.end_lease", reason)]
+    assert {message.payload["status"] for message in messages[-2:]} == {"ERROR"}
+
+
+def test_a_start_that_waits_for_an_earlier_lease_is_late_with_a_reason(world: World, messages: list[Message]):
+    slow = world.book(4, hours=1)
+    following = world.book(4, start=1, hours=0.1)
+    world.engine.settle()
+    world.teardown_lasts(slow, until=NOW + HOUR + 10 * MINUTE)
+    world.pass_time(HOUR + 2 * MINUTE, leap=10 * SECOND)
+    waiting = lease_of(world, following.id)
+    reason = "What the lease is to have was not given back in time."
+    assert (waiting.status, waiting.status_reason) == (LeaseStatus.PENDING, reason)
+    world.pass_time(HOUR, leap=20 * SECOND)
+    missed = "The start was missed: the lease had ended before it could be started."
+    late, failed, ended = told(messages, following)
+    assert late == ("lease.late", reason)
+    assert (failed[0], ended[0]) == ("lease.start_failed", "lease.event.end_lease")
+    assert str(failed[1]).startswith(missed)
+    assert failed[1] == ended[1] == lease_of(world, following.id).status_reason
+
+
+def test_a_lease_that_has_ended_keeps_no_reason_of_its_end(world: World, messages: list[Message]):
+    lease = world.book(1)
+    world.engine.settle()
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reason="away", count=3))
+    world.pass_time(HOUR)
+    assert lease_of(world, lease.id).status_reason == "ensure_ended: away (busy)"
+    world.pass_time(HOUR)
+    after = lease_of(world, lease.id)
+    assert (after.status, after.status_reason) == (LeaseStatus.TERMINATED, None)
+    assert told(messages, lease)[-1] == ("lease.event.end_lease", None)
