@@ -12,6 +12,7 @@ from datetime import datetime
 
 from tenure.domain.errors import InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
+from tenure.domain.reason import Reason
 from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, SNAPSHOT, ResourceTypes
 from tenure.services.context import Rules, notify
 from tenure.services.events.payloads import BeforeEndPayload, EndPayload
@@ -78,8 +79,22 @@ def arm_again(tx: Transaction, lease: Lease, *, now: datetime) -> None:
     """Record that all actions are still to be run: the end has moved beyond those that have."""
     end = _end_of(tx, lease)
     payload = EndPayload.of(end)
-    payload = replace(payload, finished={}, failed=(), repetition=payload.repetition + 1)
+    payload = replace(payload, finished={}, failed=(), outcome=None, outcome_detail=None)
+    payload = replace(payload, repetition=payload.repetition + 1)
     tx.events.change([end.event.id], now=now, payload=payload.to_json())
+
+
+def record_outcome(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:
+    """Record the reason that the lease shows once it has ended."""
+    end = _end_of(tx, lease)
+    payload = replace(EndPayload.of(end), outcome=reason.text, outcome_detail=reason.detail)
+    tx.events.change([end.event.id], now=now, payload=payload.to_json())
+
+
+def outcome_of(tx: Transaction, lease: Lease) -> Reason | None:
+    """Return the reason that the lease shows once it has ended, if there is one."""
+    payload = EndPayload.of(_end_of(tx, lease))
+    return None if payload.outcome is None else Reason(payload.outcome, payload.outcome_detail)
 
 
 def repetition_of(tx: Transaction, lease: Lease) -> int:

@@ -41,6 +41,8 @@ NO_PAYLOAD = Payload()
 class StartPayload(Payload):
     #: When the resources are clean, if an earlier lease has released them late.
     not_before: datetime | None = None
+    #: Whether others were notified that the start is late.
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,9 @@ class EndPayload(Payload):
     saved_at_end: tuple[str, ...] = ()
     #: Since when the end waits for pending actions.
     awaiting_since: datetime | None = None
+    #: The reason that the lease shows once it has ended, and its full text: an action was given up, or the start was.
+    outcome: str | None = None
+    outcome_detail: str | None = None
     #: How often the actions were armed again, because the end has moved beyond them.
     repetition: int = 0
 

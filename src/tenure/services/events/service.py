@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from zlib import crc32
 
+from tenure.domain.actor import ENGINE
 from tenure.domain.lease import AllocationState, EventStatus, EventType, Lease, LeaseStatus
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, new_id
+from tenure.services.context import Rules, columns_of, new_id, write_history
 from tenure.services.events.handler import Effects, Handler, Work, lease_of, put_off
 from tenure.services.events.handlers.end import BeforeEndHandler, EndHandler
 from tenure.services.events.handlers.expiry import ExpiryHandler, SearchHandler
@@ -23,11 +24,15 @@ from tenure.services.events.handlers.prepare import PrepareHandler
 from tenure.services.events.handlers.start import StartHandler
 from tenure.services.events.handlers.update import UndoHandler, UpdateHandler
 from tenure.services.events.handlers.wait import WaitHandler
+from tenure.services.events.late_starts import LATE_AFTER, notify_late
 from tenure.services.events.payloads import UpdatePayload, payload_of
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planner import Planner, Stuck
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
+
+#: Why a start waits for an earlier lease.
+_NOT_GIVEN_BACK = Reason("What the lease is to have was not given back in time.")
 
 
 class EventService:
@@ -218,9 +223,10 @@ class EventService:
             if lease is None or lease.status is not LeaseStatus.PENDING:
                 return False
             ids = tx.allocations.predecessors([reservation.id for reservation in lease.reservations], now=now)
-            return not ids or bool(
-                self._move_allocations(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids)
-            )
+            if not ids or self._move_allocations(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids):
+                return True
+            _report_waiting(tx, event_id, lease, now)
+            return False
 
         return self._db.write(work)
 
@@ -291,3 +297,14 @@ class EventService:
             allocation.resource_id for allocation in allocations if allocation.state is AllocationState.HELD
         )
         return [resource_id for resource_id, resource in pinned.items() if resource.external_id in external_ids]
+
+
+def _report_waiting(tx: Transaction, event_id: str, lease: Lease, now: datetime) -> None:
+    """Show once that a start waits for what an earlier lease has, and notify others."""
+    if now < lease.starts_at + LATE_AFTER:
+        return
+    if lease.reason is None:
+        tx.leases.change(lease, now=now, **columns_of(_NOT_GIVEN_BACK))
+        write_history(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=_NOT_GIVEN_BACK)
+        lease = lease_of(tx, lease.id)
+    notify_late(tx, event_id, lease, now=now)

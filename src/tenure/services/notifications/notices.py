@@ -18,6 +18,7 @@ def notification_payload(lease: Lease) -> dict[str, object]:
         "start_date": _moment(lease.starts_at),
         "end_date": _moment(lease.ends_at),
         "status": lease.status.value,
+        "status_reason": lease.status_reason,
         "degraded": lease.degraded,
         "created_at": _stamp(lease.created_at),
         "updated_at": _stamp(lease.updated_at),

@@ -14,6 +14,7 @@ from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, columns_of, write_history
+from tenure.services.events.late_starts import notify_late
 from tenure.services.events.payloads import StartPayload
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planner import Planner
@@ -135,3 +136,6 @@ def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until:
     reason = reason_about(types, reservation, resource, late)
     tx.leases.change(lease, now=now, **columns_of(reason))
     write_history(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
+    delayed = tx.leases.get(lease.id)
+    if delayed is not None:
+        notify_late(tx, start.id, delayed, now=now, until=until)

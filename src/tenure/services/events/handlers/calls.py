@@ -11,7 +11,7 @@ from typing import Any
 from tenure.domain.lease import EventType, Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import DONE, CloudError, CloudRefused, Order, Progress, ResourceMissing
-from tenure.services.events.before_end import record_finished
+from tenure.services.events.before_end import record_finished, record_outcome
 from tenure.services.events.handler import NO_ACTIONS, Actions, Attempt, show_reason
 from tenure.store.database import Transaction
 
@@ -122,6 +122,7 @@ def run_action(attempt: Attempt[Any], order: Order, actions: Actions, given_up: 
         record_finished(tx, lease, finished, now=now, failed=reason is not None, at_the_end=at_the_end)
         if reason is not None:
             show_reason(tx, attempt.work, reason, now)
+            record_outcome(tx, lease, reason, now=now)
 
     attempt.claims.write(attempt.work, record)
     return DONE

@@ -16,12 +16,15 @@ from tenure.services.events.before_end import (
     is_awaited,
     is_retried,
     notify_before_end,
+    outcome_of,
     pending_actions,
+    record_outcome,
     repetition_of,
     start_waiting,
 )
 from tenure.services.events.handler import Actions, Attempt, Handler, Work, lease_of, put_off, show_reason
 from tenure.services.events.handlers.calls import Calls, end_all, run_action
+from tenure.services.events.late_starts import START_FAILED
 from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import EndPayload, Payload
 from tenure.services.events.user_events import due_events, notify_event
@@ -71,6 +74,9 @@ class EndHandler(Handler[EndPayload]):
         reason = _cancel_others(tx, lease, stored.event.id, now)
         apply(tx, lease, Action.END, actor=ENGINE, now=now, reason=reason, keep_reason=True)
         claimed = lease_of(tx, lease.id)
+        if reason is not None:
+            record_outcome(tx, claimed, reason, now=now)
+            notify(tx, START_FAILED, claimed, now=now)
         notify_before_end(tx, self._types, claimed, now=now)
         notice = lease.event(EventType.BEFORE_END)
         runs = lease.status in {LeaseStatus.ACTIVE, LeaseStatus.UPDATING}
@@ -110,7 +116,9 @@ class EndHandler(Handler[EndPayload]):
             notify(tx, "lease.delete", lease, now=now)
         elif lease.status in {LeaseStatus.TERMINATING, LeaseStatus.ERROR}:
             action = Action.FAIL if _has_failed_to_start(lease) else Action.ENDED
-            apply(tx, lease, action, actor=ENGINE, now=now, keep_reason=True)
+            # What the end has waited for is over. A failed start of an earlier release has recorded no outcome.
+            outcome, keep = outcome_of(tx, lease), action is Action.FAIL
+            apply(tx, lease, action, actor=ENGINE, now=now, reason=outcome, keep_reason=keep)
             notify(tx, "lease.event.end_lease", lease_of(tx, lease.id), now=now)
 
     def fail(self, tx: Transaction, work: Work[EndPayload], reason: Reason, now: datetime, *, final: bool) -> bool:

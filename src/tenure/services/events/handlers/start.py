@@ -9,8 +9,10 @@ from tenure.domain.lease import Action, AllocationState, EventType, Lease, Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
 from tenure.services.context import apply, notify
+from tenure.services.events.before_end import record_outcome
 from tenure.services.events.handler import Attempt, Handler, Work, lease_of
 from tenure.services.events.handlers.calls import start_all
+from tenure.services.events.late_starts import START_FAILED, notify_late
 from tenure.services.events.payloads import StartPayload
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
@@ -52,6 +54,10 @@ class StartHandler(Handler[StartPayload]):
             lease.starts_at, lease.ends_at
         )
 
+    def retry(self, tx: Transaction, work: Work[StartPayload], reason: Reason, now: datetime) -> None:
+        super().retry(tx, work, reason, now)
+        notify_late(tx, work.event_id, lease_of(tx, work.lease.id), now=now)
+
     def give_up(self, tx: Transaction, work: Work[StartPayload], lease: Lease, reason: Reason, now: datetime) -> bool:
         if lease.status is not LeaseStatus.STARTING:
             return super().give_up(tx, work, lease, reason, now)
@@ -60,6 +66,9 @@ class StartHandler(Handler[StartPayload]):
         ]
         tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ERROR.value)
         apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
+        failed = lease_of(tx, lease.id)
+        record_outcome(tx, failed, reason, now=now)
+        notify(tx, START_FAILED, failed, now=now)
         end = lease.event(EventType.END)
         if end is not None:  # takes back at once what was started
             tx.events.change([end.id], now=now, ready_at=now)
