@@ -322,7 +322,7 @@ def test_dropped_reservation_frees_its_host(world: World):
     assert {allocation.state for allocation in held} == {AllocationState.RELEASED}
 
 
-def test_snapshot_is_created_once(world: World):
+def test_snapshot_is_created_once_before_each_end(world: World):
     lease = world.book(1, hours=3, before_end="snapshot")
     world.pass_time(HOUR)
     world.cloud.world.boot_server(OWNER.project_id, name="mine", reservation_id=lease.reservations[0].id)
@@ -330,7 +330,7 @@ def test_snapshot_is_created_once(world: World):
     assert len(world.cloud.world.images()) == 1
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 6 * HOUR))
     world.pass_time(7 * HOUR)
-    assert len(world.cloud.world.images()) == 1
+    assert len(world.cloud.world.images()) == 2
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
 
 
