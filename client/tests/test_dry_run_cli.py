@@ -74,7 +74,7 @@ def test_changes_are_shown_and_not_made(server: FakeServer, lease: Lease, tenure
 
 
 def test_without_a_dry_run_a_line_is_printed_whatever_the_format(lease: Lease, tenure: Run) -> None:
-    assert tenure("lease", "set", "bio", "--prolong-for", "1h").output == "Updated lease: bio\n"
+    assert tenure("lease", "set", "bio", "--prolong-for", "1h").output.startswith("Updated lease: bio\n")
     assert tenure("lease", "prolong", "bio", "--by", "1h").output == "Prolonged lease: bio\n"
     reservation_id = lease.reservations[1].id
     dropped = tenure("lease", "reservation", "drop", "bio", reservation_id, "-f", "json")

@@ -36,6 +36,8 @@ _OPERATORS: Mapping[str, Callable[[float | str, float | str], bool]] = {
     "<": operator.lt,
 }
 OPERATORS = tuple(_OPERATORS)
+#: The operators that ask for more or for less of something.
+ORDER = frozenset({">=", ">", "<=", "<"})
 
 
 @dataclass(frozen=True, slots=True)

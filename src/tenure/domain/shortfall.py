@@ -45,6 +45,8 @@ class Shortfall:
     other_choices: int = 0
     #: Whether single resources were asked for. How many match is not shown then: it would tell which are in service.
     names_resources: bool = False
+    #: What is asked for, in words, that no resource has: an amount, and how much there is at most, or at least.
+    out_of_reach: tuple[str, ...] = ()
 
     @property
     def matching(self) -> int:
@@ -72,6 +74,8 @@ class Shortfall:
             text += f" Not all of those that are {self.naming} can be had."
         if self.unknown_properties:
             text += f" No resource has the property {', '.join(self.unknown_properties)}."
+        if not self.names_resources:
+            text += "".join(f" {sentence}" for sentence in self.out_of_reach)
         if self.latest is not None:
             tried = "No later start" if self.is_complete else "No later start that could be tried in time"
             text += f" {tried} is possible until {self.latest:%Y-%m-%d %H:%M} UTC."

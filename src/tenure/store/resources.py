@@ -509,6 +509,16 @@ class ResourceStore:
         [row] = self._session.execute(select(*found))
         return tuple(name for name, is_known in zip(wanted, row, strict=True) if not is_known)
 
+    def ranges(self, resource_type: str, names: Iterable[str]) -> dict[str, tuple[float, float]]:
+        """Return the least and the largest value of each of these properties, of those that are numbers."""
+        bounds = func.min(AttributeRow.number), func.max(AttributeRow.number)
+        found = {}
+        for name in sorted(set(names)):
+            [(least, most)] = self._session.execute(_with_property(resource_type, name).with_only_columns(*bounds))
+            if least is not None and most is not None:
+                found[name] = (least, most)
+        return found
+
     def is_number_everywhere(self, resource_type: str, name: str) -> bool:
         """Whether resources of the type have a property of that name, and all its values are numbers."""
         having = _with_property(resource_type, name)

@@ -46,6 +46,7 @@ class ReservationCommand(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = self._parser = super().get_parser(prog_name)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the examples keep their lines
+        parser.allow_abbrev = False  # --for must never be read as --format
         lines = [f"  {purpose}:\n    {prog_name} {arguments}" for arguments, purpose in self.examples]
         parts = ["\n".join(["examples:", *lines]) if lines else "", parser.epilog or ""]
         parser.epilog = "\n\n".join(part for part in parts if part)

@@ -130,6 +130,11 @@ class CreateLease(ReservationShowOne):
             raise exceptions.CommandError("--confirm-within: only a lease that may wait is confirmed later.")
         if parsed_args.hold and parsed_args.wait_if_full:
             raise exceptions.CommandError("--hold: a lease that may wait is held by --confirm-within.")
+        if parsed_args.wait_if_full and window is None and start == NOW:
+            raise exceptions.CommandError(
+                "--wait-if-full: a lease that starts now cannot wait. Say until when it may start with"
+                " --within or --latest, such as --within 2d, or give a later --start."
+            )
         if parsed_args.event:
             self.log.warning("--event has no effect; --notify DATE MESSAGE sends a notification at a moment.")
         events = read_notify(self, parsed_args, after=start)

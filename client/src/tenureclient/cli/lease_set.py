@@ -22,6 +22,7 @@ from tenureclient.cli.lease_options import (
     read_notify,
     wait_for,
 )
+from tenureclient.cli.printable import printable
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
@@ -37,7 +38,11 @@ _TO_COME = "UNDONE"
 
 
 class SetLease(OfLease, DryRunCommand):
-    """Change a lease: its name, its dates or its reservations."""
+    """Change a lease: its name, its dates or its reservations.
+
+    --start moves the whole lease: it keeps its length, unless its end or its length is given as well. The
+    other options for dates move one of them only.
+    """
 
     examples = (
         ("bio-42 --prolong-for 12h", "twelve hours longer"),
@@ -87,6 +92,8 @@ class SetLease(OfLease, DryRunCommand):
         end = read_date(self, parsed_args, "end", "end_date", after=begin)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=begin)
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
+        if end is None:
+            end = self._end_by_length(lease, parsed_args, begin)
         events = self._events(lease, parsed_args, begin, end or lease.end_date)
         dates = (start, end, before_end)
         if not (parsed_args.name is not None or any(dates) or parsed_args.reservation or events is not None):
@@ -112,8 +119,24 @@ class SetLease(OfLease, DryRunCommand):
             return dry_run_fields(changed, self.surroundings.zone)
         if parsed_args.wait:
             wait_for(client, lease.id, parsed_args, _awaited_statuses(lease, start, end))
-        self.output.write(f"Updated lease: {parsed_args.lease}\n")
+        self.output.write(f"Updated lease: {printable(parsed_args.lease)}\n")
+        if start is not None or end is not None:
+            zone = self.surroundings.zone
+            begins, ends = (format_moment(date, zone) for date in (changed.start_date, changed.end_date))
+            self.output.write(f"  now from {begins} to {ends}\n")
         return NO_FIELDS
+
+    def _end_by_length(self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment) -> datetime | None:
+        """Return the end if the length is given, or kept by a moved start; None if the end stays."""
+        length: timedelta | None = parsed_args.length
+        if length is None and parsed_args.start is not None:
+            length = lease.end_date - lease.start_date
+        if length is None:
+            return None
+        try:
+            return date_of(self, begin) + length
+        except OverflowError:
+            raise exceptions.CommandError("The new end is too far away.") from None
 
     def _events(
         self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment, end: Moment
@@ -213,13 +236,20 @@ def _add_dates(parser: argparse.ArgumentParser) -> None:
         "--prolong-for", "--prolong_for", metavar="DURATION", type=duration, help="Move the end back"
     )
     end.add_argument("--reduce-by", metavar="DURATION", type=duration, help="Move the end forward")
+    end.add_argument(
+        "--for",
+        dest="length",
+        metavar="DURATION",
+        type=duration,
+        help="New length, from the start of the lease",
+    )
     end.add_argument("--end", metavar="DATE", help="New end, in local time; 'now' ends the lease")
     end.add_argument("--end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--defer-by", metavar="DURATION", type=duration, help="Start later")
     start.add_argument("--advance-by", metavar="DURATION", type=duration, help="Start earlier")
-    start.add_argument("--start", metavar="DATE", help="New start, in local time")
-    start.add_argument("--start-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
+    start.add_argument("--start", metavar="DATE", help="New start, in local time; the lease keeps its length")
+    start.add_argument("--start-date", metavar="DATE", help=f"New start; the end stays; {BLAZAR_DATE}")
     before_end = parser.add_mutually_exclusive_group()
     before_end.add_argument("--before-end", metavar="DATE", help="New time of the warning before the end")
     before_end.add_argument("--before-end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")

@@ -13,6 +13,13 @@ _STAGES = {
     "fitting": "instances that fit there",
 }
 
+#: What people call some properties that each host has.
+_MEANT = {
+    **dict.fromkeys(("memory", "ram", "mem", "memory_gb"), "memory_mb"),
+    **dict.fromkeys(("disk", "disk_gb", "local"), "local_gb"),
+    **dict.fromkeys(("cpu", "cpus", "cores", "vcpu"), "vcpus"),
+}
+
 
 def describe(error: TenureError) -> str:
     """Return the message of an error and, on further lines, its details."""
@@ -39,4 +46,6 @@ def _describe_shortfall(shortfall: Shortfall, *, numbered: bool) -> list[str]:
     lines += [f"    {name:<{width}}  {count}" for name, count in named]
     if shortfall.unknown_properties:
         lines.append(f"  no resource has the property: {', '.join(shortfall.unknown_properties)}")
+        meant = {name: _MEANT[name] for name in shortfall.unknown_properties if name in _MEANT}
+        lines += [f"    is {known} meant by {name}?" for name, known in meant.items()]
     return lines

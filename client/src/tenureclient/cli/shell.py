@@ -52,6 +52,7 @@ class TenureShell(shell.OpenStackShell):
         parser.prog = self.NAME
         parser.usage = f"{self.NAME} [options] COMMAND [arguments]"
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.allow_abbrev = False
         return auth.build_auth_plugins_option_parser(parser)
 
     def _final_defaults(self) -> None:

@@ -27,6 +27,7 @@ from tenure.domain.request import (
     UserEvent,
     When,
 )
+from tenure.domain.requirement import ORDER, parse_expression
 from tenure.services.availability.headroom import Headroom, Headrooms
 from tenure.services.availability.index import AvailabilityIndex, View
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
@@ -356,8 +357,9 @@ class AlternativeService(ContextualService):
         names = self._public_names(actor, case.wanted.demands[part.place].inventory)
         catalogue = case.view.catalogue
         anything = self._with_condition(reservation, "", part.place)
+        amounts = _amounts_in(str(reservation.parameters["resource_properties"]))
         for kind in islice(catalogue.kinds(catalogue.matching(anything), names), KINDS_TRIED):
-            condition = _condition_for(kind.attributes)
+            condition = _condition_for(kind.attributes, amounts)
             demand = self._with_condition(reservation, condition, part.place)
             if not condition or self._count(case, demand) < demand.minimum:
                 continue
@@ -498,7 +500,13 @@ def _live(lease: Lease) -> list[Reservation]:
     return [known for known in lease.reservations if known.status is not ReservationStatus.DELETED]
 
 
-def _condition_for(attributes: Mapping[str, str]) -> str:
-    """Return the expression that resources with these attributes match; empty if there are none."""
-    terms = [["==", f"${name}", value] for name, value in sorted(attributes.items()) if value]
-    return json.dumps(terms[0] if len(terms) == 1 else ["and", *terms]) if terms else ""
+def _amounts_in(text: str) -> list[list[str]]:
+    """Return the comparisons of an expression that ask for more or for less: another kind must meet them, too."""
+    comparisons = parse_expression(text, field="resource_properties").comparisons
+    return [[each.op, f"${each.name}", each.value] for each in comparisons if each.op in ORDER]
+
+
+def _condition_for(attributes: Mapping[str, str], amounts: Sequence[list[str]]) -> str:
+    """Return the expression that resources with these attributes and amounts match; empty without attributes."""
+    terms = [*amounts, *(["==", f"${name}", value] for name, value in sorted(attributes.items()) if value)]
+    return json.dumps(terms[0] if len(terms) == 1 else ["and", *terms]) if len(terms) > len(amounts) else ""

@@ -16,7 +16,7 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
-from tenure.domain.requirement import Expression
+from tenure.domain.requirement import ORDER, Comparison, Expression
 from tenure.domain.shortfall import Shortfall, Stage
 from tenure.resources.contract import ResourceTypes
 from tenure.services.planning.arrangements import Arrangement, Moved, OutdatedArrangement
@@ -941,6 +941,28 @@ class Planner:
             unknown_properties=self._tx.resources.unknown_names(
                 demand.inventory, demand.expression.names if demand.names_are_asked else ()
             ),
+            out_of_reach=self._out_of_reach(demand, stages),
             kept=kept,
             names_resources=not self._types.stock(demand.inventory).apart.isdisjoint(demand.expression.names),
         )
+
+    def _out_of_reach(self, demand: Demand, stages: Sequence[Stage]) -> tuple[str, ...]:
+        """Return a sentence for each amount that is asked for and that no resource has."""
+        if not demand.names_are_asked or any(stage.stage == "matching" and stage.count for stage in stages):
+            return ()
+        amounts = [
+            term
+            for term in demand.expression.terms
+            if isinstance(term, Comparison) and term.op in ORDER and term.number is not None
+        ]
+        ranges = self._tx.resources.ranges(demand.inventory, {term.name for term in amounts})
+        sentences = []
+        for term in amounts:
+            least, most = ranges.get(term.name, (None, None))
+            wants_more = term.op in (">", ">=")
+            reach = most if wants_more else least
+            shown = "" if reach is None else str(int(reach) if reach == int(reach) else reach)
+            if shown and not term.matches({term.name: shown}):
+                bound = "the most" if wants_more else "the least"
+                sentences.append(f"No resource has {term.name} {term.op} {term.value}: {bound} is {shown}.")
+        return tuple(sentences)
