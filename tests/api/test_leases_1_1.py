@@ -13,6 +13,7 @@ import pytest
 
 from tests.api.rig import HOSTS, Api, api_over, open_api
 from tests.support.engines import rebuild
+from tests.support.world import PUBLIC_NETWORK
 
 
 @pytest.fixture
@@ -588,3 +589,43 @@ def test_the_refusal_of_a_long_lease_says_how_long_it_would_be(api: Api, tmp_pat
     limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
     refused = limited.post("/v1/leases", limited.lease_body(hours=49))
     assert refused.json["error_message"] == "A lease lasts for 2 days at most, and this one for 2 days 1 hour."
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "register", "wanted"),
+    [
+        ("os-hosts", "hypervisor_hostname", {"name": "sim-host-000"}, HOSTS),
+        (
+            "floatingips",
+            "floating_ip_address",
+            {"floating_network_id": PUBLIC_NETWORK, "floating_ip_address": "203.0.113.10"},
+            {"resource_type": "virtual:floatingip", "network_id": PUBLIC_NETWORK, "amount": 1},
+        ),
+        (
+            "volume-pools",
+            "name",
+            {"name": "sim-storage@fast#nvme", "capacity_gb": 100},
+            {"resource_type": "virtual:volume", "amount": 1, "size_gb": 10, "volume_type": "fast"},
+        ),
+    ],
+)
+def test_a_past_lease_names_what_it_had_also_when_that_is_unregistered(
+    tmp_path: Path, path: str, name: str, register: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    listed = path.removeprefix("os-").replace("-", "_")
+    with open_api(tmp_path, hosts=1) as api:
+        admin = api.using("admin", "1.3")
+        if path != "os-hosts":
+            assert admin.post(f"/v1/{path}", register).status_code == 201
+        lease = api.using(version="1.3").book(start=0, hours=1, reservations=[wanted])
+        api.world.pass_time(timedelta(hours=2))
+        owner = api.using(version="1.3")
+        before = owner.get(f"/v1/leases/{lease['id']}/{listed}").json[listed]
+        [had] = before
+        assert admin.delete(f"/v1/{path}/{had['id']}").status_code == 204
+        for _ in range(2):  # while it is unregistered, and when another one of its name is registered
+            [after] = owner.get(f"/v1/leases/{lease['id']}/{listed}").json[listed]
+            same = ("id", name, "reservation_id", "start_date", "end_date", "status")
+            assert [after[field] for field in same] == [had[field] for field in same]
+            assert admin.post(f"/v1/{path}", register).status_code == 201
+            assert admin.delete(f"/v1/{path}/{had['id']}").status_code == 204
