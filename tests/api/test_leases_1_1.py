@@ -594,7 +594,7 @@ def test_the_refusal_of_a_long_lease_says_how_long_it_would_be(api: Api, tmp_pat
 @pytest.mark.parametrize(
     ("path", "name", "register", "wanted"),
     [
-        ("os-hosts", "hypervisor_hostname", {"name": "sim-host-000"}, HOSTS),
+        ("os-hosts", "hypervisor_hostname", {"name": "sim-host-001"}, HOSTS),
         (
             "floatingips",
             "floating_ip_address",
