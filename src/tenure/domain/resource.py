@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from tenure.domain.capacity import WHOLE, Capacity
+
+#: The prefix of the type of resources that are unregistered and have history, and the fact that keeps the external id.
+RETIRED = "retired:"
+RETIRED_ID = "tenure:retired_id"
 
 
 class Registration(StrEnum):
@@ -88,6 +92,16 @@ class Resource:
     #: Since when it has this health; None if it never changed.
     health_since: datetime | None = None
     limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def before_retirement(self) -> Resource:
+        """The resource with the type and the external id that it had while it was registered."""
+        if not self.resource_type.startswith(RETIRED):
+            return self
+        facts = {name: value for name, value in self.facts.items() if name != RETIRED_ID}
+        external_id = str(self.facts.get(RETIRED_ID, self.external_id))
+        resource_type = self.resource_type.removeprefix(RETIRED)
+        return replace(self, resource_type=resource_type, external_id=external_id, facts=facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from tenure.domain.regions import ids_in
 from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.requirement import number_of
 from tenure.domain.resource import (
+    RETIRED,
+    RETIRED_ID,
     DiscoveredResource,
     KnownHealth,
     PropertySetting,
@@ -219,7 +221,7 @@ class ResourceStore:
 
     def regions(self) -> frozenset[str]:
         """Return the regions of all resources; the empty name stands for resources registered without a region."""
-        served = ResourceRow.resource_type.not_like("retired:%")
+        served = ResourceRow.resource_type.not_like(f"{RETIRED}%")
         return frozenset(self._session.execute(select(ResourceRow.region).where(served).distinct()).scalars())
 
     def page(self, query: ResourceQuery) -> list[Resource]:
@@ -420,13 +422,17 @@ class ResourceStore:
     def retire(self, seen: Resource) -> None:
         """Remove a resource that is not in use; raise ``Overtaken`` if it has changed since it was read.
 
-        Its past allocations stay in the ledger under its internal id.
+        Its past allocations stay in the ledger, and name it. Its external id is free for another registration.
         """
         if not self._has_history(seen.id):
             self.remove(seen)
             return
         self._compare_and_swap(
-            seen, resource_type=f"retired:{seen.resource_type}", external_id=str(seen.id), reservable=False
+            seen,
+            resource_type=f"{RETIRED}{seen.resource_type}",
+            external_id=str(seen.id),
+            facts={**seen.facts, RETIRED_ID: seen.external_id},
+            reservable=False,
         )
         self._remove_details(seen.id)
 

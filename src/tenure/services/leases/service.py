@@ -297,7 +297,8 @@ class LeaseService(ContextualService):
                 resource,
                 properties={name: value for name, value in resource.properties.items() if name not in private},
             )
-            for resource_id, resource in resources.items()
+            for resource_id, found in resources.items()
+            for resource in [found.before_retirement]
             if resource.resource_type == resource_type
         }
         return tuple(
