@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.api.rig import HOSTS, Api, api_over, open_api
 from tests.support.engines import rebuild
-from tests.support.world import PUBLIC_NETWORK
 
 
 @pytest.fixture
