@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tenure.domain.capacity import Capacity
-from tenure.domain.footprint import footprint_of
+from tenure.domain.footprint import footprint_of, uncounted_specs
 
 
 def flavor(vcpus: int = 4, ram: int = 2048, **more: Any) -> dict[str, Any]:
@@ -124,3 +124,60 @@ def test_thread_policy_becomes_a_trait(policy: str, required: set[str], forbidde
 def test_extra_specs_that_nova_refuses_are_refused(specs: dict[str, str], words: str):
     with pytest.raises(ValueError, match=words):
         footprint_of(flavor(specs=specs))
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        {"pci_passthrough:alias": "a1:2"},
+        {"accel:device_profile": "fpga"},
+        {"hw:numa_nodes": "1"},
+        {"hw:numa_cpus.0": "0,1"},
+        {"hw:numa_mem.1": "512"},
+        {"hw:mem_page_size": "large"},
+        {"hw:pci_numa_affinity_policy": "required"},
+        {"hw:tpm_version": "2.0"},
+        {"hw:viommu_model": "intel"},
+        {"hw:maxphysaddr_bits": "42"},
+        {"hw:virtio_packed_ring": "true"},
+        {"os:secure_boot": "required"},
+        {"capabilities:cpu_info:features": "<in> aes"},
+        {"aggregate_instance_extra_specs:ssd": "true"},
+        {"gpu_model": "a100"},  # as capabilities:gpu_model
+        {"resources:VGPU": "1"},
+        {"resources1:VGPU": "1"},
+        {"resources:PGPU": "1"},
+        {"resources:NET_BW_EGR_KILOBIT_PER_SEC": "1"},
+        {"resources1:VCPU": "1"},
+        {"resources_NET:CUSTOM_BW": "100"},
+        {"trait1:CUSTOM_FAST": "required"},
+        {"group_policy": "isolate"},
+        {"same_subtree": "_A,_B"},
+    ],
+    ids=lambda specs: next(iter(specs)),
+)
+def test_extra_specs_that_are_not_counted_are_named(specs: dict[str, str]):
+    assert uncounted_specs(flavor(specs={**specs, "hw:cpu_policy": "dedicated"})) == tuple(specs)
+
+
+def test_all_other_extra_specs_are_counted_or_choose_no_host():
+    specs = {
+        "hw:cpu_policy": "dedicated",
+        "hw:cpu_thread_policy": "require",
+        "hw:emulator_threads_policy": "isolate",
+        "hw:mem_encryption": "true",
+        "hw:pmem": "6GB",
+        "hw:cpu_sockets": "2",
+        "hw:watchdog_action": "reset",
+        "hw:virtio_packed_ring": "false",
+        "hw_rng:allowed": "true",
+        "os:secure_boot": "optional",
+        "quota:disk_read_iops_sec": "100",
+        "resources:CUSTOM_GPU": "1",
+        "resources:VCPU": "0",
+        "trait:CUSTOM_GPU_A100": "required",
+        "blazar:preemptible": "false",
+        "hide_hypervisor_id": "true",
+    }
+    assert uncounted_specs(flavor(specs=specs)) == ()
+    assert uncounted_specs(flavor(extra_specs=None)) == ()
