@@ -24,6 +24,21 @@ _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 #: The effect of the thread policy on the host's hyperthreading trait.
 _THREADS: Final = {"require": "required", "isolate": "forbidden"}
 _HYPERTHREADING: Final = "HW_CPU_HYPERTHREADING"
+#: Extra specs that take devices or memory of a kind, or choose among hosts, by means that no amount or trait shows.
+_UNCOUNTED: Final = re.compile(
+    r"""
+    pci_passthrough:.* | accel:.* | capabilities:.* | aggregate_instance_extra_specs:.*
+    | hw:(numa_nodes | numa_cpus\.\d+ | numa_mem\.\d+ | mem_page_size | pci_numa_affinity_policy)
+    | hw:(tpm_version | tpm_model | viommu_model | maxphysaddr_mode | maxphysaddr_bits | sound_model | usb_model)
+    | resources[a-zA-Z0-9_-]{0,64}:(VGPU | VGPU_DISPLAY_HEAD | PGPU | FPGA | SRIOV_NET_VF | NUMA_.* | NET_.*)
+    | resources[a-zA-Z0-9_-]{1,64}:.* | trait[a-zA-Z0-9_-]{1,64}:.* | group_policy | same_subtree[a-zA-Z0-9_-]*
+    """,
+    re.VERBOSE,
+)
+#: Extra specs that choose among hosts if they have a value that means yes.
+_UNCOUNTED_IF_TRUE: Final = frozenset({"hw:virtio_packed_ring", "hw:ephemeral_encryption"})
+#: Names without a scope, which Nova compares with capabilities of hosts, but for this one.
+_NO_CAPABILITY: Final = frozenset({"hide_hypervisor_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,26 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
     if not amounts:
         raise ValueError("it asks for nothing")
     return Footprint(amounts, portions, frozenset(traits["required"]), frozenset(traits["forbidden"]))
+
+
+def uncounted_specs(flavor: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the extra specs of a flavor whose demands a footprint does not have, sorted.
+
+    More could be promised of such a flavor than there is: devices by an alias or a profile, pages of memory, NUMA
+    nodes, what lies in several providers of a host, and hosts that only Nova's filters can tell.
+    """
+    specs = {str(name): str(value).strip().lower() for name, value in dict(flavor.get("extra_specs") or {}).items()}
+    return tuple(sorted(name for name, value in specs.items() if _is_uncounted(name, value)))
+
+
+def _is_uncounted(name: str, value: str) -> bool:
+    if name in _UNCOUNTED_IF_TRUE:
+        return value in _TRUE
+    if name == "os:secure_boot":
+        return value == "required"
+    if _UNCOUNTED.fullmatch(name):
+        return True
+    return ":" not in name and name not in _NO_CAPABILITY
 
 
 def _own_sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictStr, WithJsonSchem
 
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.footprint import Footprint, footprint_of
+from tenure.domain.footprint import Footprint, footprint_of, uncounted_specs
 from tenure.resources.additions import ZoneAdditions, expression_of
 from tenure.resources.contract import NOTHING, Wanted
 from tenure.resources.fields import Spreading
@@ -95,6 +95,7 @@ class FlavorType(InstancesType[_Kept]):
         return Wanted("flavor", str(parameters["flavor_id"]), "flavor_id")
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
+        refuse_uncounted(fact, f"flavor {fact.get('id')}", field="flavor_id")
         _footprint(fact)  # raises errors now
         sizes = {"vcpus": fact["vcpus"], "memory_mb": fact["ram"], "disk_gb": fact["disk"]}
         return {**parameters, **sizes, "resource_properties": json.dumps(_with_blazar_names(fact), sort_keys=True)}
@@ -114,6 +115,16 @@ class FlavorType(InstancesType[_Kept]):
             required=footprint.required,
             forbidden=footprint.forbidden,
             portions=footprint.portions,
+        )
+
+
+def refuse_uncounted(flavor: Mapping[str, Any], what: str, *, field: str) -> None:
+    """Refuse a flavor of which more could be promised than there is; ``what`` names it, or the server that has it."""
+    if names := uncounted_specs(flavor):
+        raise InvalidParameter(
+            f"The {what} cannot be reserved: reservations do not count yet what its extra specs ask for with "
+            f"{', '.join(names)}.",
+            field=field,
         )
 
 

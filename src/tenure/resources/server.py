@@ -17,6 +17,7 @@ from tenure.resources.additions import ZoneAdditions, expression_of
 from tenure.resources.contract import LAST_SNAPSHOT, Wanted
 from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import MAX_AMOUNT, KeptExpression, PropertyExpression, acts_as_owner
+from tenure.resources.flavor import refuse_uncounted
 from tenure.resources.parameters import Forms, Parameters
 
 _Id = Annotated[StrictStr, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -119,6 +120,7 @@ class ServerType(DeclaredType[_Kept]):
         if wanted is None:
             return parameters
         source: Any = fact["flavor"] if wanted.kind == "server" else fact
+        refuse_uncounted(source, f"{wanted.kind} {wanted.reference}", field=wanted.field)
         footprint = _footprint(source, wanted)
         if _is_preemptible(source) and not parameters.get("in_place"):
             raise InvalidParameter(

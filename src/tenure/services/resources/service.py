@@ -103,6 +103,7 @@ class ResourceService(ContextualService):
 
         def record(tx: Transaction) -> Resource:
             known = tx.resources.by_external_id(resource_type, found.external_id)
+            _check_separable(tx, stock, found)
             if known is None:
                 return tx.resources.add(found, own, now=now, registration=Registration.REGISTERING)
             if known.registration is not Registration.REGISTERING:
@@ -125,13 +126,19 @@ class ResourceService(ContextualService):
             registering = self._current_registration(tx, resource)
             if registering is None or registering.version != resource.version:
                 raise taken
+            _check_separable(tx, stock, found)  # two that are registered at the same time did not see each other before
             if registering.properties != own:
                 tx.resources.set_properties(registering, own, now=now)
                 registering = self._existing(tx, resource_type, resource.external_id)
             tx.resources.change(registering, now=now, registration=Registration.REGISTERED)
             return self._existing(tx, resource_type, resource.external_id)
 
-        return self._db.write(offer)
+        try:
+            return self._db.write(offer)
+        except Conflict as refused:
+            if refused is not taken:
+                self._db.write(lambda tx: self._drop(tx, resource))
+            raise
 
     def update(
         self, actor: Actor, resource_type: str, external_id: str, properties: Mapping[str, str | None]
@@ -435,6 +442,21 @@ class ResourceService(ContextualService):
                 raise InvalidParameter("A property needs a name", field="properties")
             if value is not None and len(value) > MAX_PROPERTY_VALUE:
                 raise InvalidParameter(f"The value of {name} is too long", field=f"properties.{name}")
+
+
+def _check_separable(tx: Transaction, stock: Inventory, found: DiscoveredResource) -> None:
+    """Raise ``Conflict`` if another registered resource can only be given together with this one."""
+    rule = stock.inseparable
+    shared = None if rule is None else rule.shared_by(found.facts)
+    if rule is None or shared is None:
+        return
+    for external_id in tx.resources.with_fact(found.resource_type, rule.fact, shared):
+        other = tx.resources.by_external_id(found.resource_type, external_id)
+        if other is None or external_id == found.external_id or other.region != found.region:
+            continue
+        if rule.shared_by(other.facts) == shared:
+            text = stock.say(rule.reason, name=found.name, service=shared, other=other.name)
+            raise Conflict(text, field=stock.reference)
 
 
 def _check_lent(stock: Inventory, found: DiscoveredResource, capacity: Capacity) -> None:
