@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,6 +103,22 @@ def test_an_object_that_cannot_be_written_is_not_kept_in_memory_either(path: Pat
     other = OpenStack(path)
     with other.objects.look():
         assert [server.name for server in other.servers_of("a-project")] == ["name"]
+
+
+def test_the_file_forgets_what_was_deleted_long_ago(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(objects, "REMEMBERED", 5)
+    monkeypatch.setattr(objects, "_TRIMMED_EVERY", 10)
+    cloud, other = OpenStack(path), OpenStack(path)
+    for number in range(20):
+        with cloud.objects.change():
+            cloud.servers[f"server-{number}"] = Server("name", "", "a-project", id=f"server-{number}")
+        with cloud.objects.change():
+            cloud.forget_server(f"server-{number}")
+            del cloud.deleted_servers[f"server-{number}"]
+        with other.objects.look():
+            assert not other.servers
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT count(*) FROM object").fetchone()[0] < 16
 
 
 def test_the_journal_keeps_the_newest_entries(path: Path, monkeypatch: pytest.MonkeyPatch):
