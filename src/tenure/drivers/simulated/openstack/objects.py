@@ -27,8 +27,9 @@ V = TypeVar("V")
 
 #: Objects that are in no file, and end with the process.
 IN_MEMORY: Final = ":memory:"
-#: How many entries the journal keeps at least, and after how many new ones it is trimmed.
-JOURNALED, _TRIMMED_EVERY = 100_000, 1000
+#: How many entries the journal keeps at least, and for how many further changes the file tells that an object was
+#: deleted: a process that has the file open looks at it more often. Both are trimmed after so many new ones.
+JOURNALED, REMEMBERED, _TRIMMED_EVERY = 100_000, 100_000, 1000
 #: How long one process waits for another's transaction, which takes a fraction of a millisecond.
 _LOCK_TIMEOUT_SECONDS: Final = 20.0
 #: How often a process that opens the file waits for another one that opens it at the same time, and how long.
@@ -44,6 +45,7 @@ CREATE TABLE IF NOT EXISTS object (
 _ADAPTERS: Final[dict[object, TypeAdapter[Any]]] = {}
 _INDEX: Final = "CREATE INDEX IF NOT EXISTS object_by_revision ON object (revision)"
 _JOURNAL: Final = "CREATE TABLE IF NOT EXISTS journal (sequence INTEGER PRIMARY KEY AUTOINCREMENT, entry BLOB NOT NULL)"
+_FORGET: Final = "DELETE FROM object WHERE document IS NULL AND revision <= ?"
 _WRITE: Final = """
 INSERT OR REPLACE INTO object (kind, key, document, revision)
 VALUES (?, ?, ?, 1 + (SELECT coalesce(max(revision), 0) FROM object))"""
@@ -235,8 +237,11 @@ class Objects:
         """Write the unsaved objects."""
         rows = [row for table in self._tables.values() for row in table.unsaved()]
         if rows:
+            before = self._revision
             self._file.executemany(_WRITE, rows)
             self._revision = self._file.execute("SELECT max(revision) FROM object").fetchone()[0]
+            if self._revision // _TRIMMED_EVERY != before // _TRIMMED_EVERY:
+                self._file.execute(_FORGET, (self._revision - REMEMBERED,))
 
     def _restore(self) -> None:
         """Have the unsaved objects as they are in the file, also those that cannot be written."""
