@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,38 @@ def test_the_longest_lease_from_a_start_before_now_is_still_to_come(api: Api):
     )
     refused = api.post("/v1/offers/longest", body)
     assert (refused.status_code, refused.json["error_name"]) == (409, "NotEnoughResources")
+
+
+@pytest.mark.parametrize(
+    ("busy_until", "hours_of_day", "expected"),
+    [
+        # the clock skips the time from 02:00 to 03:00
+        ("2030-03-31T01:10:00Z", {"starts_before": "02:15"}, ["2030-03-31T22:00:00Z"]),
+        # it shows the time from 02:00 to 03:00 twice
+        ("2030-10-27T00:50:00Z", {"starts_after": "02:30", "starts_before": "03:15"}, ["2030-10-27T00:50:00Z"]),
+        ("2030-10-27T01:00:00Z", {"starts_after": "02:30", "starts_before": "03:15"}, ["2030-10-27T01:30:00Z"]),
+    ],
+)
+def test_starts_are_at_the_times_that_the_clock_shows_when_it_changes(
+    api: Api, busy_until: str, hours_of_day: dict[str, str], expected: list[str]
+):
+    until = datetime.fromisoformat(busy_until)
+    api.world.clock.set(until - 12 * HOUR)
+    everything = [{**HOSTS, "min": 4, "max": 4}]
+    api.book(start=1, hours=11, reservations=everything)
+    found = search(api, HOSTS, limit=1, earliest=rfc3339(until - 4 * HOUR), time_zone="Europe/Paris", **hours_of_day)
+    assert [offer["start_date"] for offer in found["offers"]] == expected
+
+
+@pytest.mark.parametrize("zone", ["right/Europe/Paris", "posix/Europe/Paris", "posixrules", "localtime", "Factory"])
+def test_only_zones_of_iana_are_zones(api: Api, zone: str):
+    refused = api.post("/v1/offers", {"reservations": [HOSTS], "duration": 3600, "time_zone": zone})
+    assert (refused.status_code, refused.json["field"]) == (400, "time_zone")
+
+
+def test_a_longest_lease_in_days_may_have_the_hour_of_an_autumn_change(api: Api, tmp_path: Path):
+    rebuild(api.world, rules=replace(api.world.service.parts.rules, longest_lease=timedelta(days=10)))
+    api = api_over(api.world, tmp_path).using(version="1.3")
+    body = {"name": "ten days", "reservations": [HOSTS], "start_date": "2030-10-19T22:00:00Z"}
+    assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:01Z"}).status_code == 400
+    assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:00Z"}).status_code == 201
