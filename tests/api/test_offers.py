@@ -291,7 +291,7 @@ def test_the_longest_lease_from_a_start_before_now_is_still_to_come(api: Api):
     ],
 )
 def test_starts_are_at_the_times_that_the_clock_shows_when_it_changes(
-    api: Api, busy_until: str, hours_of_day: dict[str, str], expected: list[str]
+    api: Api, busy_until: str, hours_of_day: dict[str, Any], expected: list[str]
 ):
     until = datetime.fromisoformat(busy_until)
     api.world.clock.set(until - 12 * HOUR)
@@ -309,7 +309,8 @@ def test_only_zones_of_iana_are_zones(api: Api, zone: str):
 
 def test_a_longest_lease_in_days_may_have_the_hour_of_an_autumn_change(api: Api, tmp_path: Path):
     rebuild(api.world, rules=replace(api.world.service.parts.rules, longest_lease=timedelta(days=10)))
-    api = api_over(api.world, tmp_path).using(version="1.3")
+    (tmp_path / "limited").mkdir()
+    api = api_over(api.world, tmp_path / "limited").using(version="1.3")
     body = {"name": "ten days", "reservations": [HOSTS], "start_date": "2030-10-19T22:00:00Z"}
     assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:01Z"}).status_code == 400
     assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:00Z"}).status_code == 201

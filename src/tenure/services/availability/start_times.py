@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from tenure.domain.period import TICK, Period
 from tenure.domain.request import StartTimes
+from tenure.domain.zones import TimesOfDay, instants_of
 from tenure.services.availability.steps import Stretch, ticks
-
-_DAY = timedelta(days=1)
-_MIDNIGHT = time()
 
 
 def stretches_of(times: StartTimes, earliest: datetime, latest: datetime) -> list[Stretch]:
@@ -17,27 +16,14 @@ def stretches_of(times: StartTimes, earliest: datetime, latest: datetime) -> lis
 
     Times of the day that end before they begin are those of a night, which belongs to the day on which it begins.
     """
-    end = ticks(latest) + 1
     if times == StartTimes():
-        return [(ticks(earliest), end)]
-    zone = ZoneInfo(times.zone)
+        return [(ticks(earliest), ticks(latest) + 1)]
+    shown = TimesOfDay(times.weekdays, times.since, times.until)
     found: list[Stretch] = []
-    day = earliest.astimezone(zone).date() - _DAY
-    last = latest.astimezone(zone).date()
-    while day <= last:
-        if not times.weekdays or day.weekday() in times.weekdays:
-            since, until = times.since or _MIDNIGHT, times.until
-            ends = day + _DAY if until is None or until < since else day  # at night it ends on the next day
-            start = max(ticks(_instant(day, since, zone)), ticks(earliest))
-            close = ticks(_instant(ends, until or _MIDNIGHT, zone))
-            stop = min(close + (0 if until is None else 1), end)
-            if found and found[-1][1] >= start:
-                start, _ = found.pop()
-            if start < stop:
-                found.append((start, stop))
-        day += _DAY
+    for period in instants_of(shown, ZoneInfo(times.zone), Period(earliest, latest + TICK)):
+        start, end = ticks(period.start), ticks(period.end)
+        if found and found[-1][1] >= start:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
     return found
-
-
-def _instant(day: date, at: time, zone: ZoneInfo) -> datetime:
-    return datetime.combine(day, at, zone).astimezone(UTC)

@@ -38,6 +38,7 @@ from tenure.domain.lease import (
 from tenure.domain.period import ENDLESS, TICK, Period, length_text, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.domain.requirement import Comparison
+from tenure.domain.zones import is_within_days
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, notify, write_history
 from tenure.services.events.before_end import ARMED_AGAIN, arm_again, notice_after
@@ -152,8 +153,8 @@ def check_shortest(starts_at: datetime, ends_at: datetime, *, field: str = "end_
 
 
 def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime, *, field: str = "end_date") -> None:
-    """Raise ``InvalidParameter`` for a lease that is longer than allowed."""
-    if rules.longest_lease is not None and ends_at - starts_at > rules.longest_lease:
+    """Raise ``InvalidParameter`` for a lease that is longer than allowed, in days of the calendar."""
+    if rules.longest_lease is not None and not is_within_days(starts_at, ends_at, rules.longest_lease):
         days, asked = rules.longest_lease / timedelta(days=1), length_text(ends_at - starts_at)
         raise InvalidParameter(f"A lease lasts for {days:g} days at most, and this one for {asked}.", field=field)
 
