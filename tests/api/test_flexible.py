@@ -214,3 +214,11 @@ def test_earlier_versions_know_no_windows_and_no_choices(api: Api, version: str)
         assert (refused.status_code, refused.json["field"]) == (400, name)
     shown = earlier.post("/v1/leases", {"name": "open", **ONE, **DATES})
     assert "choice" not in shown.json["lease"]
+
+
+def test_a_refusal_of_all_choices_gives_the_reason_of_each(api: Api):
+    unknown = {**HOSTS, "resource_properties": '["==", "$gpo", "a100"]'}
+    choices = [{"reservations": [{**HOSTS, "min": 9, "max": 9}]}, {"reservations": [unknown]}]
+    refused = make(api, status=409, duration=3600, any_of=choices)
+    reasons = refused["details"]["choices"]
+    assert ["9 asked for" in reasons[0], "No resource has the property gpo" in reasons[1]] == [True, True]

@@ -131,7 +131,8 @@ def test_a_server_that_exists_is_counted_once(api: Api):
 
 
 def test_a_search_that_finds_nothing_has_no_offers(api: Api):
-    assert search(api, {**HOSTS, "min": 9, "max": 9}) == {"offers": [], "is_complete": True}
+    found = search(api, {**HOSTS, "min": 9, "max": 9})
+    assert (found["offers"], found["is_complete"]) == ([], True)
     latest = rfc3339(api.now + HOUR)
     api.book(start=0, hours=5, reservations=[THREE])
     assert search(api, THREE, latest=latest)["offers"] == []
@@ -314,3 +315,22 @@ def test_a_longest_lease_in_days_may_have_the_hour_of_an_autumn_change(api: Api,
     body = {"name": "ten days", "reservations": [HOSTS], "start_date": "2030-10-19T22:00:00Z"}
     assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:01Z"}).status_code == 400
     assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:00Z"}).status_code == 201
+
+
+def test_a_search_that_finds_nothing_gives_the_reason_of_a_refusal(api: Api):
+    many = {**HOSTS, "min": 9, "max": 9}
+    asked = {"earliest": rfc3339(api.now + HOUR), "latest": rfc3339(api.now + 2 * HOUR)}
+    refused = api.post("/v1/leases", {"name": "many", "reservations": [many], "duration": 3600, **asked})
+    assert search(api, many, **asked)["reason"] == refused.json["error_message"]
+    unknown = {**HOSTS, "resource_properties": '["==", "$gpo", "a100"]'}
+    assert "No resource has the property gpo" in search(api, unknown)["reason"]
+    assert search(api, HOSTS)["reason"] is None
+    no_day = search(api, HOSTS, earliest=rfc3339(api.now), latest=rfc3339(api.now + HOUR), weekdays=["sun"])
+    assert no_day["reason"] == "No start up to this date is on these days, at these times."
+
+
+def test_a_search_beyond_a_limit_gives_the_reason_of_a_refusal(api: Api, tmp_path: Path):
+    rebuild(api.world, quotas=Quotas(FixedLimits({"hosts": 2})))
+    (tmp_path / "limited").mkdir()
+    limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
+    assert search(limited, THREE)["reason"] == "Quota exceeded for hosts: 0 of 2 used, 3 more requested."
