@@ -125,7 +125,7 @@ def test_a_cloud_without_hosts_refuses_and_finds_nothing(tmp_path: Path):
         api = opened.using(version="1.3")
         assert refusal(api, api.lease_body()) == []
         search = {"reservations": [HOSTS], "duration": 60}
-        assert api.post("/v1/offers", search).json == {"offers": [], "is_complete": True}
+        assert api.post("/v1/offers", search).json["offers"] == []
         assert api.post("/v1/offers/longest", {"reservations": [HOSTS]}).status_code == 409
         assert api.get("/v1/availability?resource_type=physical:host").json["groups"][0]["total"] == 0
 

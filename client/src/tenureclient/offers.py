@@ -72,15 +72,23 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class FirstOffers:
-    """The first periods, in order. Unless ``is_complete``, the server had no time to try all earlier ones."""
+    """The first periods, in order. Unless ``is_complete``, the server had no time to try all earlier ones.
+
+    ``reason`` says why there are none; None if there are some, or if the server does not say.
+    """
 
     offers: tuple[Offer, ...]
     is_complete: bool
+    reason: str | None = None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> FirstOffers:
         fields = Fields(document, "the offers")
-        return cls(offers=fields.each("offers", Offer.from_wire), is_complete=fields.flag("is_complete"))
+        return cls(
+            offers=fields.each("offers", Offer.from_wire),
+            is_complete=fields.flag("is_complete"),
+            reason=fields.maybe_text("reason"),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,8 @@ class Offers:
 
     offers: tuple[Offer, ...]
     is_complete: bool
+    #: Why there are none: the text of the refusal that a lease would get. None if there are some, or if it is unknown.
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

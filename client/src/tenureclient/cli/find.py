@@ -129,7 +129,8 @@ class FindPeriods(_Find, ReservationLister):
         found = self.client().offers.first(reservations, window, limit=parsed_args.limit)
         self.warn_unless(found.is_complete)
         if not found.offers:
-            self.log.warning("No period was found in which the lease would fit.")
+            why = f" {found.reason}" if found.reason else ""
+            self.log.warning(f"No period was found in which the lease would fit.{why}")
         zone = self.surroundings.zone
 
         def row(offer: Offer) -> Row:

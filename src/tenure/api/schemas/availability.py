@@ -221,10 +221,14 @@ class OfferDocument(Answer):
 
 
 class OffersDocument(Answer):
-    """The first periods, in order. Unless ``is_complete``, there may be earlier ones that were not tried in time."""
+    """The first periods, in order. Unless ``is_complete``, there may be earlier ones that were not tried in time.
+
+    If there are none, ``reason`` is the message of the refusal that a lease would get; it may be unknown.
+    """
 
     offers: list[OfferDocument]
     is_complete: bool
+    reason: str | None
 
 
 class AlternativeDocument(Answer):

@@ -47,12 +47,12 @@ class OfferService(ContextualService):
         self._periods = periods
 
     def first(self, actor: Actor, query: OfferQuery) -> Offers:
-        """Return the first periods in which a lease fits; no two of them overlap.
+        """Return the first periods in which a lease fits, or why there are none; no two of them overlap.
 
         Raises ``Forbidden``, ``InvalidParameter``, and ``Unavailable`` if the cloud or the database does not answer.
         """
         wanted = self._wanted(actor, query.reservations)
-        return self._periods.first(actor, wanted, query.window, query.limit)
+        return self._periods.first(actor, wanted, query.window, query.limit, explains=True)
 
     def longest(
         self, actor: Actor, reservations: tuple[ReservationRequest, ...], starts_at: When | None = None

@@ -11,7 +11,7 @@ from tenure.clock import Clock
 from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Offer, Offers
-from tenure.domain.errors import InvalidParameter
+from tenure.domain.errors import InvalidParameter, NotEnoughResources
 from tenure.domain.period import length_text, minute_of
 from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
 from tenure.services.availability.headroom import Headrooms
@@ -29,6 +29,7 @@ from tenure.services.leases.intake import Completed
 MINUTE = timedelta(minutes=1)
 #: How far ahead a search looks, if it is not told.
 USUAL_REACH = timedelta(days=30)
+_NO_START = "No start up to this date is on these days, at these times."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,10 @@ class PeriodSearch:
         self._trials = trials
         self._headrooms = headrooms
 
-    def first(self, actor: Actor, wanted: Completed, window: Window, limit: int) -> Offers:
+    def first(self, actor: Actor, wanted: Completed, window: Window, limit: int, *, explains: bool = False) -> Offers:
         """Return the first periods in a window in which a lease fits; no two of them overlap.
+
+        If it ``explains``, it tells why there are none.
 
         Raises the errors of ``starts``, and ``Unavailable`` if the database or the source of limits does not answer.
         """
@@ -63,7 +66,8 @@ class PeriodSearch:
         view = self._index.view()
         trial = self._trials.begin(actor, wanted, view)
         offers = self.within(view, trial, wanted, window.length, starts, limit)
-        return Offers(tuple(offers), not trial.has_given_up)
+        found = Offers(tuple(offers), not trial.has_given_up)
+        return replace(found, reason=_reason(trial, window, allowed, found)) if explains and not offers else found
 
     def starts(self, window: Window) -> Starts:
         """Return when a lease may start in a window. Raises ``InvalidParameter`` if that is no window."""
@@ -103,7 +107,7 @@ class PeriodSearch:
         allowed = self.starts(request.window)
         if not allowed.stretches:
             latest_field = None if request.window.latest is None else "latest"
-            raise InvalidParameter("No start up to this date is on these days, at these times.", field=latest_field)
+            raise InvalidParameter(_NO_START, field=latest_field)
         start = moment(allowed.stretches[0][0])
         return request.at(start, start + request.window.length, place)
 
@@ -158,3 +162,14 @@ class PeriodSearch:
             taken = min(demand.maximum, free) + sum(other.minimum for other in beside if other is not demand)
             found.append(max(0, free - taken))
         return tuple(found)
+
+
+def _reason(trial: Trial, window: Window, allowed: Starts, found: Offers) -> str | None:
+    """Return the text of the refusal that a lease gets for this window, in which no period was found."""
+    if not allowed.stretches:
+        return _NO_START
+    start = moment(allowed.stretches[0][0])
+    refusal = trial.refusal(start, start + window.length)
+    if isinstance(refusal, NotEnoughResources):
+        return replace(refusal.shortfall, latest=allowed.latest, is_complete=found.is_complete).message
+    return None if refusal is None else refusal.message

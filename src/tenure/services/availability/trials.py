@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from tenure import deadlines
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Choice, Demand
-from tenure.domain.errors import AlreadyOver, Conflict, NotEnoughResources, OverQuota
+from tenure.domain.errors import AlreadyOver, Conflict, NotEnoughResources, OverQuota, TenureError
 from tenure.domain.period import Period
 from tenure.domain.request import ReservationRequest
 from tenure.services.availability.index import View
@@ -158,6 +158,18 @@ class Trial:
             self._left.seconds -= spent
             self._left.for_moves -= 0.0 if direct else spent
         return True
+
+    def refusal(self, starts_at: datetime, ends_at: datetime) -> TenureError | None:
+        """Return the refusal of the request in this period; None if it fits, or if time is over."""
+        if self.is_over:
+            return None
+        try:
+            self._attempt(starts_at, ends_at, timedelta(seconds=self._left.seconds))
+        except (NotEnoughResources, OverQuota, Conflict, AlreadyOver) as refusal:
+            return refusal
+        except SearchTooLong:
+            return None
+        return None
 
     def book(self, starts_at: datetime, ends_at: datetime) -> None:
         """Try this period for as long as a trial may last. Raises the errors of the request."""

@@ -44,10 +44,10 @@ class FlexibleBooker:
     def book(self, actor: Actor, request: FlexibleRequest, book: Callable[[LeaseRequest], R]) -> R:
         """Return the result of ``book`` for the first choice that it can book, in its first period.
 
-        Raises the errors of ``book`` and of the search. If nothing fits, that is the refusal of the first choice.
-        Each choice has an equal share of the time that is left when it is tried.
+        Raises the errors of ``book`` and of the search. If nothing fits, that is the refusal of the first choice, with
+        the reasons of all. Each choice has an equal share of the time that is left when it is tried.
         """
-        refusal: NotEnoughResources | OverQuota | None = None
+        refusals: list[NotEnoughResources | OverQuota] = []
         too_long: SearchTooLong | None = None
         for place in range(len(request.choices)):
             share = deadlines.until_at_most(deadlines.seconds_left() / (len(request.choices) - place))
@@ -55,15 +55,18 @@ class FlexibleBooker:
                 with _fields_of_choice(request, place), deadlines.within(share):
                     return self._book_choice(actor, request, place, book)
             except (NotEnoughResources, OverQuota) as error:
-                refusal = refusal or error
+                refusals.append(error)
             except SearchTooLong as error:
                 too_long = too_long or error
-        if refusal is None:
+        if not refusals:
             assert too_long is not None
             raise too_long
+        refusal = refusals[0]
         if isinstance(refusal, NotEnoughResources) and len(request.choices) > 1:
             shortfall = replace(refusal.shortfall, other_choices=len(request.choices) - 1)
-            raise refusal.of_request(shortfall) from None
+            combined = refusal.of_request(shortfall)
+            combined.additions["choices"] = [each.message for each in refusals]
+            raise combined from None
         raise refusal
 
     def _book_choice(self, actor: Actor, request: FlexibleRequest, place: int, book: Callable[[LeaseRequest], R]) -> R:
