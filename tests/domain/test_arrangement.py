@@ -32,7 +32,8 @@ def site(number: int, *used: Period) -> Site:
 
 
 def piece(period: Period, *may: int, units: int = 1, demand: Demand = WHOLE_HOST, current: int | None = None) -> Piece:
-    return Piece("a", demand, period, units, frozenset(may), {} if current is None else {current: units})
+    there = {} if current is None else {current: units}
+    return Piece("a", demand, period, units, frozenset(may), there, is_in_place=current is not None)
 
 
 def part(demand: Demand, *may: int, current: int | None = None) -> Piece:
@@ -90,6 +91,8 @@ WHOLE_USE = FixedUse(hours(0, 2), Capacity({}), exclusive=True)
         ),
         ([Site(1, 1, SIZE, (WHOLE_USE,))], [piece(hours(1, 3), 1, current=1), piece(hours(1, 3), 1)], None),
         ([Site(1, 1, SIZE, (WHOLE_USE,))], [part(FOUR, 1, current=1), piece(hours(2, 3), 1)], None),
+        # a changed reservation is planned there for another period: it finds no room
+        ([Site(1, 1, SIZE, (WHOLE_USE,))], [replace(part(FOUR, 1, current=1), is_in_place=False)], None),
         # what stays is too much by itself
         ([Site(1, 1, SIZE, (WHOLE_USE, WHOLE_USE)), site(2)], [part(FOUR, 1, 2)], [{2: 1}]),
     ],

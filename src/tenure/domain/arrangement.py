@@ -53,7 +53,8 @@ class Site:
 class Piece:
     """Units of a reservation that are to be placed on some of the sites that ``may`` have them.
 
-    ``current`` is where they are planned now; empty for a new reservation.
+    ``current`` is where they are planned now; empty for a new reservation. A changed reservation may be planned there
+    for another period. A plan that is not changed ``is_in_place``, and may stay there, also in conflict with others.
     """
 
     reservation_id: str
@@ -62,11 +63,16 @@ class Piece:
     units: int
     may: frozenset[int]
     current: Mapping[int, int]
+    is_in_place: bool = False
+
+    def staying(self, resource_id: int) -> int:
+        """Return how many of its units may stay on a site without room."""
+        return self.current.get(resource_id, 0) if self.is_in_place else 0
 
 
 def most_apart(piece: Piece, resource_id: int) -> int:
     """Return how many units of a piece may be on a site if they are to be apart; those that are there now may stay."""
-    return max(1, piece.current.get(resource_id, 0))
+    return max(1, piece.staying(resource_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class Problem:
             may = frozenset[int]().union(*(piece.may for piece in present))
             # Plans may stay where they are, also in conflict with others.
             left = sum(
-                max(not site.is_used(instant), sum(piece.current.get(site.resource_id, 0) for piece in present))
+                max(not site.is_used(instant), sum(piece.staying(site.resource_id) for piece in present))
                 for site in self.sites
                 if site.resource_id in may
             )

@@ -117,7 +117,7 @@ class _Search:
     def _is_current(self, position: int, site: Site, *, more: int = 0) -> bool:
         """Whether no more units of a piece are on a site, with so many more, than are planned there now."""
         placed = self.placed[position].get(site.resource_id, 0) + more
-        return placed <= self._problem.pieces[position].current.get(site.resource_id, 0)
+        return placed <= self._problem.pieces[position].staying(site.resource_id)
 
     def _hardness(self, piece: Piece, unit: _Unit) -> tuple[int, bool, int, int]:
         size = sum(piece.demand.amounts.values()) * unit.count

@@ -109,7 +109,7 @@ class CpSatSolver:
                 (site.taken(piece.demand.amounts, exclusive=piece.demand.exclusive), count) for piece, count in current
             ]
             names = sorted({name for taken, _ in amounts for name in taken})
-            planned = [piece.current.get(site.resource_id, 0) for piece, _ in current]
+            planned = [piece.staying(site.resource_id) for piece, _ in current]
             is_in_conflict = any(
                 sum(taken[name] * units for (taken, _), units in zip(amounts, planned, strict=True))
                 > site.room[name] - fixed[name]

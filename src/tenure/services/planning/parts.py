@@ -190,7 +190,8 @@ def read_part(
         may = part.serving(demand) | current.keys()
         if demand.spread is Spread.APART:
             may -= stay[reservation_id] - current.keys()
-        plans.append((Piece(reservation_id, demand, period, current.total(), frozenset(may), current), tuple(these)))
+        piece = Piece(reservation_id, demand, period, current.total(), frozenset(may), current, is_in_place=True)
+        plans.append((piece, tuple(these)))
     return replace(part, plans=plans)
 
 
