@@ -1,4 +1,4 @@
-"""Names mean living leases, and what the commands print can be read by them, by terminals and by the server."""
+"""Names mean living leases; what the commands print, they and all terminals can read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenureclient.errors import NotFound, NotUnique
 from tenureclient.moments import UnreadableMoment, format_moment, parse_moment
 from tenureclient.testing import FakeServer
 
-PROGRAM = Path(sys.executable).with_name("tenure")
+PROGRAM = str(Path(sys.executable).with_name("tenure"))
 
 
 def test_a_name_means_the_living_lease(server: FakeServer, tenure: Run) -> None:

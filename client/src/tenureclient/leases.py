@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Literal, overload
 
 from tenureclient import errors
@@ -32,6 +31,7 @@ _DRY_RUN_FEATURE = "a dry run of a request for a lease"
 _LOOK_AHEAD_FEATURE = "the latest possible end of a lease"
 _PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
 _PAGE = 500
+_OVER = frozenset({"TERMINATED", "DELETED"})
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
 
 
@@ -178,19 +178,24 @@ class Leases:
         )
 
     def find(self, name_or_id: str) -> Lease:
-        """Return the lease with this id, or else the only one with this name."""
+        """Return the lease with this id, or else the only one with this name.
+
+        A lease that has ended keeps its name, but does not stand in the way of another one: it is found
+        only if no other lease has the name.
+        """
         if _is_uuid(name_or_id):
             try:
                 return self.get(name_or_id)
             except errors.NotFound:
                 pass  # a name may look like an id
-        named = list(islice(self.list(name=name_or_id), 3))
+        named = list(self.list(name=name_or_id))
         if not named:
             raise errors.NotFound(f"There is no lease '{name_or_id}'.", code=404, name="NotFound")
-        if len(named) > 1:
-            ids = ", ".join(lease.id for lease in named[:2]) + (", ..." if len(named) > 2 else "")
+        found = [lease for lease in named if lease.status not in _OVER] or named
+        if len(found) > 1:
+            ids = ", ".join(lease.id for lease in found[:2]) + (", ..." if len(found) > 2 else "")
             raise errors.NotUnique(f"Several leases are named '{name_or_id}': {ids}. Give the id.")
-        return named[0]
+        return found[0]
 
     def list(
         self,

@@ -7,6 +7,7 @@ None is that of this machine, with its summer and winter time.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -43,6 +44,8 @@ _UNIT_NAMES = {
 _DURATION_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 DAYS_OF_THE_WEEK = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ]+(\d{2}:\d{2}.*))?", re.ASCII | re.IGNORECASE)
+#: The letters of a zone; some zones have a number instead.
+_LETTERS = re.compile(r"[A-Z]{3,5}|[+-]\d{2}(?:\d{2})?", re.ASCII)
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)?\s*(am|pm)?", re.ASCII)
 
 
@@ -130,7 +133,10 @@ def _read(text: str, words: list[str], now: datetime, zone: tzinfo | None, after
         return _after(now, parse_duration(" ".join(words[1:])))
     if len(words) > 1 and (named := _zone_named(words[-1])) is not None:
         words, zone = words[:-1], named
-    moment = _date(text, " ".join(words), zone) or _day_and_clock(words, now, zone, after)
+    moment = None
+    if len(words) > 2 and _LETTERS.fullmatch(words[-1]):
+        moment = _with_letters(text, words, zone)
+    moment = moment or _date(text, " ".join(words), zone) or _day_and_clock(words, now, zone, after)
     if moment is None:
         raise UnreadableMoment(f"'{text}' is not a date; write it like {MOMENT_FORMS}.")
     return moment
@@ -141,15 +147,52 @@ def _after(now: datetime, duration: timedelta) -> datetime:
     return now.astimezone(UTC).replace(microsecond=0) + duration
 
 
+def _with_letters(text: str, words: list[str], zone: tzinfo | None) -> datetime | None:
+    """Read a date that ends in the letters of the zone, such as CET, as ``format_moment`` writes it.
+
+    The letters tell the two hours apart that a change of clocks makes alike. Those of another zone are
+    refused: the same letters mean several zones.
+    """
+    match = _DATE.fullmatch(" ".join(words[:-1]))
+    if match is None or match[2] is None:
+        return None
+    try:
+        wall = datetime.fromisoformat(f"{match[1]}T{match[2]}")
+    except ValueError as error:
+        raise UnreadableMoment(f"'{text}' is not a date: {error}.") from None
+    if wall.tzinfo is not None:
+        return None
+    for fold in (0, 1):
+        folded = wall.replace(fold=fold)
+        moment = (folded.astimezone() if zone is None else folded.replace(tzinfo=zone)).astimezone(UTC)
+        local = moment.astimezone(zone)
+        if local.replace(tzinfo=None, fold=0) == wall and local.strftime("%Z") == words[-1]:
+            return moment
+    if not words[-1].isalpha():
+        return None
+    raise UnreadableMoment(
+        f"'{text}': {words[-1]} is not the local zone at that date; write UTC, or the name of a zone such as"
+        " Europe/Berlin."
+    )
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Return the zone of this name in the time zone database; raise ``UnreadableMoment`` if there is none.
+
+    Copies of zones in other directories of a machine's database, and its own settings, are no zones.
+    """
+    if not name.startswith(("right/", "posix/")) and name not in ("localtime", "posixrules"):
+        with suppress(ZoneInfoNotFoundError, ValueError, OSError):
+            return ZoneInfo(name)
+    raise UnreadableMoment(f"'{name}' is not a time zone that is known here.")
+
+
 def _zone_named(name: str) -> tzinfo | None:
     if name.upper() in ("UTC", "GMT", "Z"):
         return UTC
     if "/" not in name:
         return None
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise UnreadableMoment(f"'{name}' is not a time zone that is known here.") from None
+    return zone_of(name)
 
 
 def _date(text: str, stripped: str, zone: tzinfo | None) -> datetime | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from io import TextIOWrapper
 from typing import ClassVar, TextIO, TypeVar
 
 from osc_lib import exceptions
@@ -53,6 +55,9 @@ class ReservationCommand(command.Command):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # a name that it cannot show must not end the output
+                stream.reconfigure(errors="backslashreplace")
         for options in (*getattr(parsed_args, "choices", ()), parsed_args):
             for action in () if self._parser is None else self._parser._actions:
                 _refuse_empty(action, getattr(options, action.dest, None))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 from collections.abc import Sequence
 
+from tenureclient.addresses import FloatingIP
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
 from tenureclient.cli.inventory import (
     DeleteCommand,
@@ -56,7 +58,7 @@ class ListFloatingIPs(ReservationLister):
                 reservable=parsed_args.reservable,
                 region=parsed_args.region,
             ),
-            key=lambda floatingip: (getattr(floatingip, parsed_args.sort_by), floatingip.id),
+            key=lambda floatingip: (_sort_value(floatingip, parsed_args.sort_by), floatingip.id),
         )
         zone = self.surroundings.zone
         return table(
@@ -138,3 +140,15 @@ class ReallocateFloatingIP(OfFloatingIPs, ReallocateCommand):
         ("203.0.113.20 --dry-run", "see who would get which other one"),
         ("203.0.113.20 --lease bio-42 --yes", "of one lease, without being asked"),
     )
+
+
+def _sort_value(floatingip: FloatingIP, field: str) -> tuple[int, int, str]:
+    """Return a value that sorts addresses as addresses, and other fields as texts."""
+    text: str = getattr(floatingip, field)
+    if field != "floating_ip_address":
+        return 0, 0, text
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return 0, 0, text
+    return address.version, int(address), text

@@ -10,7 +10,7 @@ from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationCommand, reading
 from tenureclient.cli.zones import name_of_zone
-from tenureclient.moments import DAYS_OF_THE_WEEK, MOMENT_FORMS, Moment, parse_length
+from tenureclient.moments import DAYS_OF_THE_WEEK, MOMENT_FORMS, Moment, parse_length, zone_of
 from tenureclient.offers import WEEKDAYS, StartWindow
 
 #: The options by which a window is recognized, with their defaults.
@@ -58,6 +58,7 @@ def add_window_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--time-zone",
         metavar="ZONE",
+        type=reading(lambda name: zone_of(name).key),
         help="The zone of these days and times, such as Europe/Paris (default: that of this machine)",
     )
 

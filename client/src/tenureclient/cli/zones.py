@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from datetime import tzinfo
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
+
+from tenureclient.moments import UnreadableMoment, zone_of
 
 _LOCAL_ZONE = Path("/etc/localtime")
 _DATABASE = "/zoneinfo/"
@@ -26,6 +28,6 @@ def name_of_zone(zone: tzinfo | None) -> str | None:
 
 def _known(name: str) -> str | None:
     try:
-        return ZoneInfo(name).key
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return zone_of(name).key
+    except UnreadableMoment:
         return None
