@@ -7,16 +7,19 @@ for clouds of few resources, in which instances ask for virtual CPUs, racks and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 from sqlalchemy import select
 
 from tenure.domain.lease import AllocationState
+from tenure.domain.period import TICK
 from tenure.domain.request import ReservationRequest, ResourceQuery
 from tenure.domain.resource import Resource
+from tenure.store.conditions import OVERDUE_MATTERS
 from tenure.store.tables import AllocationRow, ReservationRow
 from tests.support.world import HOST, World
 
@@ -71,6 +74,8 @@ class Packing:
     """The resources and allocations of a service at present."""
 
     def __init__(self, world: World) -> None:
+        now = world.clock.now()
+        overdue_until = now + OVERDUE_MATTERS + TICK
         with world.db.read() as tx:
             self._resources = [
                 resource for kind in (HOST, ADDRESS) for resource in tx.resources.page(ResourceQuery(kind, 100))
@@ -86,7 +91,7 @@ class Packing:
                 row.reservation_id,
                 places[row.resource_id],
                 row.starts_at,
-                row.ends_at,
+                overdue_until if row.ends_at <= now and row.state == AllocationState.HELD.value else row.ends_at,
                 row.state == AllocationState.PLANNED.value,
                 row.units,
                 0 if row.exclusive else row.amounts["VCPU"],
@@ -109,19 +114,50 @@ class Packing:
         return all(self._may_fit_at(pieces, time) for time in sorted(times))
 
     def _may_fit_at(self, wanted: Sequence[Piece], time: datetime) -> bool:
-        free = list(self._capacities)
+        """Whether there is room at an instant.
+
+        Where an overdue allocation, or a shrunk host, leaves too little for the plans that are there, these may stay,
+        and nothing is added; or they make room like others.
+        """
+        crowded = self._crowded_at(time)
+        return any(
+            self._may_fit_if(wanted, time, frozenset(closed))
+            for count in range(len(crowded) + 1)
+            for closed in combinations(crowded, count)
+        )
+
+    def _crowded_at(self, time: datetime) -> list[int]:
+        """Return the places at which allocations and plans take more than there is."""
+        taken: dict[int, int] = {}
+        wholes: dict[int, int] = {}
+        for use in self._uses:
+            if use.starts_at <= time < use.ends_at:
+                taken[use.place] = taken.get(use.place, 0) + use.vcpus
+                wholes[use.place] = wholes.get(use.place, 0) + (not use.vcpus)
+        return [
+            place
+            for place, vcpus in taken.items()
+            if vcpus > self._capacities[place] or wholes[place] + (vcpus > 0) > 1
+        ]
+
+    def _may_fit_if(self, wanted: Sequence[Piece], time: datetime, closed: frozenset[int]) -> bool:
+        """Whether there is room at an instant if everything stays at the closed places, and nothing is added there."""
+        free = [TAKEN if place in closed else capacity for place, capacity in enumerate(self._capacities)]
         planned: dict[str, list[Use]] = {}
         for use in self._uses:
-            if not use.starts_at <= time < use.ends_at:
+            if not use.starts_at <= time < use.ends_at or use.place in closed:
                 continue
             if use.planned:
                 planned.setdefault(use.reservation_id, []).append(use)
             else:
                 free[use.place] = free[use.place] - use.vcpus if use.vcpus else TAKEN
-        pieces = [*wanted]
+        pieces = [
+            replace(piece, places=tuple(place for place in piece.places if place not in closed)) for piece in wanted
+        ]
         for reservation_id, uses in planned.items():
             piece = self._planned[reservation_id]
-            places = {*piece.places, *(use.place for use in uses)}  # a plan may stay on a disabled resource
+            # A plan may stay on a disabled resource.
+            places = {*piece.places, *(use.place for use in uses)} - closed
             units = sum(use.units for use in uses)
             pieces.append(Piece(piece.size, units, piece.together, tuple(sorted(places))))
         # Whole resources first, then large instances: less is tried in vain.
