@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import json
 import os
 import pwd
 import resource
@@ -10,9 +11,12 @@ import socket
 import sqlite3
 import stat
 import subprocess
+import urllib.error
+import urllib.request
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -497,3 +501,44 @@ def _delivered(data: Path, lease_id: str) -> bool:
     with closing(sqlite3.connect(data / "tenure.db")) as database:
         rows = database.execute("SELECT delivered_at FROM outbox WHERE lease_id = ?", (lease_id,)).fetchall()
     return bool(rows) and all(moment is not None for (moment,) in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["tenure.db", "tenure.db-wal"])
+def test_deleted_database_takes_no_bookings(tmp_path: Path, lost: str):
+    """A booking in a deleted file would be lost at the next start."""
+    with standalone(tmp_path / "data") as service:
+        demo = service.caller()
+        assert demo.book(seconds=3600, delay=3600)[0] == 201
+        assert health_of(service)[0] == 200
+        (service.data_dir / lost).unlink()
+        assert demo.book(seconds=3600, delay=7200)[0] == 503
+        assert_unwell(service, because=f"{lost} was deleted")
+
+
+@pytest.mark.slow
+def test_deleted_cloud_is_unwell(tmp_path: Path):
+    """What is started in a deleted cloud would be lost at the next start."""
+    with standalone(tmp_path / "data") as service:
+        assert health_of(service)[0] == 200
+        (service.data_dir / "cloud.db").unlink()
+        assert_unwell(service, because="cloud.db was deleted")
+        status, lease = service.caller().book(seconds=3600)
+        assert status == 503 or lease["status"] != "ACTIVE"
+
+
+def health_of(service: Standalone) -> tuple[int, Any]:
+    """Return the status and the document of the health check."""
+    try:
+        with urllib.request.urlopen(service.url.removesuffix("/v1") + "/healthcheck", timeout=patience()) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+
+
+def assert_unwell(service: Standalone, *, because: str) -> None:
+    status, health = health_of(service)
+    reasons = [part["reason"] for part in health["parts"] if not part["well"]]
+    assert (status, len(reasons)) == (503, 1), health
+    assert because in reasons[0]

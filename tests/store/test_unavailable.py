@@ -82,6 +82,46 @@ def test_unreadable_file_works_again_once_readable(tmp_path: Path):
     db.close()
 
 
+@pytest.mark.parametrize("lost", ["tenure.db", "tenure.db-wal"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_promised_in_a_file_that_is_gone(tmp_path: Path, clock, lost: str, replaced: bool):
+    """What is written into a deleted file is there until the process ends, and lost then."""
+    db = Database(f"sqlite:///{tmp_path / 'tenure.db'}", clock=clock)
+    schema.upgrade(db)
+    db.write(lambda _tx: None)
+    content = (tmp_path / lost).read_bytes()
+    (tmp_path / lost).unlink()
+    if replaced:
+        (tmp_path / lost).write_bytes(content)
+    attempts: list[Transaction] = []
+    with pytest.raises(Unavailable, match="try again later"):
+        db.write(attempts.append)
+    with pytest.raises(Unavailable), db.read():
+        raise AssertionError("what is read is lost as well")
+    assert attempts == []
+    db.close()
+
+
+def test_a_file_deleted_during_a_transaction_may_have_lost_it(tmp_path: Path, clock):
+    db = Database(f"sqlite:///{tmp_path / 'tenure.db'}", clock=clock)
+    schema.upgrade(db)
+    with pytest.raises(OutcomeUnknown):
+        db.write(lambda _tx: (tmp_path / "tenure.db").unlink())
+    db.close()
+
+
+def test_a_renamed_folder_works_again_at_its_old_place(tmp_path: Path, clock):
+    (tmp_path / "data").mkdir()
+    db = Database(f"sqlite:///{tmp_path / 'data' / 'tenure.db'}", clock=clock)
+    schema.upgrade(db)
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    with pytest.raises(Unavailable):
+        db.write(lambda _tx: None)
+    (tmp_path / "elsewhere").rename(tmp_path / "data")
+    db.write(lambda _tx: None)
+    db.close()
+
+
 @pytest.mark.slow
 def test_file_locked_by_another_process(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
     """A reader, which waits for no writer, waits for the lock, but not without end."""
