@@ -71,10 +71,12 @@ from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
 from tenure.services.resources.service import ResourceService
+from tenure.services.upkeep.purge import PurgeService, PurgeTerms
 from tenure.services.usage.service import UsageService
 from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store import schema
 from tenure.store.database import Database
+from tenure.store.feed import KEPT
 
 #: Enforcement filters by name, in the order of their calls.
 Filters = Mapping[str, EnforcementFilter]
@@ -114,6 +116,8 @@ CLOCK_INTERVAL = timedelta(seconds=10)
 INDEX_INTERVAL = timedelta(seconds=5)
 #: How often old entries of the feed are deleted.
 FEED_INTERVAL = timedelta(minutes=5)
+#: How often ended leases and delivered messages are purged, as far as the operator wants it.
+PURGE_INTERVAL = timedelta(minutes=5)
 #: How often to look for servers that are in the way of leases that start soon.
 PREEMPTION_INTERVAL = timedelta(seconds=5)
 #: How often to look for servers that were booted without a lease, if they get default leases.
@@ -155,6 +159,11 @@ class Parts:
     health_interval: timedelta | None = timedelta(minutes=1)
     #: How many operations run and wait at a time.
     bounds: Mapping[Lane, Bounds] = field(default_factory=lambda: USUAL)
+    #: What is purged from time to time, and how long the feed of the ledger is kept.
+    purge: PurgeTerms = field(default_factory=PurgeTerms)
+    feed_kept: timedelta = KEPT
+    #: Further parts of the service in the health check: what is wrong with each, or None, by name.
+    ailments: Callable[[], Mapping[str, str | None]] = dict
     #: The terms of leases for servers that were booted without one; None if they get none.
     default_terms: DefaultTerms | None = None
 
@@ -175,6 +184,7 @@ class Service:
     refresh: Refresh
     present: PresentService
     waiting_list: WaitingList
+    purge: PurgeService
     parts: Parts
 
 
@@ -208,10 +218,12 @@ def build(parts: Parts) -> Service:
     )
     clock_watch = ClockWatch(events, outbox)
     index = AvailabilityIndex(parts.db, parts.clock)
+    purge = PurgeService(parts.db, parts.purge)
     present = PresentService(parts.clock, index, inventories)
     periodic = [
         Periodic("availability", index.refresh, INDEX_INTERVAL),
-        Periodic("feed", FeedService(parts.db).prune, FEED_INTERVAL),
+        Periodic("feed", FeedService(parts.db, parts.feed_kept).prune, FEED_INTERVAL),
+        Periodic("purge", purge.run, PURGE_INTERVAL),
         Periodic("repair", repair.run, parts.repair_interval),
         Periodic("clock", clock_watch.run, CLOCK_INTERVAL),
         health,
@@ -358,6 +370,7 @@ def build(parts: Parts) -> Service:
         refresh,
         present,
         waiting_list,
+        purge,
         parts,
     )
 
@@ -389,18 +402,21 @@ def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxSe
     try:
         current, wanted = schema.current(parts.db), schema.head()
         behind = None if current == wanted else f"the schema is at {current}, this release needs {wanted}"
-        database = PartHealth("database", behind is None, behind)
+        ailing = behind or parts.db.writability.ailment()
+        database = PartHealth("database", ailing is None, ailing)
     except Exception as error:  # noqa: BLE001  # any error is the answer
-        database = PartHealth("database", False, str(error) if isinstance(error, Unavailable) else type(error).__name__)
+        reason = str(error) if isinstance(error, Unavailable) else type(error).__name__
+        database = PartHealth("database", False, parts.db.writability.known_ailment() or reason)
     running = engine.is_alive or not parts.workers
     ailment = None if running else "it does not run"
+    further = [PartHealth(name, reason is None, reason) for name, reason in parts.ailments().items()]
     if not database.well:
-        return database, PartHealth("engine", running, ailment)
+        return database, PartHealth("engine", running, ailment), *further
     late = events.unattended()
     if running and late > UNATTENDED:
         ailment = f"no manager has claimed an event that has been due for {late.total_seconds():.0f} seconds"
     loop = PartHealth("engine", ailment is None, ailment)
-    return database, loop, _letters(outbox)
+    return database, loop, *further, _letters(outbox)
 
 
 def _letters(outbox: OutboxService) -> PartHealth:

@@ -50,6 +50,7 @@ TABLES = {
     "resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011", "ledger_feed": "0013",
     "waiting_leases": "0015", "waiting_lines": "0015", "freed_room": "0015",
     "idempotency_keys": "0017",
+    "upkeep": "0018",
 }  # fmt: skip
 
 
@@ -348,6 +349,7 @@ _ROWS = (
         "id": "7c9e6679-7425-540d-944b-e07fc1f90ae7", "project_id": "demo-project", "digest": "ab" * 32,
         "made_id": RUNNING, "created_at": at("09:00"),
     }),
+    Row("upkeep", {"name": "probe", "at": at("07:00")}),
     Row("ledger_feed", {"at": at("09:00"), "changed": json.dumps({"resources": [1, 2]})}),
 )  # fmt: skip
 

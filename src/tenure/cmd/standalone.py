@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -288,8 +288,14 @@ def open_service(
         filters=filters,
         workers=WORKERS,
         places=PLACES,
+        ailments=lambda: {"cloud": _ailment_of(clouds.values())},
     )
     return build(parts)
+
+
+def _ailment_of(clouds: Iterable[SimulatedCloud]) -> str | None:
+    """Return what is wrong with one of the clouds; None if nothing is."""
+    return next((ailment for cloud in clouds if (ailment := cloud.ailment()) is not None), None)
 
 
 def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int, driver: CloudDriver, *, region: str) -> None:

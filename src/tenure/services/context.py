@@ -187,6 +187,7 @@ def apply(
         notify_ended(tx, replace(lease, status=status), now=now)
     if status is LeaseStatus.DELETED and lease.status is not LeaseStatus.DELETED:
         values["deleted_at"] = now
+        tx.leases.drop_long_texts(lease.id)
     tx.leases.change(lease, now=now, status=status.value, **columns_of(shown), **values)
     if status is not lease.status:
         write_history(tx, lease.id, action.value, lease.status, status, actor=actor, now=now, reason=reason)

@@ -32,6 +32,7 @@ from tenure.clock import Clock
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Choice
 from tenure.domain.errors import TooManyConflicts, Unavailable
+from tenure.open_file import OpenFile
 from tenure.store.allocations import AllocationStore
 from tenure.store.conflict import GaveWay, Overbooked, Overtaken
 from tenure.store.events import EventStore
@@ -42,10 +43,13 @@ from tenure.store.leases import LeaseStore
 from tenure.store.ledger import LedgerStore
 from tenure.store.outbox import OutboxStore
 from tenure.store.projects import ProjectStore
+from tenure.store.purge import PurgeStore
 from tenure.store.resources import ResourceStore
 from tenure.store.turns import Turns
+from tenure.store.upkeep import PROBE, UpkeepStore
 from tenure.store.usage import UsageStore
 from tenure.store.waiting import WaitingStore
+from tenure.store.writability import Writability
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -56,6 +60,9 @@ ATTEMPTS = 10
 #: How long a transaction waits for a row of PostgreSQL or MariaDB, and for the file of SQLite, in seconds.
 ROW_WAIT_SECONDS = 10
 SQLITE_WAIT_SECONDS = 30
+#: After how many pages SQLite moves its write-ahead log into the database, and to how many bytes it cuts the log then.
+WAL_PAGES = 500
+WAL_BYTES = 1024 * 1024
 #: The time after which a transaction is not retried, whatever the number of attempts, in seconds.
 PATIENCE_SECONDS = 60.0
 
@@ -89,11 +96,18 @@ _MARIADB_NO_SAVEPOINT = 1305
 #: PostgreSQL: serialization failure, deadlock, exclusion violation, lock not available without waiting.
 _POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01", "55P03"})
 #: MariaDB: disk full, server shutdown, statement cancelled by the operator or after a time-out.
-_MARIADB_FAILED = frozenset({1021, 1053, 1317, 1969})
+#: Also: table full, error on write, error of the storage engine, and the ways of being read-only.
+_MARIADB_FAILED = frozenset({1021, 1026, 1030, 1053, 1114, 1290, 1317, 1792, 1836, 1969})
 #: PostgreSQL error classes: insufficient resources, operator intervention, system error.
 _POSTGRESQL_FAILED = frozenset({"53", "57", "58"})
-#: SQLite: READONLY, IOERR, CORRUPT, FULL, CANTOPEN.
-_SQLITE_FAILED = frozenset({8, 10, 11, 13, 14})
+#: PostgreSQL: read-only transaction, as on a server that has become a standby.
+_POSTGRESQL_READ_ONLY = "25006"
+#: SQLite: READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB.
+_SQLITE_FAILED = frozenset({8, 10, 11, 13, 14, 26})
+#: The row of the health check on SQLite is about as large as a booking: there must be room for one.
+_PROBE_LENGTH = 16 * 1024
+#: How long the health check waits for other writers, in seconds.
+_PROBE_WAIT_SECONDS = 5
 
 
 class OutcomeUnknown(Unavailable):
@@ -156,6 +170,8 @@ class Transaction:
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
         self.projects = ProjectStore(session)
+        self.purge = PurgeStore(session, self.changed)
+        self.upkeep = UpkeepStore(session)
         self.usage = UsageStore(session)
         self.waiting = WaitingStore(session)
         self.keys = KeyStore(session)
@@ -215,6 +231,10 @@ class Database:
         self.engine = _engine(
             url, pool_size=pool_size, pool_wait_seconds=pool_wait_seconds, echo=echo, row_wait_seconds=row_wait_seconds
         )
+        #: The file of the database; None on a server, and in memory.
+        self.file = _file_of(self.engine)
+        #: Whether the database takes writes, for the health check.
+        self.writability = Writability(self.file, self._probe)
         self._clock = clock
         self._patience_seconds = patience_seconds
         #: The channels of the outbox that get lease messages besides notifications: topics by channel.
@@ -288,8 +308,13 @@ class Database:
                     result = work(tx)
                     tx.gains.verify()
                     session.flush()
-                    tx.changed.write(self.time())
-                    _commit(session)
+                    has_changed = tx.changed.write(self.time())
+                    self._commit(session)
+                    if self.file is not None and (lost := self.file.lost()) is not None:
+                        LOG.error("a change may be lost: %s", lost)
+                        raise OutcomeUnknown
+                    if has_changed:
+                        self.writability.succeeded()
                     for way in tx.admissions.values():
                         self.on_admitted(way)
                     return result
@@ -387,6 +412,7 @@ class Database:
     @contextmanager
     def _connection(self, **options: Any) -> Iterator[Connection]:
         """Open a connection; raise ``Unavailable`` if none can be opened, or if it is lost while in use."""
+        self._require_file()  # before connecting: SQLite would create a new file in place of a deleted one
         try:
             connection = self.engine.connect()
         except NoConnectionLeft as error:
@@ -398,6 +424,7 @@ class Database:
             LOG.warning("the database cannot be reached: %s", error.orig)
             raise Unavailable(_DOWN) from error
         with connection:
+            self._require_file()
             try:
                 prepared = connection.execution_options(**options)
             except (
@@ -411,7 +438,57 @@ class Database:
                 if not _database_failed(error):
                     raise
                 LOG.warning("the database does not work: %s", error.orig)
+                self.writability.failed(error)
                 raise Unavailable(_DOWN) from error
+
+    def _require_file(self) -> None:
+        """Raise ``Unavailable`` if what is written into the file would be lost."""
+        if self.file is not None and (lost := self.file.lost()) is not None:
+            LOG.error("the database cannot be used: %s", lost)
+            raise Unavailable(_DOWN)
+
+    def require_space(self) -> None:
+        """Raise ``Unavailable`` if the disk is too full for new promises, so that what was promised can be kept."""
+        if self.file is not None and (short := self.file.short_of_space()) is not None:
+            LOG.error("nothing new is booked: %s", short)
+            raise Unavailable(_DOWN)
+
+    def _commit(self, session: Session) -> None:
+        try:
+            session.commit()
+        except DBAPIError as error:
+            if not _database_failed(error):
+                raise
+            LOG.warning("the database did not work during a commit: %s", error.orig)
+            self.writability.failed(error)
+            raise OutcomeUnknown from error
+
+    def _probe(self) -> None:
+        """Write and commit a row of no meaning.
+
+        Raises ``Unavailable`` or ``DBAPIError``. If other transactions of this process write all the time, it returns
+        after a while without writing: then writes work.
+        """
+        on_sqlite = self.dialect == "sqlite"
+        if on_sqlite and not self._turns.take("", is_trial=False, seconds=_PROBE_WAIT_SECONDS):
+            return
+        try:
+            with self._connection() as connection:
+                if on_sqlite:
+                    _set_patience(connection, _PROBE_WAIT_SECONDS)
+                try:
+                    with _session(connection) as session:
+                        padding = "0" * _PROBE_LENGTH if on_sqlite else None
+                        UpkeepStore(session).record(PROBE, self.now(session), padding=padding)
+                        self._commit(session)
+                finally:
+                    if on_sqlite:
+                        _set_patience(connection, SQLITE_WAIT_SECONDS)
+        except Overtaken:
+            pass  # another manager has just written the first row
+        finally:
+            if on_sqlite:
+                self._turns.hand_on()
 
     def ping(self) -> None:
         """Run an empty query; raise ``Unavailable`` if the database does not answer."""
@@ -426,14 +503,10 @@ def _session(connection: Connection) -> Session:
     return Session(connection, expire_on_commit=False)
 
 
-def _commit(session: Session) -> None:
-    try:
-        session.commit()
-    except DBAPIError as error:
-        if not _database_failed(error):
-            raise
-        LOG.warning("the database did not work during a commit: %s", error.orig)
-        raise OutcomeUnknown from error
+def _set_patience(connection: Connection, seconds: float) -> None:
+    """Set how long a connection to SQLite waits for other processes; outside of its transactions."""
+    raw: Any = connection.connection.dbapi_connection
+    raw.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
 def _database_failed(error: DBAPIError) -> bool:
@@ -442,6 +515,7 @@ def _database_failed(error: DBAPIError) -> bool:
         error.connection_invalidated
         or _code(error) in _MARIADB_FAILED
         or (getattr(error.orig, "sqlstate", None) or "")[:2] in _POSTGRESQL_FAILED
+        or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_READ_ONLY
         or getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_FAILED  # the higher bits give details
     )
 
@@ -512,6 +586,18 @@ def _check_before(connection: Connection, *_statement: object) -> None:
         checkpoint.check()
 
 
+def _file_of(engine: Engine) -> OpenFile | None:
+    """Return the file of an SQLite database, which follows the connections to it."""
+    path = engine.url.database
+    if engine.dialect.name != "sqlite" or not path or path == ":memory:":
+        return None
+    file = OpenFile(path)
+    event.listen(engine, "connect", lambda _connection, _record: file.opened())
+    event.listen(engine, "close", lambda _connection, _record: file.closed())
+    event.listen(engine, "close_detached", lambda _connection: file.closed())
+    return file
+
+
 def _timeouts(backend: str) -> dict[str, Any]:
     """Return the time-outs in the driver's own options."""
     if backend == "postgresql":
@@ -541,6 +627,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
+    cursor.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 

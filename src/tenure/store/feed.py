@@ -60,8 +60,11 @@ class Feed:
         self._allocations |= ids
         self._freed_allocations |= ids if frees else set()
 
-    def write(self, at: datetime | ColumnElement[datetime]) -> None:
-        """Write the entry of the transaction, if it has changed anything; ``at`` is the time of the database."""
+    def write(self, at: datetime | ColumnElement[datetime]) -> bool:
+        """Write the entry of the transaction, if it has changed anything; return whether it has.
+
+        ``at`` is the time of the database.
+        """
         parts = {
             "resources": sorted(self._resources),
             "reservations": sorted(self._reservations),
@@ -71,6 +74,7 @@ class Feed:
         if changed:
             self._session.execute(insert(FeedRow).values(at=at, changed=changed))
         self._write_freed()
+        return bool(changed)
 
     def _write_freed(self) -> None:
         """Record in which inventories and regions something has become free, for the waiting list.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import and_, delete, exists, func, insert, or_, select, text, update
 from sqlalchemy import true as sql_true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -46,6 +46,11 @@ _KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
     LeaseOrder.ENDS_AT: LeaseRow.ends_at,
 }
 
+#: How many entries about changes by users the history of a lease keeps.
+UPDATES_KEPT = 1000
+_UPDATE = "update"
+#: Text of a deleted lease's reservations that is longer than this is not kept.
+_LONG_TEXT = 255
 #: The most digits that an id of a row may have on every database.
 _DIGITS = 18
 
@@ -292,6 +297,33 @@ class LeaseStore:
                 .execution_options(synchronize_session=False)
             )
 
+    def drop_long_texts(self, lease_id: str) -> None:
+        """Empty the long texts of the lease's reservations, such as their conditions: a deleted lease is not shown."""
+        rows = self._session.execute(
+            select(ReservationRow.__table__)
+            .where(ReservationRow.lease_id == lease_id)
+            .order_by(ReservationRow.position)
+        ).mappings()
+        shortened = [
+            {**row, "parameters": {name: _short(value) for name, value in row["parameters"].items()}}
+            for row in rows
+            if any(_short(value) != value for value in row["parameters"].values())
+        ]
+        if not shortened:
+            return
+        if self._session.get_bind().dialect.name != "sqlite":
+            changes = [{"id": row["id"], "parameters": row["parameters"]} for row in shortened]
+            self._session.execute(update(ReservationRow), changes)
+            return
+        # SQLite does not merge the pages of rows that become short; it frees the pages of deleted rows.
+        self._session.execute(text("PRAGMA defer_foreign_keys = ON"))
+        self._session.execute(
+            delete(ReservationRow)
+            .where(ReservationRow.id.in_([row["id"] for row in shortened]))
+            .execution_options(synchronize_session="fetch")
+        )
+        self._session.execute(insert(ReservationRow.__table__), shortened)
+
     def bound(self, subject: str) -> str | None:
         """Return the reservation that is bound to this subject."""
         return self._session.scalar(select(ReservationRow.id).where(ReservationRow.subject == subject))
@@ -386,6 +418,21 @@ class LeaseStore:
                 }
             ],
         )
+
+        if entry.action == _UPDATE:
+            self._forget_updates(entry.lease_id)
+
+    def _forget_updates(self, lease_id: str) -> None:
+        """Delete the oldest entries about changes by users, if there are too many."""
+        updates = HistoryRow.lease_id == lease_id, HistoryRow.action == _UPDATE
+        newest = select(HistoryRow.id).where(*updates).order_by(HistoryRow.id.desc()).offset(UPDATES_KEPT).limit(1)
+        surplus = self._session.execute(newest).scalar_one_or_none()
+        if surplus is not None:
+            self._session.execute(
+                delete(HistoryRow)
+                .where(*updates, HistoryRow.id <= surplus)
+                .execution_options(synchronize_session=False)
+            )
 
     def history(
         self, lease_id: str, *, limit: int | None = None, marker: str | None = None
@@ -528,9 +575,13 @@ def event_of(row: EventRow) -> Event:
     )
 
 
+def _short(value: object) -> object:
+    return "" if isinstance(value, str) and len(value) > _LONG_TEXT else value
+
+
 def _is_duplicate_lease(error: IntegrityError) -> bool:
     """Whether the database refused a row of ``leases`` for its primary key, which each database names differently."""
-    text = str(error.orig)
+    words = str(error.orig)
     return any(
-        name in text for name in ("pk_leases", "'PRIMARY'", "leases.PRIMARY", "UNIQUE constraint failed: leases.id")
+        name in words for name in ("pk_leases", "'PRIMARY'", "leases.PRIMARY", "UNIQUE constraint failed: leases.id")
     )

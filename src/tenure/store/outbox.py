@@ -160,8 +160,12 @@ class OutboxStore:
             self._record(message, ready_at=now, attempts=message.attempts - 1)
 
     def delivered(self, message: Message, *, now: datetime) -> bool:
-        """Record that a message has arrived; return whether the claim was still valid."""
-        return self._record(message, ready_at=None, delivered_at=now, last_error=None)
+        """Record that a message has arrived; return whether the claim was still valid.
+
+        The text of a notification is not kept. Messages to services that keep accounts are compared with later ones.
+        """
+        emptied: dict[str, Any] = {} if message.channel else {"payload": {}}
+        return self._record(message, ready_at=None, delivered_at=now, last_error=None, **emptied)
 
     def failed(self, message: Message, *, error: str, again_at: datetime | None, now: datetime, refusals: int) -> bool:
         """Record a failed delivery; return whether the claim was still valid.

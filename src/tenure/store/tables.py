@@ -401,6 +401,16 @@ class SurplusTrustRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class UpkeepRow(Base):
+    """What the upkeep of the database records about itself, by name; ``padding`` has no meaning."""
+
+    __tablename__ = "upkeep"
+
+    name: Mapped[str] = mapped_column(text(64), primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    padding: Mapped[str | None] = mapped_column(LONG_TEXT)
+
+
 class OutboxRow(Base):
     """A message to others, written with the change that it reports, and delivered afterwards."""
 

@@ -76,6 +76,10 @@ class SimulatedCloud(OpenStackCloud):
         """The cloud without the driver."""
         return self._cloud
 
+    def ailment(self) -> str | None:
+        """Return why what is started would be lost; None if it is kept."""
+        return self._cloud.objects.ailment()
+
     def close(self) -> None:
         super().close()
         self._cloud.objects.close()

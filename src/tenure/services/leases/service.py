@@ -131,6 +131,7 @@ class LeaseService(ContextualService):
                 booked = self._booker.booked_before(tx, actor, lease_id)
             if booked is not None:
                 return self._access.redacted(actor, self._record_promise(lease_id) or booked)
+        self._db.require_space()
         if not isinstance(request, FlexibleRequest):
             return self._create(actor, request, lease_id=lease_id)
         if request.waits:
@@ -186,6 +187,7 @@ class LeaseService(ContextualService):
         Raises ``NotFound``, ``Forbidden``, ``LeaseBusy``, ``InvalidState``, ``InvalidParameter``,
         ``NotEnoughResources``, and ``Conflict`` if the cloud refuses the new resources.
         """
+        self._db.require_space()
         need, facts = self._needs(actor, lease_id, change)
         return self._change(actor, lease_id, lambda changer, lease: changer.apply(lease, change), need, facts)
 

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated.openstack.indexes import Index, Tally
+from tenure.open_file import OpenFile
 
 K = TypeVar("K", bound=str | int)
 V = TypeVar("V")
@@ -145,6 +146,14 @@ class Objects:
         self._revision = 0
         self._seen_version: int | None = None
         self._file = _open(path)
+        self._on_disk = None if path == IN_MEMORY else OpenFile(path)
+        if self._on_disk is not None:
+            self._on_disk.opened()
+            self._on_disk.lost()  # notes the files as they are now
+
+    def ailment(self) -> str | None:
+        """Return why what changes would be lost; None if it is kept."""
+        return None if self._on_disk is None else self._on_disk.lost()
 
     def table(self, kind: str, of: type[V], key: Callable[[str], K]) -> Table[K, V]:
         """A new table; ``key`` makes a key of its text."""
@@ -156,6 +165,8 @@ class Objects:
     def close(self) -> None:
         with self.lock:
             self._file.close()
+            if self._on_disk is not None:
+                self._on_disk.closed()
 
     @contextmanager
     def change(self) -> Iterator[None]:
@@ -184,11 +195,15 @@ class Objects:
                 yield
                 self._write()
                 self._file.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 self._revision = known
-                self._file.execute("ROLLBACK")
+                if self._file.in_transaction:  # SQLite itself rolls back if the disk is full
+                    self._file.execute("ROLLBACK")
                 self._restore()
-                raise
+                busy = _busy(error) if isinstance(error, sqlite3.OperationalError) else None
+                if busy is None:
+                    raise
+                raise busy from error
         finally:
             self._in_change = False
             for table in self._tables.values():
@@ -217,12 +232,14 @@ class Objects:
             return self._file.execute("SELECT sequence, entry FROM journal ORDER BY sequence").fetchall()
 
     def _begin(self) -> None:
+        if (lost := self.ailment()) is not None:
+            raise CloudBusy(Reason(f"The simulated cloud cannot be used: {lost}."))
         try:
             self._file.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if (busy := _busy(error)) is None:
                 raise
-            raise CloudBusy(Reason("The simulated cloud is busy with others.")) from error
+            raise busy from error
 
     def _refresh(self) -> None:
         """Take over what other processes have changed since this one looked."""
@@ -249,6 +266,16 @@ class Objects:
             name = key.encode(errors="replace").decode()  # the file holds no key with half of a character
             row = self._file.execute("SELECT document FROM object WHERE kind = ? AND key = ?", (kind, name)).fetchone()
             self._tables[kind].load(key, row[0] if row is not None else None)
+
+
+def _busy(error: sqlite3.OperationalError) -> CloudBusy | None:
+    """Return the refusal for an error of SQLite that may pass; None if it is a mistake of this program."""
+    code = error.sqlite_errorcode & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return CloudBusy(Reason("The simulated cloud is busy with others."))
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return CloudBusy(Reason("The file of the simulated cloud cannot be written."))
+    return None
 
 
 def _open(path: str | PathLike[str]) -> sqlite3.Connection:

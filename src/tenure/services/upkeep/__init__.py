@@ -1,0 +1,1 @@
+"""The upkeep of the database."""
