@@ -572,6 +572,38 @@ _LANES: Sequence[cfg.Opt] = [
 ]
 
 #: All options by group, in the order of the file.
+_PURGE = (
+    cfg.IntOpt(
+        "ended_leases_days",
+        default=0,
+        min=0,
+        help="After how many days leases that have ended or were deleted are deleted for good, with their history and "
+        "their messages; accounts of earlier periods say that they are incomplete then. 0: never; `tenure-manage db "
+        "purge` does it.",
+    ),
+    cfg.IntOpt(
+        "deleted_before_start",
+        default=1000,
+        min=0,
+        help="How many leases that were deleted before they began are kept of each project; they are in no accounts. "
+        "0: all of them.",
+    ),
+    cfg.IntOpt(
+        "delivered_messages_days",
+        default=7,
+        min=0,
+        help="After how many days messages that have arrived are deleted; those to services that keep accounts are "
+        "kept as long as their lease lasts. 0: never.",
+    ),
+    cfg.IntOpt(
+        "feed_hours",
+        default=1,
+        min=1,
+        help="For how many hours the entries of the ledger's feed are kept. A manager that has not read it for longer "
+        "reads the whole ledger again.",
+    ),
+)
+
 OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "DEFAULT": _DEFAULT,
     "api": _API,
@@ -584,6 +616,7 @@ OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "notifications": _NOTIFICATIONS,
     "nova": _NOVA,
     "physical:host": _HOST,
+    "purge": _PURGE,
     "region:<name>": REGION,
     "quota": _QUOTA,
     "virtual:server": _SERVER,

@@ -50,6 +50,7 @@ from tenure.services.lanes import Bounds, Lane
 from tenure.services.limits.quotas import FixedLimits, Quotas, RememberedLimits, names_of
 from tenure.services.notifications.outbox import OutboxService
 from tenure.services.resources.healing import HealingService
+from tenure.services.upkeep.purge import PurgeTerms
 from tenure.store.database import Database
 from tenure.tracing import id_for_services
 
@@ -92,6 +93,8 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             bounds=bounds_of(conf),
             repair_interval=timedelta(seconds=conf.manager.repair_interval),
             inventory_interval=timedelta(seconds=conf.manager.inventory_interval) or None,
+            purge=_purge_terms(conf),
+            feed_kept=timedelta(hours=conf.purge.feed_hours),
             health_interval=timedelta(seconds=hosts.polling_interval) if hosts.enable_polling_monitor else None,
         )
     )
@@ -112,6 +115,15 @@ def bounds_of(conf: ConfigOpts) -> Mapping[Lane, Bounds]:
         )
         for lane in Lane
     }
+
+
+def _purge_terms(conf: ConfigOpts) -> PurgeTerms:
+    options = conf.purge
+    return PurgeTerms(
+        ended_leases=timedelta(days=options.ended_leases_days) or None,
+        delivered_messages=timedelta(days=options.delivered_messages_days) or None,
+        unbegun_leases=options.deleted_before_start or None,
+    )
 
 
 def open_api(conf: ConfigOpts, *, requests_of_project: int | None = None) -> WSGIApplication:

@@ -403,6 +403,12 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
             Row("site", lambda it: it.publisher, "site", {"oslo_messaging_notifications": {"driver": "test"}}),
         ),
     },
+    "purge": {
+        "ended_leases_days": (Row("3", lambda it: it.parts.purge.ended_leases, 3 * DAY),),
+        "deleted_before_start": (Row("7", lambda it: it.parts.purge.unbegun_leases, 7),),
+        "delivered_messages_days": (Row("3", lambda it: it.parts.purge.delivered_messages, 3 * DAY),),
+        "feed_hours": (Row("3", lambda it: it.parts.feed_kept, 3 * HOUR),),
+    },
     "nova": {
         "endpoint_type": (Row("public", of_options("interface"), "public", REAL),),
         "image_prefix": (Row("kept_", of_options("image_prefix"), "kept_", REAL),),

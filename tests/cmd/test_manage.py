@@ -46,7 +46,30 @@ def set_revision(site: Site, revision: str) -> None:
         db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
 
 
-# The schema
+# The schema and what is in it
+
+
+def test_purge_counts_first_and_deletes_then(site: Site):
+    with site.service(hosts=1) as service:
+        moment = datetime.now(UTC)
+        request = LeaseRequest(
+            "lease", moment + timedelta(days=1), moment + timedelta(days=2), reservations=(reservation(1, 1),)
+        )
+        lease = service.manager.leases.create(OWNER, request)
+        service.manager.leases.delete(OWNER, lease.id)
+        service.engine.settle()
+    before = datetime.now(UTC).isoformat()
+    would = manage(site, "db", "purge", "--before", before, "--dry-run")
+    assert would == "1 leases and 2 messages would be deleted\n"
+    assert manage(site, "db", "purge", "--before", before) == "1 leases and 0 messages were deleted\n"
+    assert manage(site, "db", "purge", "--before", before) == "0 leases and 0 messages were deleted\n"
+
+
+@pytest.mark.parametrize("date", ["yesterday", "2999-01-01"])
+def test_purge_before_no_date_of_the_past_is_refused(site: Site, date: str):
+    done = site.run("tenure-manage", "db", "purge", "--before", date)
+    assert done.returncode != 0
+    assert date in done.stderr
 
 
 def test_schema_is_created_and_passes_the_check(site: Site):

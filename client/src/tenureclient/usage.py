@@ -41,11 +41,16 @@ class UsageSum:
 
 @dataclass(frozen=True, slots=True)
 class PeriodUsage:
-    """The accounts from ``start_date`` to ``end_date``."""
+    """The accounts from ``start_date`` to ``end_date``.
+
+    What lies before ``incomplete_before`` may lack leases that the operator has purged; None if
+    nothing lacks.
+    """
 
     start_date: datetime
     end_date: datetime
     sums: tuple[UsageSum, ...]
+    incomplete_before: datetime | None = None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> PeriodUsage:
@@ -54,6 +59,7 @@ class PeriodUsage:
             start_date=fields.moment("start_date"),
             end_date=fields.moment("end_date"),
             sums=fields.each("usage", UsageSum.from_wire),
+            incomplete_before=fields.maybe_moment("incomplete_before"),
         )
 
 

@@ -2,6 +2,7 @@
 
 tenure-manage db upgrade        make the schema, or bring it to this release
 tenure-manage db check          whether the database is as this release needs it
+tenure-manage db purge --before DATE   delete ended leases and delivered messages
 tenure-manage host sync         read from the cloud again what the registered hosts are
 tenure-manage outbox list       messages that could not be delivered
 tenure-manage outbox retry      try to deliver them again
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from alembic.util import CommandError
@@ -30,6 +32,7 @@ from tenure.services.context import Rules
 from tenure.services.notifications.outbox import OutboxService
 from tenure.services.regions import RegionService
 from tenure.services.resources.inventory import InventoryService
+from tenure.services.upkeep.purge import PurgeService
 from tenure.store import schema
 from tenure.store.database import Database
 
@@ -79,6 +82,9 @@ def _add_commands(nouns: Any) -> None:
     upgrade.add_argument("--revision", default="head", help="the revision to bring it to (default: the newest)")
     _verb(verbs, "check", _check, "tell whether the database is as this release needs it; exit code 1 where it is not")
     _verb(verbs, "version", _version, "print the revision that the schema is at")
+    purge = _verb(verbs, "purge", _purge, "delete leases that were over before a date, and messages that had arrived")
+    purge.add_argument("--before", required=True, type=_date, metavar="DATE", help="such as 2027-01-31, in UTC")
+    purge.add_argument("--dry-run", action="store_true", help="only count what would be deleted")
     verbs = _noun(nouns, "host", "the hosts that can be reserved")
     sync = _verb(verbs, "sync", _sync, "read from the cloud again what the registered hosts are")
     sync.add_argument("--dry-run", action="store_true", help="only tell what would change")
@@ -128,6 +134,29 @@ def _check(_conf: cfg.ConfigOpts, db: Database) -> int:
     if not differences:
         print(f"the database is as this release needs it ({schema.head()})")
     return 1 if differences else 0
+
+
+def _date(text: str) -> datetime:
+    """Return a date or a moment in the past, in UTC unless it has a zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no date such as 2027-01-31 or 2027-01-31T12:00:00Z") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment > datetime.now(UTC):
+        raise ArgumentTypeError(f"{text} is in the future; what was over before a moment of the past can be deleted")
+    return moment.astimezone(UTC)
+
+
+def _purge(conf: cfg.ConfigOpts, db: Database) -> int:
+    service, before = PurgeService(db), conf.command.before
+    if conf.command.dry_run:
+        purged = service.preview(before)
+        print(f"{purged.leases} leases and {purged.messages} messages would be deleted")
+        return 0
+    purged = service.purge(before)
+    print(f"{purged.leases} leases and {purged.messages} messages were deleted")
+    return 0
 
 
 def _sync(conf: cfg.ConfigOpts, db: Database) -> int:

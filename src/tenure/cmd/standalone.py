@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -46,6 +47,7 @@ from tenure.services.context import Rules
 from tenure.services.lanes import USUAL
 from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService
+from tenure.services.upkeep.purge import PurgeTerms
 from tenure.store import schema
 from tenure.store.database import Database
 
@@ -124,6 +126,7 @@ def _serve(
             clouds=clouds,
             checkpoint=checkpoint,
             filters=filters,
+            purge=PurgeTerms(ended_leases=arguments.purge_after_days),
         )
     except CommandError as error:
         raise StartFailed(
@@ -254,11 +257,12 @@ def open_service(
     clouds: Mapping[str, SimulatedCloud] | None = None,
     checkpoint: Callable[[str], None] = lambda _point: None,
     filters: Filters = MappingProxyType({}),
+    purge: PurgeTerms | None = None,
 ) -> Service:
     """Open the service on the files in ``data_dir``; create them, and ``hosts`` reservable hosts, on the first start.
 
     With ``regions``, that many hosts are created in each; the first region is the one that existed before regions.
-    ``clouds`` are those of ``open_clouds``, if they are open already.
+    ``clouds`` are those of ``open_clouds``, if they are open already. ``purge`` is what is purged from time to time.
     """
     db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
     schema.upgrade(db)
@@ -288,6 +292,7 @@ def open_service(
         filters=filters,
         workers=WORKERS,
         places=PLACES,
+        purge=purge or PurgeTerms(),
         ailments=lambda: {"cloud": _ailment_of(clouds.values())},
     )
     return build(parts)
@@ -360,6 +365,10 @@ def _port(text: str) -> int:
     return _within(text, 0, 65535)
 
 
+def _days(text: str) -> timedelta:
+    return timedelta(days=_within(text, 1, 36_500))
+
+
 def _hosts(text: str) -> int:
     return _within(text, 1, MAX_HOSTS)
 
@@ -400,6 +409,12 @@ def parser() -> argparse.ArgumentParser:
         default=(),
         metavar="NAME,NAME...",
         help="simulate so many clouds, each a region with its own hosts; the first is the home region, and stays it",
+    )
+    made.add_argument(
+        "--purge-after-days",
+        type=_days,
+        metavar="DAYS",
+        help="delete leases for good, with their history, so many days after they have ended (default: never)",
     )
     made.add_argument("--debug", action="store_true", help="log more")
     return made

@@ -59,6 +59,9 @@ class Usage:
     starts_at: datetime
     ends_at: datetime
     sums: tuple[UsageSum, ...]
+    #: Leases that were over before this moment have been purged, so that earlier sums are too small; None if the sums
+    #: of the whole period are complete.
+    incomplete_before: datetime | None = None
 
 
 def add_up(parts: Iterable[UsagePart], within: Period) -> tuple[UsageSum, ...]:

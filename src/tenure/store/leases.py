@@ -300,7 +300,7 @@ class LeaseStore:
     def drop_long_texts(self, lease_id: str) -> None:
         """Empty the long texts of the lease's reservations, such as their conditions: a deleted lease is not shown."""
         rows = self._session.execute(
-            select(ReservationRow.__table__)
+            select(*ReservationRow.__table__.columns)
             .where(ReservationRow.lease_id == lease_id)
             .order_by(ReservationRow.position)
         ).mappings()
@@ -322,7 +322,7 @@ class LeaseStore:
             .where(ReservationRow.id.in_([row["id"] for row in shortened]))
             .execution_options(synchronize_session="fetch")
         )
-        self._session.execute(insert(ReservationRow.__table__), shortened)
+        self._session.execute(insert(ReservationRow), shortened)
 
     def bound(self, subject: str) -> str | None:
         """Return the reservation that is bound to this subject."""

@@ -67,6 +67,9 @@ class ShowUsage(ReservationLister):
             project_id=parsed_args.project,
             resource_type=TYPES.get(parsed_args.resource_type, parsed_args.resource_type),
         )
+        if usage.incomplete_before is not None:
+            moment = usage.incomplete_before.isoformat()
+            self.log.warning("Leases that ended before %s were purged: the sums lack them.", moment)
         return table(usage.sums, _row, _columns(usage.sums), parsed_args.columns)
 
 

@@ -51,8 +51,9 @@ class UsageSumDocument(Answer):
 
 
 class UsageDocument(Answer):
-    """What projects have had in a period."""
+    """What projects have had in a period; what lies before ``incomplete_before`` may lack leases that were purged."""
 
     start_date: Annotated[Rfc3339Text, From("starts_at")]
     end_date: Annotated[Rfc3339Text, From("ends_at")]
+    incomplete_before: Rfc3339Text | None
     usage: Annotated[list[UsageSumDocument], From("sums")]

@@ -11,6 +11,7 @@ from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import Period, length_text
 from tenure.domain.usage import Usage, UsageQuery, add_up
 from tenure.services.context import ContextualService, require
+from tenure.store.upkeep import LEASES_PURGED
 
 #: The longest period of an answer.
 LONGEST_SPAN = timedelta(days=3 * 366)
@@ -42,4 +43,6 @@ class UsageService(ContextualService):
                 period, now=self._clock.now(), project_id=query.project_id, resource_type=resource_type
             )
             sums = add_up(deadlines.checked(parts), period)
-        return Usage(period.start, period.end, sums)
+            purged = tx.upkeep.at(LEASES_PURGED)
+        incomplete_before = purged if purged is not None and purged > period.start else None
+        return Usage(period.start, period.end, sums, incomplete_before)
