@@ -16,10 +16,13 @@ from urllib.parse import urlencode
 import pytest
 from sqlalchemy import event
 
+from tenure.domain.lease import AllocationState
+from tenure.domain.request import LeaseChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.api.rig import ADDRESSES, HOSTS, INSTANCES, Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
-from tests.support.world import NOW
+from tests.support import world as worlds
+from tests.support.world import NOW, STRANGER
 
 HOUR = timedelta(hours=1)
 STEP = timedelta(minutes=10)
@@ -339,3 +342,30 @@ def test_accounts_are_the_sums_of_what_was_seen(database_url: str, tmp_path: Pat
             (row["project_id"], row["resource_type"], row["resource_class"]): row["booked_hours"] for row in rows
         } == {key: round(count * (STEP / HOUR), 6) for key, count in to_come.items()}
         assert not any(row["held_hours"] for row in rows)
+
+
+def test_lease_that_starts_late_elsewhere_is_booked_from_its_start_date(tmp_path: Path):
+    with open_api(tmp_path, hosts=2) as api:
+        latest = api.using(version="1.3")
+        world = api.world
+        before = [world.reserve_on(number, worlds.reservation(1, 1)) for number in (1, 2)]
+        world.engine.settle()
+        world.teardown_lasts(before[0], until=NOW + 9 * HOUR)
+        world.teardown_lasts(before[1], until=NOW + 2 * HOUR)
+        late = [world.reserve(worlds.reservation(1, 1), start=1, hours=4, actor=STRANGER) for _ in range(2)]
+        world.pass_time(1.5 * HOUR, leap=STEP)
+        of_others = {"project_id": STRANGER.project_id}
+        admin = api.using("admin", "1.3")
+        assert hours(admin, **of_others) == [(8, 0)]
+        world.leases.update(STRANGER, late[1].id, LeaseChange(ends_at=NOW + 6 * HOUR))
+        assert hours(admin, **of_others) == [(9, 0)]
+        world.leases.delete(STRANGER, late[1].id)  # it counts for nothing, as it never started
+        assert hours(admin, **of_others) == [(4, 0)]
+        world.pass_time(7 * HOUR, leap=STEP)
+        [(booked, held)] = hours(admin, **of_others)
+        assert booked == 4
+        assert 2.5 < held <= 3  # from the moment at which the second host was given back
+        assert latest.get(f"/v1/leases/{before[0].id}/hosts").json["hosts"] != []
+        with world.db.read() as tx:
+            [allocation] = tx.allocations.of_reservations([late[0].reservations[0].id])
+        assert allocation.state is AllocationState.RELEASED
