@@ -20,8 +20,8 @@ from tenure.domain.lease import AllocationState
 from tenure.domain.request import LeaseChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.api.rig import ADDRESSES, HOSTS, INSTANCES, Api, api_over, open_api, rfc3339
-from tests.support.engines import rebuild
 from tests.support import world as worlds
+from tests.support.engines import rebuild
 from tests.support.world import NOW, STRANGER
 
 HOUR = timedelta(hours=1)

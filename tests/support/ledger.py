@@ -40,7 +40,7 @@ _SPREAD = """
     SELECT r.id AS reservation_id, r.resource_type AS resource_type, r.parameters AS parameters,
            a.resource_id AS resource_id, a.units AS units, a.amounts AS amounts, a.exclusive AS exclusive
     FROM allocations a JOIN reservations r ON r.id = a.reservation_id
-    WHERE a.state <> 'released'
+    WHERE a.state NOT IN ('released', 'lapsed')
     ORDER BY r.id, a.id
 """
 _HOLDINGS = """
@@ -58,7 +58,8 @@ _EMPTY = "SELECT id, resource_id FROM allocations WHERE NOT starts_at < ends_at"
 _KEPT_FOR_NOBODY = """
     SELECT a.id, l.id, l.status FROM allocations a
     JOIN reservations r ON r.id = a.reservation_id JOIN leases l ON l.id = r.lease_id
-    WHERE a.state NOT IN ('released', 'kept') AND (l.status IN ('TERMINATED', 'DELETED') OR l.deleted_at IS NOT NULL)
+    WHERE a.state NOT IN ('released', 'kept', 'lapsed')
+      AND (l.status IN ('TERMINATED', 'DELETED') OR l.deleted_at IS NOT NULL)
 """
 _RESERVATIONS = """
     SELECT l.id AS lease_id, l.status AS lease_status, r.id AS reservation_id, r.parameters AS parameters,
@@ -67,7 +68,7 @@ _RESERVATIONS = """
                WHERE a.reservation_id = r.id AND a.state = 'planned') AS planned,
            (SELECT COALESCE(SUM(a.units), 0) FROM allocations a
                WHERE a.reservation_id = r.id AND a.state = 'held') AS held,
-           (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state <> 'released'
+           (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state NOT IN ('released', 'lapsed')
                AND a.ends_at < l.ends_at) AS short
     FROM reservations r JOIN leases l ON l.id = r.lease_id
     WHERE l.deleted_at IS NULL AND l.status IN ('PENDING', 'ACTIVE') AND r.status <> 'deleted'
@@ -212,7 +213,7 @@ def leases(url: str) -> dict[str, StoredLease]:
             text(
                 "SELECT r.lease_id, r.id, s.external_id, a.units FROM allocations a "
                 "JOIN reservations r ON r.id = a.reservation_id JOIN resources s ON s.id = a.resource_id "
-                "WHERE a.state <> 'released'"
+                "WHERE a.state NOT IN ('released', 'lapsed')"
             )
         ):
             hosts.setdefault(lease_id, []).append(host)

@@ -146,6 +146,7 @@ class AllocationState(StrEnum):
     HELD = "held"  # pinned by the claim of the start event; the owner has the resource, or is about to get it
     RELEASED = "released"  # given back; kept as history
     KEPT = "kept"  # the lease is over, and what its owner keeps still takes room
+    LAPSED = "lapsed"  # the past of a plan that moved after its lease should have started: booked, and never had
 
 
 @dataclass(frozen=True, slots=True)

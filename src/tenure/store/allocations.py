@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -395,11 +395,12 @@ class AllocationStore:
     def of_reservations(self, reservation_ids: Collection[str], *, planned: bool = True) -> list[Allocation]:
         """Return the allocations of these reservations, including released ones, in order of resource.
 
-        With ``planned=False``, plans are left out.
+        With ``planned=False``, plans are left out. What has lapsed is left out in any case.
         """
         if not reservation_ids:
             return []
-        states = sql_true() if planned else AllocationRow.state != AllocationState.PLANNED.value
+        left_out = [AllocationState.LAPSED.value, *([] if planned else [AllocationState.PLANNED.value])]
+        states = AllocationRow.state.not_in(left_out)
         rows = self._session.execute(
             select(*_ALLOCATION)
             .where(AllocationRow.reservation_id.in_(sorted(reservation_ids)), states)
@@ -519,6 +520,22 @@ class AllocationStore:
         )
         self._gains.add([resource_id], Period(start, allocation.period.end))
         self._changed.add_resources([allocation.resource_id, resource_id], frees=True)
+
+    def lapse(self, allocations: Iterable[Allocation], *, now: datetime) -> None:
+        """Record the past of allocations whose lease has not started, and that now move, shrink or begin later.
+
+        It was booked and never had. The caller changes the allocations.
+        """
+        rows = []
+        for allocation in allocations:
+            past_end = min(now, allocation.period.end)
+            if allocation.period.start < past_end:
+                each = Capacity({name: amount // allocation.units for name, amount in allocation.amounts.items()})
+                past = Period(allocation.period.start, past_end)
+                row = _new_row(each, allocation.exclusive, past, allocation.units, AllocationState.LAPSED)
+                rows.append({"resource_id": allocation.resource_id, "reservation_id": allocation.reservation_id, **row})
+        if rows:
+            self._session.execute(insert(AllocationRow), rows)
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
         """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
@@ -720,6 +737,7 @@ class AllocationStore:
             select(AllocationRow.resource_id)
             .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id)
             .where(AllocationRow.resource_id > after, type_of_resource == resource_type)
+            .where(AllocationRow.state != AllocationState.LAPSED.value)
         )
         if lease_id is not None:
             statement = statement.where(ReservationRow.lease_id == lease_id)
@@ -746,6 +764,7 @@ class AllocationStore:
             .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id, isouter=all_leases)
             # A kept allocation still has an owner after its lease is deleted.
             .where(or_(LeaseRow.deleted_at.is_(None), AllocationRow.state == AllocationState.KEPT.value))
+            .where(AllocationRow.state != AllocationState.LAPSED.value)
         )
         if all_leases:
             return statement.where(AllocationRow.ends_at >= now, AllocationRow.state != AllocationState.RELEASED.value)

@@ -82,7 +82,7 @@ class ProjectStore:
                 LeaseRow.project_id == project_id,
                 LeaseRow.deleted_at.is_(None),
                 LeaseRow.ends_at > after,
-                AllocationRow.state != AllocationState.RELEASED.value,
+                AllocationRow.state.not_in([AllocationState.RELEASED.value, AllocationState.LAPSED.value]),
             )
             .group_by(LeaseRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
         )

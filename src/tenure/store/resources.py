@@ -412,7 +412,7 @@ class ResourceStore:
                 select(AllocationRow.id)
                 .where(
                     AllocationRow.resource_id == resource_id,
-                    AllocationRow.state != AllocationState.RELEASED.value,
+                    AllocationRow.state.not_in([AllocationState.RELEASED.value, AllocationState.LAPSED.value]),
                 )
                 .limit(1)
             ).first()

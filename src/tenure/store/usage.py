@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, exists, func, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.lease import AllocationState, LeaseStatus
@@ -16,6 +16,8 @@ from tenure.store import conditions
 from tenure.store.amounts import AMOUNTS, capacity_of
 from tenure.store.tables import AllocationRow, HistoryRow, LeaseRow, ReservationRow
 
+#: The states of what is booked and not had.
+_NEVER_HAD = (AllocationState.PLANNED.value, AllocationState.LAPSED.value)
 #: How many rows are fetched at a time.
 _AT_ONCE = 10_000
 
@@ -53,13 +55,16 @@ class UsageStore:
             AllocationRow.exclusive,
             AMOUNTS,
         )
+        # A lease that is deleted before it starts has nothing else, and counts for nothing.
+        lapsed, others = AllocationState.LAPSED.value, aliased(AllocationRow)
+        has_others = exists().where(others.reservation_id == AllocationRow.reservation_id, others.state != lapsed)
         counts = func.sum(AllocationRow.units).label("units"), func.count().label("allocations")
         rows = self._session.execute(
             select(*alike, *counts)
             .select_from(LeaseRow)
             .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
-            .where(*leases, conditions.overlaps(period))
+            .where(*leases, conditions.overlaps(period), or_(AllocationRow.state != lapsed, has_others))
             .group_by(*alike[:-1], AMOUNTS.element)
             .execution_options(yield_per=_AT_ONCE)
         )
@@ -68,7 +73,7 @@ class UsageStore:
             if row.starts_at >= end:
                 continue
             amounts = Capacity({WHOLE: int(row.units)}) if row.exclusive else _times(row.amounts, row.allocations)
-            held_from = None if row.state == AllocationState.PLANNED.value else active_since.get(row.id)
+            held_from = None if row.state in _NEVER_HAD else active_since.get(row.id)
             yield UsagePart(
                 row.project_id,
                 row.resource_type,

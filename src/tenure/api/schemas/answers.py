@@ -132,7 +132,8 @@ _EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOW
 _EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
 _RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
 HEALTHS: Any = Literal[tuple(health.value for health in ResourceHealth)]
-ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState)]
+#: What has lapsed is in accounts only.
+ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState if state is not AllocationState.LAPSED)]
 #: Null if there are no regions.
 Region = Annotated[str | None, Written(lambda region: region or None)]
 

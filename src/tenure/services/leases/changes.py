@@ -663,6 +663,7 @@ class LeaseChanger:
             planner.touch(versions)
         if not gained:
             return False
+        self._tx.allocations.lapse(allocations, now=self._now)
         for span, plan in moved.items():
             self._tx.allocations.reschedule(plan, span)
         return True
@@ -684,6 +685,7 @@ class LeaseChanger:
         if period is None:
             self._tx.allocations.remove_planned([reservation.id])
             return
+        self._tx.allocations.lapse(allocations, now=self._now)
         if self._arrangement is not None:
             self._tx.allocations.remove_planned([reservation.id])
             planner.book(reservation.id, demand, period, position=position)

@@ -557,6 +557,7 @@ class Planner:
 
     def _put(self, allocation: Allocation, demand: Demand, resource_id: int) -> None:
         """Move an allocation, from now on, to another resource that has room for it and is touched."""
+        self._tx.allocations.lapse([allocation], now=self._now)
         self._tx.allocations.move(allocation, resource_id, start=self._from_now_on(allocation).start)
         self._filled.add(resource_id)
         self._nowhere.clear()
@@ -863,6 +864,7 @@ class Planner:
             units[resource_id] += count
         if units.total() < plan.units:
             raise Stuck
+        self._tx.allocations.lapse([rest], now=self._now)
         self._tx.allocations.drop(rest)
         self._nowhere.clear()
 
@@ -875,6 +877,7 @@ class Planner:
             return None
         units = {place.resource_id: place.units for place in places}
         self._tx.allocations.add(plan.reservation_id, units, period, demand)
+        self._tx.allocations.lapse([plan], now=self._now)
         self._tx.allocations.drop(plan)
         self._filled.update(units)
         self._nowhere.clear()
@@ -901,6 +904,8 @@ class Planner:
             return {}
         self.touch({place.resource_id: place.version for place in places})
         self._tx.allocations.add(plan.reservation_id, units, period, demand)
+        count = plan.units - left
+        self._tx.allocations.lapse([replace(plan, units=count, amounts=demand.amounts.times(count))], now=self._now)
         if left:
             self._tx.allocations.shrink(plan, left, demand)
         else:
