@@ -354,15 +354,14 @@ def test_lease_that_starts_late_elsewhere_is_booked_from_its_start_date(tmp_path
         world.teardown_lasts(before[1], until=NOW + 2 * HOUR)
         late = [world.reserve(worlds.reservation(1, 1), start=1, hours=4, actor=STRANGER) for _ in range(2)]
         world.pass_time(1.5 * HOUR, leap=STEP)
-        of_others = {"project_id": STRANGER.project_id}
         admin = api.using("admin", "1.3")
-        assert hours(admin, **of_others) == [(8, 0)]
+        assert hours(admin, project_id=STRANGER.project_id) == [(8, 0)]
         world.leases.update(STRANGER, late[1].id, LeaseChange(ends_at=NOW + 6 * HOUR))
-        assert hours(admin, **of_others) == [(9, 0)]
+        assert hours(admin, project_id=STRANGER.project_id) == [(9, 0)]
         world.leases.delete(STRANGER, late[1].id)  # it counts for nothing, as it never started
-        assert hours(admin, **of_others) == [(4, 0)]
+        assert hours(admin, project_id=STRANGER.project_id) == [(4, 0)]
         world.pass_time(7 * HOUR, leap=STEP)
-        [(booked, held)] = hours(admin, **of_others)
+        [(booked, held)] = hours(admin, project_id=STRANGER.project_id)
         assert booked == 4
         assert 2.5 < held <= 3  # from the moment at which the second host was given back
         assert latest.get(f"/v1/leases/{before[0].id}/hosts").json["hosts"] != []
