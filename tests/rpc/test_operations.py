@@ -165,7 +165,8 @@ def test_remote_writes_take_effect(line: Line):
     open_start = FlexibleRequest("open", choices, Window(HOUR, Moment.NOW, now + 9 * HOUR), is_listed=True)
     assert line.there.leases.create(OWNER, open_start).choice == 1
     begin = now + HOUR
-    wanted = ((reservation(9, 9),),)
+    wanted = ((reservation(4, 4),),)
+    line.world.reserve(reservation(1, 1), start=1, hours=1)
     patient = FlexibleRequest("patient", wanted, None, begin, begin + HOUR, waits=True, confirm_within=HOUR)
     waiting = line.there.leases.create(OWNER, patient)
     assert waiting.waiting is not None
@@ -209,6 +210,7 @@ def example_of(kind: type[TenureError]) -> TenureError:
             Shortfall(HOST, "hosts", 3, (Stage("reservable", 4), Stage("free", 1)), 1, ("x",), 2, "", NOW, False, 1),
             field="min",
         ),
+        errors.AlreadyOver: errors.AlreadyOver,
         errors.OutOfLease: errors.OutOfLease,
         errors.OverQuota: lambda: errors.OverQuota("instances", limit=4, used=3, requested=2),
         errors.TooManyConflicts: errors.TooManyConflicts,
