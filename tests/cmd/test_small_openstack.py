@@ -94,6 +94,8 @@ def test_a_token_of_the_file_is_good_for_all_services(service: Standalone):
     status, answer = log_in(service, service.token("demo"))
     assert status == 201
     assert answer["token"]["project"]["id"] == "demo-project"
+    names = {entry["type"]: entry["name"] for entry in answer["token"]["catalog"]}
+    assert names["reservation"] == "blazar"  # Apache Libcloud looks for the name
     catalogue = {entry["type"]: entry["endpoints"] for entry in answer["token"]["catalog"]}
     assert catalogue.keys() == {"identity", "reservation", "compute", "image", "network", "block-storage"}
     base = service.url.removesuffix("/v1")

@@ -45,6 +45,7 @@ _LENGTH = r"A lease lasts for (\d+ days at most|a second at least)"
 _TYPE = r"The (.|\n)* resource type is not supported"
 #: What a schema cannot express of a window for the start.
 _WINDOW = (
+    r"time_zone: a name of the time zone database is needed(.|\n)*",
     "It must not be in the past",
     "It must not be before the earliest start",
     "It must be within",

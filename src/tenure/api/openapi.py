@@ -92,7 +92,13 @@ def _schemas(served: Iterable[Operation], version: Version) -> tuple[References,
     found, definitions = models_json_schema(
         list(dict.fromkeys(wanted)), ref_template=_COMPONENTS + "{model}", by_alias=True
     )
-    return (lambda model, mode: dict(found[model, mode])), definitions["$defs"]
+    schemas = {name: _titled(name, schema) for name, schema in definitions["$defs"].items()}
+    return (lambda model, mode: dict(found[model, mode])), schemas
+
+
+def _titled(name: str, schema: Document) -> Document:
+    """Return a schema whose title no other one has: a model that is read and written has two schemas."""
+    return {**schema, "title": name.replace("-", "")} if "-" in name and "title" in schema else schema
 
 
 def _bounded(bodies: Iterable[Document], components: Document) -> Document:
@@ -139,7 +145,8 @@ def _operation(operation: Operation, references: References, version: Version) -
 
 def _operation_id(operation: Operation) -> str:
     words = re.split("/", re.sub("[-.]", "_", re.sub("[{}]", "", operation.path)))
-    return "_".join([operation.method.lower(), *filter(None, words)])
+    ends = ["slash"] if operation.path.endswith("/") and operation.path != "/" else []  # apart from it without a slash
+    return "_".join([operation.method.lower(), *filter(None, words), *ends])
 
 
 def _needs_fields(body: type[BaseModel]) -> bool:
@@ -192,6 +199,8 @@ def _plain(described: Document, schema: Document) -> Document:
         if described.get(key) is not None:
             plain[key] = described[key]
     plain.pop("title", None)
+    if plain.get("type") == "string" and isinstance(plain.get("default"), bool):  # a query has texts for true and false
+        plain["default"] = str(plain["default"]).lower()
     return plain
 
 

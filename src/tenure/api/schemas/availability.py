@@ -97,11 +97,21 @@ TimeOfDay = Annotated[
     PlainValidator(_time_of_day),
     WithJsonSchema({"type": "string", "pattern": r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "examples": ["09:30"]}),
 ]
+_TIME_ZONE = r"^[A-Za-z0-9_+/-]+$"
 TimeZone = Annotated[
     StrictStr,
-    Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$"),
+    Field(min_length=1, max_length=64, pattern=_TIME_ZONE),
     AfterValidator(_zone),
-    WithJsonSchema({"type": "string", "enum": sorted(zone_names())}),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 64,
+            "pattern": _TIME_ZONE,
+            "description": "A name of the time zone database.",
+            "examples": ["Europe/Paris"],
+        }
+    ),
 ]
 
 

@@ -44,7 +44,10 @@ Limit = Annotated[
     Field(ge=1, le=MAX_LIMIT),
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}),
 ]
-Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "enum": [*_TRUTHS]})]
+#: Described by a pattern: generators of clients make one name of ``true`` and ``True`` in an enumeration.
+Truth = Annotated[
+    bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(_TRUTHS)})$"})
+]
 Direction = Literal["asc", "desc"]
 #: At 1.0 any text that is not empty means true, even ``false``, as in Blazar.
 Flag = Annotated[str, Field(max_length=255, pattern=PRINTABLE)]

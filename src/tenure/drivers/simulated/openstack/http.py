@@ -250,7 +250,7 @@ class CloudEndpoints:
         home = next(iter(self._clouds))
         catalogue = [
             _in_catalogue("identity", "keystone", {home: f"{base}/identity/v3"}),
-            _in_catalogue("reservation", "tenure", dict.fromkeys(self._clouds, f"{base}/v1")),
+            _in_catalogue("reservation", "blazar", dict.fromkeys(self._clouds, f"{base}/v1")),
         ]
         for part, (service_type, name, version) in _SERVICES.items():
             # Glance's and Neutron's endpoints have no version in the catalogue, and clients add it.
