@@ -37,6 +37,7 @@ def refusals(api: Api, version: str) -> Iterator[tuple[str, requests.Response]]:
         response = requests.Response()
         response.status_code = answer.status_code
         response._content = answer.content
+        response.request = requests.Request("POST", "http://api/v1/leases").prepare()
         response.headers.update(answer.headers)
         yield answer.json["error_message"], response
 

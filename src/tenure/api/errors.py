@@ -205,11 +205,8 @@ def error_answer_1_0(error: TenureError, *, of_lease: bool = False, creates: boo
 def error_answer_1_1(error: TenureError) -> ErrorAnswer:
     """Return an error with a stable name, the wrong field, and the reasons as data."""
     status = _look_up(error, _STATUS)
-    document: dict[str, object] = {
-        "error_code": status,
-        "error_name": error.name,
-        "error_message": f"{error.message}: {error.explanation}" if error.explanation else error.message,
-    }
+    text = f"{error.message}: {error.explanation}" if error.explanation else error.message
+    document = _document(status, error.name, text)
     if error.field is not None:
         document["field"] = error.field
     if error.details:
@@ -217,10 +214,20 @@ def error_answer_1_1(error: TenureError) -> ErrorAnswer:
     return ErrorAnswer(status, document)
 
 
+def _document(status: int, name: str, text: str) -> dict[str, object]:
+    """Return an error; ``error`` repeats it where keystoneauth and openstacksdk look for its text."""
+    return {
+        "error_code": status,
+        "error_name": name,
+        "error_message": text,
+        "error": {"code": status, "title": name, "message": text},
+    }
+
+
 def error_answer_without_version(error: TenureError) -> ErrorAnswer:
     """Return an error of a request whose version is unknown, readable as 1.0 and as 1.1."""
     answer = error_answer_1_1(error)
-    return ErrorAnswer(answer.status, {"error": answer.status, **answer.document}, tells_version=False)
+    return ErrorAnswer(answer.status, {**answer.document, "error": answer.status}, tells_version=False)
 
 
 _LATER = "The service is not available right now; try again later."
@@ -233,7 +240,7 @@ def foreign_error_answer(status: int) -> ErrorAnswer:
         return error_answer_1_1(known[status])
     name = _NAMES.get(status, "InvalidParameter" if status < 500 else "Internal")
     text = "The request is not valid HTTP." if status < 500 else "Internal Server Error"
-    return ErrorAnswer(status, {"error_code": status, "error_name": name, "error_message": text})
+    return ErrorAnswer(status, _document(status, name, text))
 
 
 #: The answers for unexpected errors; the log has the details.

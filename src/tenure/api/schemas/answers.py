@@ -185,12 +185,24 @@ class ErrorOfFramework(Answer):
     error_message: str
 
 
+class ErrorReason(Answer):
+    """The reason of an error, where the libraries of OpenStack look for it."""
+
+    code: int
+    title: str
+    message: str
+
+
 class ErrorDocument(Answer):
-    """An error. ``field`` names the wrong field, if there is a single one; ``details`` has reasons as data, if any."""
+    """An error. ``field`` names the wrong field, if there is a single one; ``details`` has reasons as data, if any.
+
+    ``error`` repeats code, name and message, where the libraries of OpenStack look for them.
+    """
 
     error_code: int
     error_name: _ERROR_NAMES
     error_message: str
+    error: ErrorReason
     field: str = ""
     details: dict[str, Any] = Field(default_factory=dict)
 
@@ -198,19 +210,13 @@ class ErrorDocument(Answer):
 class ErrorWithoutVersion(ErrorDocument):
     """An error of a request whose version is malformed or not supported, readable at 1.0 and at later versions."""
 
-    error: int
-
-
-class UnauthorizedReason(Answer):
-    code: int
-    title: str
-    message: str
+    error: int  # type: ignore[assignment]  # it is only described
 
 
 class UnauthorizedDocument(Answer):
     """The error of the authentication, at 1.0."""
 
-    error: UnauthorizedReason
+    error: ErrorReason
 
 
 #: The models of leases and reservations are built at the first description: with all types this takes long.
