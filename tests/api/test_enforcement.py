@@ -59,6 +59,7 @@ def test_from_1_1_on_the_field_is_named(api: Api):
         "error_code": 403,
         "error_name": "Forbidden",
         "error_message": WORDS,
+        "error": {"code": 403, "title": "Forbidden", "message": WORDS},
         "field": "end_date",
     }
     lease = api.book(start=1, hours=1)

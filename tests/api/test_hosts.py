@@ -189,10 +189,12 @@ def test_a_marker_that_names_no_host_is_refused(admin: Api, path: str) -> None:
     for more in ("", *(f"&{condition}" for condition in filters)):
         result = new.get(f"{path}?marker=4711{more}")
         assert result.status_code == 400, (more, result.text)
+        message = "marker: there is nothing of id 4711 that a list could go on after."
         assert result.json == {
             "error_code": 400,
             "error_name": "InvalidParameter",
-            "error_message": "marker: there is nothing of id 4711 that a list could go on after.",
+            "error_message": message,
+            "error": {"code": 400, "title": "InvalidParameter", "message": message},
             "field": "marker",
         }
         assert new.get(f"{path}?marker=4{more}").status_code == 200
@@ -277,6 +279,7 @@ def test_a_property_in_use_is_named_with_its_place(admin: Api, version: str) -> 
             "error_code": 409,
             "error_message": message,
             "error_name": "Conflict",
+            "error": {"code": 409, "title": "Conflict", "message": message},
             "field": "properties.gpu",
         }
 

@@ -364,10 +364,12 @@ def test_marker_must_be_a_lease_of_the_caller(api: Api) -> None:
         for more in ("", "&limit=1&sort_key=name&sort_dir=desc", "&status=ACTIVE", "&project_id=demo-project"):
             result = api.get(f"/v1/leases?marker={marker}{more}")
             assert result.status_code == 400, result.text
+            message = f"marker: there is no lease {marker} that a list could go on after."
             assert result.json == {
                 "error_code": 400,
                 "error_name": "InvalidParameter",
-                "error_message": f"marker: there is no lease {marker} that a list could go on after.",
+                "error_message": message,
+                "error": {"code": 400, "title": "InvalidParameter", "message": message},
                 "field": "marker",
             }
     seen = api.using("admin").get(f"/v1/leases?marker={foreign}")
