@@ -148,9 +148,14 @@ def test_the_guide_of_a_cloud_on_a_laptop_can_be_followed(tmp_path: Path):
             elif result.returncode:
                 assert said.strip() in result.stderr, command
             else:
-                assert result.stdout.strip() == said.strip(), command
+                assert without_moments(result.stdout) == without_moments(said), command
             followed += 1
     assert followed > 20
+
+
+def without_moments(text: str) -> str:
+    """Return the text with the same word for each date with a time."""
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "MOMENT", text.strip())
 
 
 def _next_year() -> str:
