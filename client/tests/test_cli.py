@@ -221,7 +221,8 @@ def test_leases_are_listed_by_filter_and_order(server: FakeServer, tenure: Run) 
         (["--end-date", "2027-03-05 10:00"], {"end_date": "2027-03-05T10:00:00Z"}),
         (["--end", "2027-03-05 10:00"], {"end_date": "2027-03-05T09:00:00Z"}),
         (["--start-date", "2027-03-03 10:00"], {"start_date": "2027-03-03T10:00:00Z"}),
-        (["--start", "now"], {"start_date": "now"}),
+        (["--start", "now"], {"start_date": "now", "end_date": "2027-03-02T09:30:00Z"}),
+        (["--start", "now", "--for", "2h"], {"start_date": "now", "end_date": "2027-03-01T11:30:00Z"}),
         (["--before-end", "2027-03-04 08:00"], {"before_end_date": "2027-03-04T07:00:00Z"}),
     ],
 )

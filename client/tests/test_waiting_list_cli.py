@@ -87,7 +87,7 @@ def test_the_library_has_what_a_lease_waits_for(server: FakeServer, taken: Lease
     [
         ("--confirm-within 1h", "--confirm-within"),
         ("--wait-if-full --hold 10m", "--hold"),
-        ("--wait-if-full", "it may start later"),
+        ("--wait-if-full", "a lease that starts now cannot wait"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

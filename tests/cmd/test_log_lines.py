@@ -35,7 +35,11 @@ def oslo_formatter() -> logging.Formatter:
     return ContextFormatter(config=conf)
 
 
-@pytest.mark.parametrize("formatter", [None, logging.Formatter("%(levelname)s %(message)s"), oslo_formatter()], ids=str)
+@pytest.mark.parametrize(
+    "formatter",
+    [None, logging.Formatter("%(levelname)s %(message)s"), oslo_formatter()],
+    ids=["usual", "of logging", "of oslo.log"],
+)
 def test_a_message_is_one_line_that_can_be_printed(formatter: logging.Formatter | None):
     with logger_of(formatter) as (logger, written):
         logger.warning("the flavor %s of %s", FORGED, {"key": FORGED})
@@ -49,7 +53,7 @@ def test_a_message_is_one_line_that_can_be_printed(formatter: logging.Formatter 
     )
 
 
-@pytest.mark.parametrize("formatter", [None, oslo_formatter()], ids=str)
+@pytest.mark.parametrize("formatter", [None, oslo_formatter()], ids=["usual", "of oslo.log"])
 def test_the_lines_of_a_traceback_are_told_from_records(formatter: logging.Formatter | None):
     with logger_of(formatter, indent="  ") as (logger, written):
         try:

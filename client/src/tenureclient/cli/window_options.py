@@ -58,9 +58,14 @@ def add_window_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--time-zone",
         metavar="ZONE",
-        type=reading(lambda name: zone_of(name).key),
+        type=reading(_zone),
         help="The zone of these days and times, such as Europe/Paris (default: that of this machine)",
     )
+
+
+def _zone(name: str) -> str:
+    """Return the name of a zone that is known; an empty text is refused with those of other options."""
+    return zone_of(name).key if name else name
 
 
 def has_window(parsed_args: argparse.Namespace) -> bool:
