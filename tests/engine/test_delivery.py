@@ -102,6 +102,7 @@ def test_a_message_has_the_fields_of_blazars(world: World):
     assert set(payload) == {
         *("lease_id", "name", "user_id", "project_id", "trust_id", "status", "degraded", "start_date", "end_date"),
         *("created_at", "updated_at", "reservations", "events"),
+        "status_reason",  # ours
     }
     assert (payload["lease_id"], payload["trust_id"]) == (lease.id, "")
 
