@@ -184,7 +184,7 @@ def test_the_log_says_why_no_host_was_left(cloud: Cloud, caplog: pytest.LogCaptu
     ours = [record for record in caplog.records if record.name == "tenurenova.filter"]
     (told,) = [record.getMessage() for record in ours if record.levelno == logging.INFO]
     assert told == (
-        f"None of 3 hosts is for server {spec.instance_uuid} of project {LAB} with hint reservation={MINE}: "
+        f"None of 3 hosts is for server {spec.instance_uuid} of project {LAB} with hint reservation={MINE!r}: "
         "2 because it is not a host of the reservation of the hint; "
         "1 because the reservation of the hint is another project's"
     )
