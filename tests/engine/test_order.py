@@ -89,7 +89,7 @@ def test_start_and_before_end_at_the_same_instant(world: World):
 def test_all_three_late_is_a_missed_start(world: World):
     lease = world.book(1, start=1, hours=1, before_end="snapshot")
     world.clock.advance(2 * HOUR)
-    assert topics_after(world, lease.id) == ["lease.create", "lease.event.end_lease"]
+    assert topics_after(world, lease.id) == ["lease.create", "lease.start_failed", "lease.event.end_lease"]
     after = lease_of(world, lease.id)
     assert after.status is LeaseStatus.TERMINATED
     assert after.status_reason == "The start was missed: the lease had ended before it could be started."
