@@ -108,7 +108,9 @@ def race(
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         for name in [search] if isinstance(search, str) else search:
             patch.setattr(AllocationStore, name, searched(getattr(AllocationStore, name)))
-        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # orders the writers of a process
+        patch.setattr(
+            Database, "_turn", lambda _database, *, is_trial: nullcontext()
+        )  # orders the writers of a process
         # This check before a commit would find only conflicts with transactions that have committed before.
         patch.setattr(Gains, "verify", lambda _gains: None)
         futures = [pool.submit(granted, work) for work in works]
