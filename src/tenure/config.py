@@ -571,7 +571,6 @@ _LANES: Sequence[cfg.Opt] = [
     )
 ]
 
-#: All options by group, in the order of the file.
 _PURGE = (
     cfg.IntOpt(
         "ended_leases_days",
@@ -604,6 +603,7 @@ _PURGE = (
     ),
 )
 
+#: All options by group, in the order of the file.
 OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "DEFAULT": _DEFAULT,
     "api": _API,

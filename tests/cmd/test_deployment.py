@@ -35,6 +35,7 @@ from tenure.factory import Parts, Service
 from tenure.metrics import PRESENT
 from tenure.resources.contract import load_types
 from tenure.rpc.listener import NovaListener
+from tenure.services.lanes import Lane
 from tenure.services.limits.quotas import FixedLimits, Quotas
 from tenure.services.notifications.outbox import Message
 from tenure.tracing import traced
@@ -279,6 +280,10 @@ def url_of(call: str) -> Callable[[Deployed], object]:
     return lambda it: it.external._urls.get(call)
 
 
+def bound_of(lane: Lane, attribute: str) -> Callable[[Deployed], object]:
+    return lambda it: getattr(it.parts.bounds[lane], attribute)
+
+
 #: Every option by group, with the effect of a value on the parts of a deployment.
 ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
     "DEFAULT": {
@@ -371,11 +376,12 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "rpc_topic": (Row("other", lambda it: (it.rpc_server._target.topic, it.called_topic), ("other", "other")),),
         "name": (Row("first", lambda it: it.rpc_server._target.server, "first"),),
         "rpc_threads": (
-            Row("12", lambda it: it.rpc_server._endpoint._places._value, 12),
+            Row("500", lambda it: it.rpc_server._endpoint._places._value, 500),
             Row("12", lambda it: it.parts.places, 6),
             Row("12", lambda it: it.limits._places._value, 3, UNIFIED),
         ),
         "workers": (Row("3", lambda it: it.parts.workers, 3),),
+        "waiting_turn_ms": (Row("70", of_rules("turn_time"), timedelta(milliseconds=70)),),
         "minutes_before_end_lease": (Row("7", of_rules("notice_before_end"), 7 * MINUTE),),
         "max_attempts": (Row("3", of_rules("max_attempts"), 3),),
         "planning_time": (Row("7", of_rules("planning_time"), 7 * SECOND),),
@@ -402,6 +408,17 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "publisher_id": (
             Row("site", lambda it: it.publisher, "site", {"oslo_messaging_notifications": {"driver": "test"}}),
         ),
+    },
+    "lanes": {
+        f"{lane.value}_{name}": (Row("5", bound_of(lane, attribute), 5),)
+        for lane in Lane
+        for name, attribute in (
+            ("running", "running"),
+            ("running_of_project", "running_of_project"),
+            ("waiting", "waiting"),
+            ("waiting_of_project", "waiting_of_project"),
+            ("wait", "wait_seconds"),
+        )
     },
     "purge": {
         "ended_leases_days": (Row("3", lambda it: it.parts.purge.ended_leases, 3 * DAY),),

@@ -17,9 +17,8 @@ from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
 from tenure.services.planning.arrangements import Arrangement, Arrangements, OutdatedArrangement, Search
 from tenure.services.planning.planner import Planner
-from tenure.store import database
 from tenure.store.conflict import Overtaken
-from tenure.store.database import OutcomeUnknown
+from tenure.store.database import Database, OutcomeUnknown
 from tests.services.test_exact_admission import Demander, prepared
 from tests.services.test_large_requests import Agreeing
 from tests.support.engines import rebuild
@@ -125,10 +124,10 @@ def test_dry_run_does_not_count(world: World):
 
 
 def test_lease_whose_commit_fails_does_not_count(world: World, monkeypatch: pytest.MonkeyPatch):
-    def fail(_session: object) -> None:
+    def fail(_database: Database, _session: object) -> None:
         raise OutcomeUnknown
 
-    monkeypatch.setattr(database, "_commit", fail)
+    monkeypatch.setattr(Database, "_commit", fail)
     count = Count()
     with pytest.raises(Unavailable):
         world.book(1, start=1)
