@@ -309,7 +309,7 @@ class Load:
             ]
         )
         status, lease = caller.book(
-            hosts, seconds=rng.uniform(1, 3), delay=rng.choice([0, rng.uniform(0.2, 1)]), others=others
+            hosts, seconds=rng.uniform(2, 3), delay=rng.choice([0, rng.uniform(0.2, 1)]), others=others
         )
         self._note("book", status, {201, 409}, lease)
         if status == 201:
