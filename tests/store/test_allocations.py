@@ -401,8 +401,8 @@ class TestGivingBack:
         for units, expected in ((1, [(1, whole, kept), gone]), (0, [gone, gone])):
             [there] = [allocation for allocation in allocations_of(db, lease) if allocation.state is kept]
             db.write(partial(let_go, there, units))
-            left = allocations_of(db, lease)
-            assert [(allocation.units, allocation.period, allocation.state) for allocation in left] == expected
+            left = [(each.units, each.period, each.state) for each in allocations_of(db, lease)]
+            assert sorted(left, key=str) == sorted(expected, key=str)
 
     def test_remove_planned_keeps_held_allocations(self, db: Database):
         first, second = add_hosts(db, 2)
