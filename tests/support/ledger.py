@@ -23,7 +23,9 @@ _OVERLAPS = """
     WHERE a.exclusive OR b.exclusive
     ORDER BY a.id, b.id
 """
-_PARTS = "SELECT resource_id, starts_at, ends_at, amounts FROM allocations WHERE NOT exclusive"
+_PARTS = """
+    SELECT resource_id, starts_at, ends_at, amounts FROM allocations WHERE NOT exclusive AND state <> 'lapsed'
+"""
 _ALLOCATIONS_OF_NOBODY = """
     SELECT a.id, a.reservation_id FROM allocations a
     LEFT JOIN reservations r ON r.id = a.reservation_id WHERE r.id IS NULL

@@ -27,7 +27,7 @@ from sqlalchemy import true as sql_true
 from sqlalchemy.orm import Session, aliased
 
 from tenure.domain.allocation import Allocation, Booking, Candidate, Choice, Demand, Room, Spread, Use
-from tenure.domain.capacity import Capacity
+from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.regions import ids_in
@@ -532,7 +532,9 @@ class AllocationStore:
             if allocation.period.start < past_end:
                 each = Capacity({name: amount // allocation.units for name, amount in allocation.amounts.items()})
                 past = Period(allocation.period.start, past_end)
-                row = _new_row(each, allocation.exclusive, past, allocation.units, AllocationState.LAPSED)
+                # Not exclusive: another lease had the resource in this time.
+                booked = Capacity({WHOLE: 1}) if allocation.exclusive else each
+                row = _new_row(booked, False, past, allocation.units, AllocationState.LAPSED)
                 rows.append({"resource_id": allocation.resource_id, "reservation_id": allocation.reservation_id, **row})
         if rows:
             self._session.execute(insert(AllocationRow), rows)
