@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from tenure.domain.errors import Conflict, LeaseBusy, NotEnoughResources
+from tenure.domain.errors import Busy, Conflict, LeaseBusy, NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import FlexibleRequest, Window
 from tenure.services.waiting import waiting_list
@@ -114,7 +114,6 @@ class Client:
             self.races.check_order()
 
     def ask(self, *, waits: bool) -> None:
-        made = next(self.races.ticks)
         start = self.manager.clock.now() + BEGIN * HOUR
         window = Window(HOUR, start, start) if self.dice.random() < 0.5 else None
         request = FlexibleRequest(
@@ -125,13 +124,18 @@ class Client:
             ends_at=None if window else start + HOUR,
             waits=waits,
         )
-        try:
-            lease = self.manager.leases.create(OWNER, request)
-        except NotEnoughResources:
-            assert not waits
+        while True:
+            made = next(self.races.ticks)
+            try:
+                lease = self.manager.leases.create(OWNER, request)
+            except Busy:  # the other threads are of the same project
+                continue
+            except NotEnoughResources:
+                assert not waits
+                return
+            self.own.append(lease.id)
+            self.races.note(lease, made)
             return
-        self.own.append(lease.id)
-        self.races.note(lease, made)
 
     def delete(self, lease_id: str) -> None:
         self.races.forget(lease_id)

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from tenure.config import new_config
+from tenure.domain.actor import Actor
 from tenure.domain.errors import Denied, TenureError
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseRequest
 from tenure.enforcement.contract import EnforcementFilter, Values
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.waiting import patience
-from tests.support.world import OWNER, World, instance_reservation, open_world, reservation, url_in
+from tests.support.world import OWNER, STRANGER, World, instance_reservation, open_world, reservation, url_in
 
 HOUR = timedelta(hours=1)
 #: The number of concurrent requests: as many as may wait for filters.
@@ -45,21 +46,21 @@ class Panel(EnforcementFilter):
             raise Denied("Not you.")
 
 
-def hosts(world: World, name: str) -> Lease:
-    return world.book(1, start=1, name=name)
+def hosts(world: World, name: str, actor: Actor = OWNER) -> Lease:
+    return world.book(1, start=1, name=name, actor=actor)
 
 
-def instances(world: World, name: str) -> Lease:
+def instances(world: World, name: str, actor: Actor = OWNER) -> Lease:
     """Book two instances on different hosts; the smallest hosts have room for two of them."""
-    return world.reserve(instance_reservation(2, vcpus=16, affinity=False), start=1, name=name)
+    return world.reserve(instance_reservation(2, vcpus=16, affinity=False), start=1, name=name, actor=actor)
 
 
-def all_at_once(world: World, book: Callable[[World, str], Lease]) -> Counter[str]:
-    """Return the outcomes of concurrent requests."""
+def all_at_once(world: World, book: Callable[[World, str, Actor], Lease]) -> Counter[str]:
+    """Return the outcomes of concurrent requests of two projects: all of them are in the lane of bookings at once."""
 
     def ask(number: int) -> str:
         try:
-            book(world, f"lease {number}")
+            book(world, f"lease {number}", (OWNER, STRANGER)[number % 2])
         except TenureError as error:
             return type(error).__name__
         return "booked"
