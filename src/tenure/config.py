@@ -32,7 +32,7 @@ _DEFAULT = (
     cfg.StrOpt(
         "driver",
         default="openstack",
-        help="The cloud, by its entry point in tenure.drivers: 'openstack', or 'simulated' to try Tenure out.",
+        help="The kind of cloud: 'openstack', or 'simulated' to try Tenure out.",
     ),
     cfg.StrOpt(
         "auth_strategy",
@@ -187,8 +187,8 @@ _MANAGER = (
         min=0,
         help="How many seconds before a start preemptible servers in its way are notified that they will be removed. "
         "Until then, servers of flavors with the property blazar:preemptible may use reserved hosts that have not "
-        "started, if the scheduler's filter allows it (allow_preemptibles). 0: no server may use them, and none is "
-        "looked for.",
+        "started, if the scheduler's filter allows it (allow_preemptibles). 0: they get no notice. If the filter "
+        "allows them, they are deleted when the lease starts, and the start is late by the time that this takes.",
     ),
     cfg.IntOpt(
         "inventory_interval",

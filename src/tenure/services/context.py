@@ -55,7 +55,7 @@ class Rules:
     start_share: float = 0.1
     #: For how long an end waits for actions before it, such as images that are being saved.
     before_end_patience: timedelta = timedelta(minutes=60)
-    #: How long before a start the owners of preemptible servers are notified; zero disables preemptible servers.
+    #: How long before a start the owners of preemptible servers are notified; zero: not at all.
     preemption_notice: timedelta = timedelta(0)
     #: The delay before the second attempt; it doubles with each one.
     first_delay: timedelta = timedelta(seconds=1)
