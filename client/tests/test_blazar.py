@@ -15,6 +15,7 @@ from conftest import BEGINNING
 from tenureclient import (
     NOW,
     ApiError,
+    BadRequest,
     Client,
     LeaseBusy,
     NeedsNewerServer,
@@ -176,6 +177,19 @@ class OldBlazar(adapter.Adapter):
             document = {"lease": lease, "floatingip": address}
         response._content = json.dumps(document).encode()
         return response
+
+
+def test_names_of_projects_and_users_are_refused_not_answered_with_nothing(blazar: FakeServer) -> None:
+    blazar.add_host("c1")
+    client = blazar.client()
+    start = datetime(2027, 3, 2, 10, tzinfo=UTC)
+    client.leases.create("bio", start=start, end=start + DAY, reservations=[ReservationRequest.hosts(1)])
+    assert len(list(client.leases.list(project_id="fake-project", user_id="fake-user"))) == 1
+    assert list(client.leases.list(project_id="0" * 32)) == []
+    with pytest.raises(BadRequest, match="project 'physics'"):
+        list(client.leases.list(project_id="physics"))
+    with pytest.raises(BadRequest, match="user 'ada'"):
+        list(client.leases.list(user_id="ada"))
 
 
 def test_a_blazar_from_before_microversions_is_spoken_to_in_its_form() -> None:

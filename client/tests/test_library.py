@@ -193,7 +193,7 @@ def test_leases_are_filtered(server: FakeServer) -> None:
 
     assert names(name="late") == ["late"]
     assert names(status="ACTIVE") == []
-    assert names(project_id="another") == []
+    assert sorted(names(project_id="fake-project", user_id="fake-user")) == ["early", "late"]
     assert names(starts_before=BEGINNING + 3 * DAY) == ["early"]
     assert names(ends_after=BEGINNING + 3 * DAY) == ["late"]
     with pytest.raises(ValueError, match="sorted by"):

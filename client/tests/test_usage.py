@@ -64,7 +64,9 @@ def test_accounts_for_programs(tenure: Run) -> None:
 
 def test_administrator_may_name_a_project(tenure: Run) -> None:
     assert len(rows(tenure("usage", "--project", "fake-project", "-f", "json"))) == 1
-    assert rows(tenure("usage", "--project", "other-project", "-f", "json")) == []
+    refused = tenure("usage", "--project", "other-project")
+    assert (refused.code, refused.output) == (1, "")
+    assert "No project has the id or the name 'other-project'" in refused.errors
 
 
 def test_accounts_of_another_project_are_refused_to_members() -> None:

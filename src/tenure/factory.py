@@ -49,6 +49,7 @@ from tenure.services.context import Authorize, Context, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
 from tenure.services.events.service import EventService
+from tenure.services.identities import Identities
 from tenure.services.lanes import USUAL, Bounds, Lane, Lanes
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker
@@ -272,6 +273,7 @@ def build(parts: Parts) -> Service:
         timedelta(seconds=parts.answer_seconds),
     )
     context = Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules)
+    identities = Identities(parts.db, effects)
     access = LeaseAccess(parts.authorize)
     intake = Intake(parts.db, parts.types, parts.rules, effects)
     arrangements = None
@@ -319,6 +321,7 @@ def build(parts: Parts) -> Service:
             waiting_list,
             change_admission,
             lanes,
+            identities,
         ),
         rehearsals=RehearsalService(
             context,
@@ -331,8 +334,8 @@ def build(parts: Parts) -> Service:
             change_admission,
         ),
         resources=ResourceService(context, effects, Healer(parts.types, parts.rules)),
-        limits=LimitService(context, parts.quotas),
-        usage=UsageService(context),
+        limits=LimitService(context, parts.quotas, identities),
+        usage=UsageService(context, identities),
         availability=AvailabilityService(context, index),
         offers=OfferService(
             context,

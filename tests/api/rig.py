@@ -202,6 +202,8 @@ def open_api(
 
 def api_over(world: World, directory: Path, manager: Manager | None = None, *, public_url: str | None = None) -> Api:
     """Return the API of a service whose database is in this directory."""
+    for cloud in world.clouds.values():
+        cloud.openstack.accounts = USERS.values()
     tokens = directory / "tokens.yaml"
     write_token_file(tokens, USERS.values())
     app = create_app(

@@ -58,7 +58,7 @@ def test_only_administrators_see_the_limits_of_other_projects(api: Api, tmp_path
     api = limited(api, tmp_path, Quotas(FixedLimits({"leases": 3})))
     api.book(start=1)
     assert shown(api.using(user="admin"), "?project_id=demo-project")["leases"] == (3, 1)
-    assert shown(api.using(user="admin"), "?project_id=nobodys")["leases"] == (3, 0)
+    assert shown(api.using(user="admin"), "?project_id=other-project")["leases"] == (3, 0)
     assert shown(api.using(user="reader"), "?project_id=demo-project")["leases"] == (3, 1)
     assert api.using(user="other").get("/v1/limits?project_id=demo-project").status_code == 403
     assert api.using(user="nobody").get("/v1/limits").status_code == 403

@@ -84,7 +84,7 @@ def test_own_project_and_user_may_be_named(api: Api) -> None:
 def test_unknown_project_or_user_is_an_error(admin: Api, path: str, field: str) -> None:
     refused = admin.get(path)
     assert refused.status_code == 400, refused.text
-    assert refused.json["details"]["field"] == field
+    assert refused.json["field"] == field
     what = field.removesuffix("_id")
     assert f"No {what} has the id or the name" in refused.json["error_message"]
 

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tenure.api.auth import TokenUser
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import (
     CloudBusy,
     CloudError,
     CloudRefused,
+    Group,
     Order,
     ResourceOccupied,
     ResourceRef,
@@ -753,6 +755,25 @@ class TestSnapshots:
             trust["broken"] = True
         with pytest.raises(CloudRefused, match="trust of the lease's owner does not work"):
             driver.before_end(wanted, "snapshot")
+
+
+class TestIdentities:
+    def test_are_found_by_id_or_by_name(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        ada, bob = (TokenUser(f"u-{name}", name, f"p-{name}", "physics", (), "") for name in ("ada", "bob"))
+        cloud.accounts = (ada, bob)
+        assert driver.identify(Group.USERS, "u-ada") == ["u-ada"]
+        assert driver.identify(Group.USERS, "bob") == ["u-bob"]
+        assert driver.identify(Group.PROJECTS, "physics") == ["p-ada", "p-bob"]
+        assert driver.identify(Group.PROJECTS, "p-bob") == ["p-bob"]
+
+    @pytest.mark.parametrize("reference", ["u-eve", "Ada", "..", "a/b?c=d", "ä", "a b", "+"])
+    def test_that_are_unknown_are_none(self, cloud: FakeOpenStack, driver: OpenStackCloud, reference: str):
+        cloud.accounts = (TokenUser("u-ada", "ada", "p-ada", "physics", (), ""),)
+        assert driver.identify(Group.USERS, reference) == []
+
+    def test_with_any_characters_in_their_names_are_found(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.accounts = (TokenUser("u-ada", "a+b/c d&é", "p-ada", "physics", (), ""),)
+        assert driver.identify(Group.USERS, "a+b/c d&é") == ["u-ada"]
 
 
 class TestTrusts:

@@ -14,7 +14,7 @@ import pytest
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.domain.address import address_id
-from tenure.drivers.contract import CloudBusy, CloudRefused, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudRefused, Group, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.drivers.simulated.faults import VERBS
 from tenure.testing.rig import OWNER, order_of
@@ -285,6 +285,7 @@ def test_every_verb_can_be_struck(cloud: SimulatedCloud):
         "fetch": lambda: cloud.fetch("flavor", "1", Actor("u", OWNER)),
         "delegate": lambda: cloud.delegate(Actor("u", OWNER, frozenset({"member"}))),
         "revoke": lambda: cloud.revoke("no-such-trust"),
+        "identify": lambda: cloud.identify(Group.USERS, "a-user"),
     }
     assert set(calls) == VERBS
     for verb, call in calls.items():

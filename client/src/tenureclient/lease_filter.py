@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
+from tenureclient.errors import BadRequest
 from tenureclient.models import Lease
 from tenureclient.wire import rfc3339
+
+#: What ids of Keystone look like.
+_ID = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
 
 SORT_KEYS = ("created_at", "name", "start_date", "end_date")
 
@@ -32,6 +38,19 @@ class LeaseFilter:
             "ends_after": None if self.ends_after is None else rfc3339(self.ends_after),
         }
         return {key: text for key, text in texts.items() if text is not None}
+
+    def check_ids(self, leases: Collection[Lease]) -> None:
+        """Raise ``BadRequest`` for a user or a project that is no id and that no lease has.
+
+        API 1.0 shows ids only: a name would find nothing.
+        """
+        for what, asked, known in (
+            ("user", self.user_id, {lease.user_id for lease in leases}),
+            ("project", self.project_id, {lease.project_id for lease in leases}),
+        ):
+            if asked is not None and asked not in known and not _ID.fullmatch(asked):
+                message = f"No lease is of the {what} '{asked}'. This server knows ids only, not names."
+                raise BadRequest(message, code=400, name="InvalidParameter")
 
     def holds_for(self, lease: Lease) -> bool:
         """Whether the lease matches. API 1.0 ignores filters, so the client applies them itself."""

@@ -209,7 +209,11 @@ class Leases:
         sort_key: str = "created_at",
         descending: bool = False,
     ) -> Iterator[Lease]:
-        """Yield the matching leases; further pages are fetched as needed."""
+        """Yield the matching leases; further pages are fetched as needed.
+
+        A project and a user are given by id or by name. Raises ``BadRequest`` for an unknown one. A server of
+        API 1.0 knows only ids: there it is raised for what is no id and what no lease has.
+        """
         if sort_key not in SORT_KEYS:
             raise ValueError(f"Leases can be sorted by {', '.join(SORT_KEYS)}, not by {sort_key}.")
         chosen = LeaseFilter(name, status, user_id, project_id, starts_before, ends_after)
@@ -224,7 +228,9 @@ class Leases:
         if first is None:
             return
         if self._transport.version is Version.V1_0:
-            fitting = [lease for lease in (first, *pages) if chosen.holds_for(lease)]
+            shown = [first, *pages]
+            chosen.check_ids(shown)
+            fitting = [lease for lease in shown if chosen.holds_for(lease)]
             yield from sorted(fitting, key=lambda lease: sort_value(lease, sort_key), reverse=descending)
             return
         yield first

@@ -79,7 +79,8 @@ class Usage:
     ) -> PeriodUsage:
         """Return what the caller's project has had in a period; for an administrator, what each has had.
 
-        An administrator may name a project. The period may lie in the future: leases to come are booked.
+        An administrator may name a project, by id or name. The period may lie in the future: leases to come
+        are booked.
         """
         filters = {"project_id": project_id, "resource_type": resource_type}
         query = {

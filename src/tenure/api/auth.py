@@ -149,6 +149,8 @@ class TokenUsers:
         """Read the file; raises ``TokenFileError``."""
         users = read_token_file(path, known_roles=known_roles)
         self._users: Sequence[tuple[bytes, TokenUser]] = [(_digest(user.token), user) for user in users]
+        #: All of them, with their projects.
+        self.accounts = users
 
     def find(self, token: str) -> TokenUser | None:
         """Return the user with the token. The duration does not depend on the token, right or wrong."""

@@ -103,4 +103,6 @@ def actor_of(req: falcon.Request) -> Actor:
         request_id=call.request_id,
         global_request_id=call.global_request_id,
         token=environ.get("HTTP_X_AUTH_TOKEN") or None,
+        user_name=environ.get("HTTP_X_USER_NAME", ""),
+        project_name=environ.get("HTTP_X_PROJECT_NAME", ""),
     )

@@ -157,6 +157,8 @@ def _serve(
     except TokenFileError as error:
         service.parts.db.close()
         raise StartFailed(str(error)) from error
+    for cloud in clouds.values():
+        cloud.openstack.accounts = users.accounts
     endpoints = {name: cloud.openstack for name, cloud in clouds.items()}
     app = CloudEndpoints(endpoints, api, users.find)
     try:

@@ -16,6 +16,7 @@ from tenure.drivers.contract import (
     CloudNotFound,
     CloudRefused,
     Drift,
+    Group,
     Health,
     Order,
     Preempted,
@@ -118,6 +119,9 @@ class KindCloud(ByKind):
 
     def revoke(self, trust_id: str) -> None:
         pass
+
+    def identify(self, group: Group, reference: str) -> Sequence[str]:
+        return ()
 
 
 class Kinds(KindCloud):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
 from tenure.domain.actor import Actor
@@ -234,6 +235,13 @@ class Drift:
     lasts: bool = False
 
 
+class Group(StrEnum):
+    """What ids of the identity service stand for."""
+
+    PROJECTS = "projects"
+    USERS = "users"
+
+
 class CloudDriver(Protocol):
     """A cloud.
 
@@ -367,6 +375,12 @@ class CloudDriver(Protocol):
 
     def revoke(self, trust_id: str) -> None:
         """Delete a trust. A missing trust is no error."""
+
+    def identify(self, group: Group, reference: str) -> Sequence[str]:
+        """Return the ids of the users or projects whose id or, if there is none, whose name is ``reference``.
+
+        Reads only. The answer is empty if there is none.
+        """
 
 
 @runtime_checkable

@@ -23,6 +23,7 @@ from tenure.drivers.contract import (
     CloudError,
     CloudNotFound,
     Drift,
+    Group,
     Health,
     Order,
     Preempted,
@@ -243,6 +244,11 @@ class Router(ByKind):
                 self._give_up(self._regions[name], trust)
             raise
         return together(trusts)
+
+    def identify(self, group: Group, reference: str) -> Sequence[str]:
+        """Ask the home region: regions share the identity service."""
+        region = self._at(self._home, self._regions)
+        return region.call(region.cloud.identify, group, reference)
 
     def _give_up(self, region: _Region, trust_id: str) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef, trust_in
+from tenure.drivers.contract import CloudBusy, CloudDriver, Group, ResourceRef, trust_in
 from tenure.engine.performer import Performer
 from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
@@ -107,6 +107,11 @@ class AtOnce:
         """Delete a trust. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._take_place():
             self._driver.revoke(trust_id)
+
+    def identify(self, group: Group, reference: str) -> Sequence[str]:
+        """Return the ids of users or projects. Raises the driver's errors, and ``CloudBusy`` without a place."""
+        with self._take_place():
+            return self._driver.identify(group, reference)
 
     def _attempt(self, event_id: str, take: Callable[[], Work[Any] | None]) -> bool:
         """Start an attempt, and wait for the running attempt within the limit; return whether it is this one."""

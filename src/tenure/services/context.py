@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -14,7 +14,7 @@ from tenure.domain.errors import Forbidden
 from tenure.domain.lease import DETAILS, Action, HistoryEntry, Lease, LeaseStatus, next_status
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import ResourceRef
+from tenure.drivers.contract import Group, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.enforcement.commitments import notify_created, notify_ended, notify_updated
 from tenure.services.notifications.notices import notification_payload
@@ -123,6 +123,9 @@ class CloudActions(Protocol):
 
     def revoke(self, trust_id: str) -> None:
         """Delete a trust. Raises the driver's errors."""
+
+    def identify(self, group: Group, reference: str) -> Sequence[str]:
+        """Return the ids of the users or projects with this id or name. Raises the driver's errors."""
 
 
 def require(authorize: Authorize, rule: str, actor: Actor, target: Mapping[str, str]) -> None:

@@ -54,6 +54,15 @@ class ProjectStore:
             except IntegrityError as error:
                 raise Overtaken from error
 
+    def has_had_leases(self, *, project_id: str | None = None, user_id: str | None = None) -> bool:
+        """Whether there is a lease of the project, of the user, or of both, also a deleted one."""
+        found = select(LeaseRow.id).limit(1)
+        if project_id is not None:
+            found = found.where(LeaseRow.project_id == project_id)
+        if user_id is not None:
+            found = found.where(LeaseRow.user_id == user_id)
+        return self._session.execute(found).first() is not None
+
     def count_leases(self, project_id: str) -> int:
         """Count the leases of the project that are not over, without those that wait for room."""
         idle: Collection[str] = [status.value for status in _IDLE]

@@ -67,8 +67,10 @@ class ListLeases(ReservationLister):
         )
         parser.add_argument("--name", help="Only leases of this name")
         parser.add_argument("--status", help="Only leases in this status, such as ACTIVE")
-        parser.add_argument("--user", metavar="USER_ID", help="Only leases of this user")
-        parser.add_argument("--project", metavar="PROJECT_ID", help="Only leases of this project")
+        parser.add_argument("--user", metavar="USER", help="Only leases of this user: an id or a name")
+        parser.add_argument(
+            "--project", metavar="PROJECT", help="Only leases of this project: an id or a name"
+        )
         parser.add_argument("--starts-before", metavar="DATE", help="Only leases that start before this")
         parser.add_argument("--ends-after", metavar="DATE", help="Only leases that end after this")
         parser.add_argument("--limit", metavar="COUNT", type=int, help="Not more than this many")

@@ -22,7 +22,9 @@ class ShowLimits(ReservationLister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--project", metavar="PROJECT_ID", help="Of this project (for administrators)")
+        parser.add_argument(
+            "--project", metavar="PROJECT", help="Of this project, an id or a name (for administrators)"
+        )
         return parser
 
     def take_action(

@@ -27,7 +27,7 @@ class ShowUsage(ReservationLister):
     examples = (
         ("", "the last 30 days"),
         ("host --from 2027-02-01 --to 2027-03-01 -f csv", "hosts in February, for a program"),
-        ("--project 3f2a8c1e5b7d4e0f9a6b --to +30d", "of a project, with what it has booked for 30 days"),
+        ("--project physics --to +30d", "of a project, with what it has booked for 30 days"),
     )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -51,7 +51,9 @@ class ShowUsage(ReservationLister):
             metavar="DATE",
             help="End of the period, not included (default: now)",
         )
-        parser.add_argument("--project", metavar="PROJECT_ID", help="Of this project (for administrators)")
+        parser.add_argument(
+            "--project", metavar="PROJECT", help="Of this project, an id or a name (for administrators)"
+        )
         # Output options come last in the help, as in the other commands.
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
         return parser

@@ -280,6 +280,8 @@ def _app_of(simulation: Simulation, tokens: Mapping[str, Sequence[str]]) -> WSGI
         )
         for token, roles in tokens.items()
     ]
+    for cloud in simulation.clouds.values():
+        cloud.openstack.accounts = users
     with TemporaryDirectory(prefix="tenure-") as folder:
         path = Path(folder, "tokens.yaml")
         write_token_file(path, users)

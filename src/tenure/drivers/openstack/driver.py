@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final, ParamSpec, TypeVar
@@ -11,7 +11,7 @@ from typing import Final, ParamSpec, TypeVar
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
 from tenure.drivers.cloud import KindCloud, Verb, called
-from tenure.drivers.contract import BootedServer
+from tenure.drivers.contract import BootedServer, Group
 from tenure.drivers.kind import UnknownKind
 from tenure.drivers.openstack.compute import Compute, shows_hints
 from tenure.drivers.openstack.identity import Identity
@@ -90,6 +90,10 @@ class OpenStackCloud(KindCloud):
     def revoke(self, trust_id: str) -> None:
         with self._calling("revoke", trust_id) as calls:
             Identity(calls).delete_trust(trust_id)
+
+    def identify(self, group: Group, reference: str) -> Sequence[str]:
+        with self._calling("identify", group, reference) as calls:
+            return Identity(calls).find(group, reference)
 
     @contextmanager
     def _calling(self, verb: str, *about: object) -> Iterator[Calls]:

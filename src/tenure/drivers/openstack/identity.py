@@ -1,16 +1,22 @@
-"""Keystone: trusts of lease owners."""
+"""Keystone: trusts of lease owners, and the ids of projects and users."""
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudNotFound, CloudRefused, Order
+from tenure.drivers.contract import CloudNotFound, CloudRefused, Group, Order
 from tenure.drivers.openstack.requests import Calls, Forbidden, Owner, Request, Unauthorized
 
 LOG = logging.getLogger(__name__)
+
+#: What an id may look like; any other text is not put into a path.
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 class Identity:
@@ -51,6 +57,17 @@ class Identity:
             return
         except Forbidden:
             self._delete_as_owner(request, trust_id)
+
+    def find(self, group: Group, reference: str) -> Sequence[str]:
+        """Return the ids of the projects or users with this id or, if there is none, with this name."""
+        if _ID.fullmatch(reference):
+            try:
+                found = self._calls.send(Request("identity", "GET", f"/{group}/{reference}"))
+                return [str(found[group.removesuffix("s")]["id"])]
+            except CloudNotFound:
+                pass
+        listed = self._calls.send(Request("identity", "GET", f"/{group}", params={"name": reference}))[group]
+        return sorted(str(item["id"]) for item in listed if item["name"] == reference)  # Keystone may ignore case
 
     def _delete_as_owner(self, request: Request, trust_id: str) -> None:
         try:

@@ -12,7 +12,7 @@ from tenure import deadlines
 from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation
-from tenure.domain.errors import Conflict, InvalidState, NotEnoughResources, NotFound, OverQuota
+from tenure.domain.errors import Conflict, Forbidden, InvalidState, NotEnoughResources, NotFound, OverQuota
 from tenure.domain.lease import (
     Action,
     AllocationState,
@@ -50,6 +50,7 @@ from tenure.services.context import (
 from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.events.payloads import UpdatePayload
+from tenure.services.identities import Identities
 from tenure.services.lanes import Lane, Lanes
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker, new_reservation, preparation
@@ -90,8 +91,10 @@ class LeaseService(ContextualService):
         waiting_list: WaitingList,
         change_admission: ChangeAdmission,
         lanes: Lanes,
+        identities: Identities,
     ) -> None:
         super().__init__(context)
+        self._identities = identities
         self._lanes = lanes
         self._cloud = cloud
         self._enforcement = enforcement
@@ -166,14 +169,13 @@ class LeaseService(ContextualService):
     def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
         """Return a page of the project's leases; for an administrator, of all projects.
 
-        Raises ``InvalidParameter`` if the marker is not a lease of this list, and never was.
+        The query may name a project and a user by id or by name. Raises ``Forbidden`` for another project,
+        ``InvalidParameter`` for an unknown project or user, and if the marker is not a lease of this list, and never
+        was.
         """
         target = target_of(actor)
         require(self._authorize, "blazar:leases:get", actor, target)
-        if not self._authorize("admin", actor, target):
-            if query.project_id not in {None, actor.project_id}:
-                return Page((), None)
-            query = replace(query, project_id=actor.project_id)
+        query = self._with_ids(actor, query)
         with self._db.read() as tx:
             found = tx.leases.page(query)
         more = len(found) > query.limit
@@ -315,6 +317,21 @@ class LeaseService(ContextualService):
         )
 
     # --- inside
+
+    def _with_ids(self, actor: Actor, query: LeaseQuery) -> LeaseQuery:
+        """Return the query of what the actor may see, with ids of the project and the user that it names."""
+        sees_all = self._authorize("admin", actor, target_of(actor))
+        project_id, user_id = query.project_id, query.user_id
+        if project_id is not None:
+            project_id = self._identities.project(actor, project_id, may_see=sees_all)
+            if project_id is None:
+                raise Forbidden("blazar:leases:get")
+        elif not sees_all:
+            project_id = actor.project_id
+        if user_id is not None:
+            find = self._identities.user if sees_all else self._identities.user_of_project
+            user_id = find(actor, user_id)
+        return replace(query, project_id=project_id, user_id=user_id)
 
     def _create_found(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None) -> Lease:
         """Book what a search has found."""

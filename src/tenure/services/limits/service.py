@@ -5,23 +5,30 @@ from __future__ import annotations
 from tenure.domain.actor import Actor
 from tenure.domain.request import Allowance, Allowances
 from tenure.services.context import Context, ContextualService, require
+from tenure.services.identities import Identities
 from tenure.services.limits.quotas import UNLIMITED, Quotas, names_of
 
 
 class LimitService(ContextualService):
     """The use cases of limits."""
 
-    def __init__(self, context: Context, quotas: Quotas) -> None:
+    def __init__(self, context: Context, quotas: Quotas, identities: Identities) -> None:
         super().__init__(context)
         self._quotas = quotas
+        self._identities = identities
 
     def show(self, actor: Actor, project_id: str | None = None) -> Allowances:
-        """Return all limits of a project with its usage, by default of the actor's own project.
+        """Return all limits of a project, by id or name, with its usage; by default of the actor's own project.
 
-        Raises ``Forbidden`` for another project, and ``Unavailable`` if the limits cannot be read now.
+        Raises ``Forbidden`` for another project, ``InvalidParameter`` for an unknown one, and ``Unavailable`` if the
+        limits cannot be read now.
         """
-        project = actor.project_id if project_id is None else project_id
-        require(self._authorize, "tenure:limits:get", actor, {"project_id": project, "user_id": actor.user_id})
+        rule = "tenure:limits:get"
+        project = actor.project_id
+        if project_id is not None:
+            may_see = self._authorize(rule, actor, {"project_id": project_id, "user_id": actor.user_id})
+            project = self._identities.project(actor, project_id, may_see=may_see) or project_id
+        require(self._authorize, rule, actor, {"project_id": project, "user_id": actor.user_id})
         limits = self._quotas.of_project(project, self._types)
         now = self._clock.now()
         with self._db.read() as tx:

@@ -10,7 +10,8 @@ from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.period import Period, length_text
 from tenure.domain.usage import Usage, UsageQuery, add_up
-from tenure.services.context import ContextualService, require
+from tenure.services.context import Context, ContextualService, require
+from tenure.services.identities import Identities
 from tenure.store.upkeep import LEASES_PURGED
 
 #: The longest period of an answer.
@@ -20,13 +21,23 @@ LONGEST_SPAN = timedelta(days=3 * 366)
 class UsageService(ContextualService):
     """The use cases of accounts. They only read the ledger."""
 
+    def __init__(self, context: Context, identities: Identities) -> None:
+        super().__init__(context)
+        self._identities = identities
+
     def show(self, actor: Actor, query: UsageQuery) -> Usage:
         """Return what the actor's project has had in a period; for an administrator, what each project has had.
 
-        Raises ``Forbidden`` for another project, and ``InvalidParameter``.
+        The query may name a project by its id or its name. Raises ``Forbidden`` for another project,
+        ``InvalidParameter``, also for an unknown project, and ``Unavailable``.
         """
+        rule = "tenure:usage:get"
+        if query.project_id is not None:
+            may_see = self._authorize(rule, actor, {"project_id": query.project_id, "user_id": actor.user_id})
+            project_id = self._identities.project(actor, query.project_id, may_see=may_see)
+            query = replace(query, project_id=project_id or query.project_id)
         target = {"project_id": query.project_id or actor.project_id, "user_id": actor.user_id}
-        require(self._authorize, "tenure:usage:get", actor, target)
+        require(self._authorize, rule, actor, target)
         if query.project_id is None and not self._authorize("admin", actor, target):
             query = replace(query, project_id=actor.project_id)
         if query.ends_at <= query.starts_at:

@@ -11,13 +11,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 from wsgiref.util import request_uri, shift_path_info
 
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.service import Asked, Caller, Refused
+from tenure.drivers.simulated.openstack.state import Account
 from tenure.drivers.simulated.openstack.users import FOR_USERS
 from tenure.drivers.simulated.openstack.wire import (
     MICROVERSIONS,
@@ -75,21 +76,6 @@ class NotAllowed(Refused):
     def __init__(self, methods: tuple[str, ...]) -> None:
         self.methods = methods
         super().__init__(405, "The method is not allowed for the requested URL.")
-
-
-class Account(Protocol):
-    """A user in a project, as a token names him."""
-
-    @property
-    def user_id(self) -> str: ...
-    @property
-    def user_name(self) -> str: ...
-    @property
-    def project_id(self) -> str: ...
-    @property
-    def project_name(self) -> str: ...
-    @property
-    def roles(self) -> tuple[str, ...]: ...
 
 
 class CloudEndpoints:

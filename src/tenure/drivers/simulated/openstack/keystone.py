@@ -1,4 +1,4 @@
-"""Keystone: trusts of users."""
+"""Keystone: users, projects, and trusts of users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from tenure.drivers.simulated.openstack.effects import EffectKind
-from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, expect
+from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, expect, only_admins
 from tenure.drivers.simulated.openstack.state import State
 
 
@@ -47,9 +47,32 @@ class Keystone:
         self._state.record(EffectKind.TRUST_REVOKED, subject=trust_id)
         return 204, None
 
+    def _known(self, group: str) -> list[tuple[str, str]]:
+        """The ids and names of all projects or users."""
+        known = {
+            (account.project_id, account.project_name) if group == "projects" else (account.user_id, account.user_name)
+            for account in self._state.accounts
+        }
+        return sorted(known)
+
+    def show(self, asked: Asked, caller: Caller, group: str, reference: str) -> Answer:
+        only_admins(caller)
+        for known_id, name in self._known(group):
+            if known_id == reference:
+                return 200, {group.removesuffix("s"): {"id": known_id, "name": name}}
+        raise Refused(404, f"Could not find {group.removesuffix('s')}: {reference}.")
+
+    def list_named(self, asked: Asked, caller: Caller, group: str) -> Answer:
+        only_admins(caller)
+        wanted = asked.params.get("name")
+        found = [{"id": known_id, "name": name} for known_id, name in self._known(group) if name == wanted]
+        return 200, {group: found}
+
     @property
     def routes(self) -> Sequence[Route]:
         return (
             ("identity", "POST", "/OS-TRUST/trusts", self.make_trust),
+            ("identity", "GET", "/(projects|users)", self.list_named),
+            ("identity", "GET", "/(projects|users)/([^/]+)", self.show),
             ("identity", "DELETE", "/OS-TRUST/trusts/([^/]+)", self.delete_trust),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pydantic import TypeAdapter
 
@@ -214,6 +214,21 @@ class Pending:
     fault: int
 
 
+class Account(Protocol):
+    """A user in a project, as a token names him."""
+
+    @property
+    def user_id(self) -> str: ...
+    @property
+    def user_name(self) -> str: ...
+    @property
+    def project_id(self) -> str: ...
+    @property
+    def project_name(self) -> str: ...
+    @property
+    def roles(self) -> tuple[str, ...]: ...
+
+
 @dataclass(frozen=True)
 class CloudQuotas:
     """How much a project may have: servers and their cores, images and volumes."""
@@ -311,6 +326,8 @@ class State:
         self.group_quota, self.address_quota, self.gigabytes = 10_000, 10_000, 1_000_000
         #: What else a project may have.
         self.quotas = CloudQuotas()
+        #: The users that Keystone knows, and their projects.
+        self.accounts: Iterable[Account] = ()
         #: The pool of the next volume, instead of that to which its type leads.
         self.stray_pool: str | None = None
         #: How many volumes cannot be made.
