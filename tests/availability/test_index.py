@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -198,4 +199,32 @@ def test_pruning_keeps_what_a_reader_needs(world: World):
         changed, _ = tx.feed.after(tx.feed.newest())
     assert changed == set()
     world.book(2, start=1)
+    assert not differs(world, following)
+
+
+def test_index_forgets_amounts_and_projects_that_nothing_has(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(index_module, "SURPLUS", 5, raising=False)
+    following = AvailabilityIndex(world.db, world.clock)
+    following.view()
+    kept = world.reserve(instance_reservation(memory_mb=700), start=1)
+    for number in range(12):
+        actor = replace(OWNER, project_id=f"project-{number}")
+        lease = world.reserve(instance_reservation(memory_mb=1000 + number), start=1, actor=actor)
+        following.view()
+        world.leases.delete(actor, lease.id)
+        following.refresh()
+    distinct = following.view().distinct
+    assert len(distinct.amounts.values) + len(distinct.projects.values) <= 10
+    assert kept.project_id in distinct.projects.values
+    assert not differs(world, following)
+
+
+def test_index_forgets_properties_that_no_resource_has(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(index_module, "SURPLUS", 5, raising=False)
+    following = AvailabilityIndex(world.db, world.clock)
+    first = following.view().catalogue.size
+    for number in range(first + 20):
+        world.resources.update(ADMIN, HOST, "1", {"rack": str(number)})
+        following.refresh()
+    assert following.view().catalogue.size <= 2 * first + 10
     assert not differs(world, following)
