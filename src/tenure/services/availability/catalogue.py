@@ -20,11 +20,14 @@ V = TypeVar("V", bound=Hashable)
 
 
 class Distinct(Generic[V]):
-    """A list of distinct values that only grows; each value has a number."""
+    """A list of distinct values that only grows, so that numbers stay valid; each value has a number."""
 
     def __init__(self) -> None:
         self.values: list[V] = []
         self._numbers: dict[V, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     def number(self, value: V) -> int:
         """Return the number of the value, which is added if it is new."""
@@ -103,6 +106,12 @@ class Catalogue:
     def __len__(self) -> int:
         """Return the number of rows, including those of resources that do not exist any more."""
         return len(self.ids)
+
+    @property
+    def size(self) -> int:
+        """Return the number of entries in its lists, those that nothing has any more included."""
+        columns: list[_Column[Any]] = [self._types, self._regions, self._capacities, self._limits, self._traits]
+        return len(self.ids) + sum(len(column.distinct) for column in (*columns, *self._attributes.values()))
 
     def row_of(self, resource_id: int) -> int | None:
         """Return the row of a resource; None if it was never registered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import numpy as np
@@ -14,7 +14,7 @@ from tenure.clock import Clock
 from tenure.collection import spare_loaded_objects
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import ENDLESS, TICK
-from tenure.services.availability.catalogue import Catalogue, Distinct
+from tenure.services.availability.catalogue import Catalogue, Distinct, V
 from tenure.services.availability.steps import FOREVER, Mask, ticks
 from tenure.services.availability.timeline import Rows, Timeline, Uses
 from tenure.store.conditions import OVERDUE_MATTERS
@@ -27,6 +27,8 @@ LOG = logging.getLogger(__name__)
 #: How many resources may have changed before the large arrays are made anew: a share of all, and at least a number.
 CHANGED_SHARE = 0.05
 CHANGED_LEAST = 1000
+#: Lists that only grow are made anew when they have this many entries more than twice those that they began with.
+SURPLUS = 1000
 #: Below this share of the resources, a search reads only the allocations of those that it is about.
 FEW_SHARE = 0.02
 #: Up to this share it does so as well, and they are remembered: to select them takes longer than to search once.
@@ -37,10 +39,21 @@ MANY_RESOURCES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DistinctValues:
-    """The values of allocations that their arrays have as numbers. The lists only grow."""
+    """The values of allocations that their arrays have as numbers. The lists only grow; ``in_use_by`` shortens them."""
 
     amounts: Distinct[Capacity] = field(default_factory=Distinct)
     projects: Distinct[str] = field(default_factory=Distinct)
+
+    @property
+    def size(self) -> int:
+        """Return the number of values."""
+        return len(self.amounts) + len(self.projects)
+
+    def in_use_by(self, uses: Uses) -> tuple[DistinctValues, Uses]:
+        """Return lists of the values that these allocations have, and the allocations with the numbers of those."""
+        amounts, new_amounts = _renumbered(self.amounts, uses.amounts)
+        projects, new_projects = _renumbered(self.projects, uses.projects)
+        return DistinctValues(amounts, projects), replace(uses, amounts=new_amounts, projects=new_projects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,8 @@ class AvailabilityIndex:
         #: The first end of those of them that are not plans, by row.
         self._first_end: dict[int, datetime] = {}
         self._distinct = DistinctValues()
+        #: How long the lists of values were, and those of the catalogue, when they were made anew.
+        self._distinct_before = self._catalogue_before = 0
 
     @property
     def is_at_hand(self) -> bool:
@@ -110,10 +125,14 @@ class AvailabilityIndex:
             return self._follow_now()
 
     def refresh(self) -> None:
-        """Follow the ledger, and make the large arrays anew if much has changed: for a thread in the background."""
+        """Follow the ledger, and make anew what has grown or changed much: for a thread in the background."""
         with self._lock:
             view = self._follow_now()
-            if len(self._latest) > max(CHANGED_LEAST, CHANGED_SHARE * len(view.catalogue)):
+            if _has_outgrown(view.catalogue.size, self._catalogue_before):
+                with self._db.read() as tx:
+                    view = self._read(tx, self._clock.now())
+            much = len(self._latest) > max(CHANGED_LEAST, CHANGED_SHARE * len(view.catalogue))
+            if much or _has_outgrown(self._distinct.size, self._distinct_before):
                 self._consolidate(view)
 
     def _follow_now(self) -> View:
@@ -152,6 +171,7 @@ class AvailabilityIndex:
         uses = arrays_of(((row, use) for row, use in rows if row is not None), self._distinct, now)
         base = Timeline(uses, np.arange(len(catalogue), dtype=np.int32))
         self._view = self._with_latest(catalogue, base, now)
+        self._distinct_before, self._catalogue_before = self._distinct.size, catalogue.size
         if len(catalogue) >= MANY_RESOURCES:
             spare_loaded_objects()
         return self._view
@@ -183,6 +203,8 @@ class AvailabilityIndex:
         now = ticks(self._clock.now())
         base, latest = view.base.uses, view.latest.uses
         uses = base.select(~view.changed[base.rows] & (base.ends > now)).beside(latest)
+        self._distinct, uses = self._distinct.in_use_by(uses)
+        self._distinct_before = self._distinct.size
         timeline = Timeline(uses, np.arange(len(view.catalogue), dtype=np.int32))
         self._latest, self._first_end = {}, {}
         self._view = self._with_latest(view.catalogue, timeline, self._clock.now())
@@ -197,6 +219,20 @@ class AvailabilityIndex:
         rows = {int(row) for row in late}
         rows |= {row for row, end in self._first_end.items() if end <= now}
         return {ids[row] for row in rows}
+
+
+def _has_outgrown(size: int, before: int) -> bool:
+    """Whether lists that only grow are so much longer than when they were made that they are to be made anew."""
+    return size > 2 * before + SURPLUS
+
+
+def _renumbered(values: Distinct[V], numbers: Rows) -> tuple[Distinct[V], Rows]:
+    """Return a list of the values of these numbers, and the numbers that they have there."""
+    used, places = np.unique(numbers, return_inverse=True)
+    shorter: Distinct[V] = Distinct()
+    for number in used:
+        shorter.number(values.values[number])
+    return shorter, places.astype(np.int32).reshape(-1)
 
 
 def arrays_of(uses: Iterable[tuple[int, ListedUse]], distinct: DistinctValues, now: datetime) -> Uses:
