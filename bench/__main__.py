@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bench.admission import admission_table, measure_admissions
@@ -15,6 +16,8 @@ from bench.cloud import QUICK as QUICK_CLOUD
 from bench.cloud import measure_cloud
 from bench.http import measure_http
 from bench.large import measure_large
+from bench.memory import QUICK as QUICK_LOAD
+from bench.memory import Load, measure_memory
 from bench.operations import OPERATIONS, open_site, times_of
 from bench.placing import measure_all, placing_table, promises
 from bench.plans import show_plans
@@ -22,6 +25,7 @@ from bench.report import (
     cloud_table,
     large_table,
     lateness_table,
+    memory_table,
     scale_table,
     search_table,
     surroundings,
@@ -35,6 +39,8 @@ from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers, ServerM
 PARTS = ("scale", "slow-end", "http", "placing", "admission", "large", "search")
 #: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
 CLOUD = "cloud"
+#: Measured only where it is asked for: it takes an hour.
+MEMORY = "memory"
 KINDS = (SQLITE, POSTGRESQL)
 
 
@@ -111,6 +117,11 @@ def _measure(
             searches = measure_searches(servers, kind, quick=arguments.quick, rounds=rounds, say=say)
             report += search_table(searches)
             complaints += searches.complaints()
+    if MEMORY in parts:
+        usual = QUICK_LOAD if arguments.quick else Load()
+        memory = measure_memory(replace(usual, minutes=arguments.minutes or usual.minutes), say)
+        report += memory_table(memory)
+        complaints += memory.failures if arguments.quick else memory.complaints()
     if CLOUD in parts:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
         found = measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD)
@@ -135,16 +146,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "parts",
         nargs="*",
-        choices=[*PARTS, CLOUD, ()],
+        choices=[*PARTS, MEMORY, CLOUD, ()],
         default=(),
         metavar="PART",
-        help=f"{', '.join(PARTS)}; all of these without. {CLOUD} is measured only by its name, and needs `make cloud`",
+        help=f"{', '.join(PARTS)}; all of these without. Only by their names: {MEMORY}, and {CLOUD}, which "
+        "needs `make cloud`",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")
     parser.add_argument(
         "--database", action="append", dest="databases", choices=KINDS, help="on this one only (may be repeated)"
     )
     parser.add_argument("--rounds", type=int, help="how often each operation is measured on each size")
+    parser.add_argument("--minutes", type=float, help=f"how long {MEMORY} sends requests, 60 without")
     parser.add_argument("--explain", metavar="TEXT", help="show the query plans of the operations named so instead")
     return parser
 

@@ -17,6 +17,7 @@ from bench.cloud import CloudFigures
 from bench.http import Throughput
 from bench.large import Crowd
 from bench.measure import Comparison, counts, percentile
+from bench.memory import MEBIBYTE, MINUTE, MemoryFigures
 from bench.scale import Scale, described
 from bench.search import OTHER_MANAGERS, Searches
 from bench.slow_end import Lateness
@@ -151,6 +152,35 @@ def throughput_table(found: Sequence[Throughput]) -> Iterator[str]:
         yield (
             f"| {one.name} | {one.clients} | {one.per_second:.0f} | {one.median * 1000:.1f} | {one.p95 * 1000:.1f} |"
         )
+    yield ""
+
+
+def memory_table(found: MemoryFigures) -> Iterator[str]:
+    """The memory of the process over time, and for each lease."""
+    load, last = found.load, found.samples[-1]
+    yield f"### Memory of tenure-standalone, {load.hosts} hosts, {load.per_second:g} mixed requests a second"
+    yield ""
+    yield "| minutes | MiB | requests | leases made | of them gone |"
+    yield "|---:|---:|---:|---:|---:|"
+    step = max(1, len(found.samples) // 12)
+    for sample in [*found.samples[:-1:step], last]:
+        yield (
+            f"| {sample.seconds / MINUTE:.1f} | {sample.resident / MEBIBYTE:.1f} | {sample.requests:,} "
+            f"| {sample.leases_made:,} | {sample.leases_gone:,} |"
+        )
+    yield ""
+    yield (
+        f"The first half grew by {found.first_half / MEBIBYTE:.1f} MiB, the second by "
+        f"{found.second_half / MEBIBYTE:.1f} MiB ({found.second_half / found.middle.resident:.1%}): "
+        f"{found.per_lease_gone / 1024:.1f} KiB for each lease gone in it. "
+        f"{load.held} more leases that stay took {found.per_lease_held / 1024:.1f} KiB each."
+    )
+    yield ""
+    sent = ", ".join(
+        f"{name} {count:,}" + (f" ({found.refused[name]:,} refused)" if found.refused[name] else "")
+        for name, count in found.requests.most_common()
+    )
+    yield f"Requests: {sent}."
     yield ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +11,10 @@ import pytest
 from bench.cloud import CREATE, DELETE, CloudFigures, Timed
 from bench.ledger import BLOCKS, GRAIN, Size, bookings, full_times, rush_times
 from bench.measure import Comparison, Series
+from bench.memory import MEBIBYTE, Load, MemoryFigures, Sample, measure_memory
+from bench.memory import QUICK as QUICK_LOAD
 from bench.operations import OPERATIONS, open_site, times_of
+from bench.report import memory_table
 from bench.scale import QUICK_LARGE, QUICK_SMALL, Scale, measure_scale
 from tests.support import ledger
 from tests.support.databases import SQLITE, DatabaseServers
@@ -98,3 +102,41 @@ def test_a_broken_promise_beside_a_cloud_is_found(milliseconds: int, logins: int
     found = list(figures.complaints())
     assert len(found) == len(complaints)
     assert all(words in line for words, line in zip(complaints, found, strict=True))
+
+
+def memory(*mebibytes: float, failures: Sequence[str] = ()) -> MemoryFigures:
+    samples = [
+        Sample(60.0 * minute, int(size * MEBIBYTE), 100 * minute, 20 * minute, 10 * minute)
+        for minute, size in enumerate(mebibytes)
+    ]
+    before = samples[-1].resident
+    return MemoryFigures(Load(held=10), samples, before, before + 10 * 1024, failures=failures)
+
+
+@pytest.mark.parametrize(
+    ("found", "complaints"),
+    [
+        (memory(100, 180, 200, 210, 219), []),
+        (memory(100, 180, 200, 210, 221), ["the second half grew by 21.0 MiB from 200.0 MiB"]),
+        (memory(200, 200, 200, failures=["GET /v1/leases: 500 None"]), ["GET /v1/leases: 500"]),
+    ],
+)
+def test_memory_that_goes_on_growing_is_found(found: MemoryFigures, complaints: list[str]):
+    said = list(found.complaints())
+    assert len(said) == len(complaints)
+    assert all(expected in line for expected, line in zip(complaints, said, strict=True))
+
+
+def test_memory_is_counted_for_each_lease():
+    found = memory(100, 180, 200, 210, 219)
+    assert found.per_lease_held == 1024
+    assert found.per_lease_gone == 19 * MEBIBYTE / 20
+
+
+@pytest.mark.slow
+def test_memory_is_measured_under_a_mixed_load():
+    found = measure_memory(replace(QUICK_LOAD, held=3), lambda _line: None)
+    assert found.failures == []
+    assert len(found.samples) > 2
+    assert found.requests["create"] > 3
+    assert len(list(memory_table(found))) > 10
