@@ -150,6 +150,8 @@ def test_token_file_with_another_mode_is_refused(tmp_path: Path, mode: int) -> N
         ("users: [{token: 's3cret s3cret s3cret'}]", "users.0.token"),
         ("users: !!python/object/apply:os.system ['true']", "neither YAML nor JSON"),
         ("{users: [], others: s3cret-s3cret-s3cret}", "others"),
+        ("users: []\nusers: [{token: s3cret-s3cret-s3cret}]", "line 2: 'users' is there already, in line 1"),
+        ('{"users": [{"token": "s3cret-s3cret-s3cret", "token": "x"}]}', "line 1: 'token' is there already"),
         (
             "users:\n"
             + 2 * "- {user_id: u, user_name: u, project_id: p, project_name: p, roles: [r], token: s3cret-s3cret-s3}\n",

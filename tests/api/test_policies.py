@@ -106,6 +106,12 @@ def configured(directory: Path, settings: str, policy: str = "") -> Policies:
     return Policies(conf)
 
 
+def test_rules_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    twice = "blazar:leases:get: '@'\nblazar:leases:post: '@'\nblazar:leases:get: '!'\n"
+    with pytest.raises(ValueError, match=r"policy\.yaml, line 3: 'blazar:leases:get' is there already, in line 1"):
+        configured(tmp_path, "", twice)
+
+
 @pytest.mark.filterwarnings("ignore:Policy:UserWarning")
 def test_the_old_defaults_can_be_configured(tmp_path: Path) -> None:
     policies = configured(tmp_path, "enforce_new_defaults = false\n")

@@ -453,6 +453,7 @@ def test_projects_have_limits_that_the_operator_sets(tmp_path: Path):
         ("{longest_lease_days: 1, limits: {elephants: 1}}", "limits elephants, which there is not"),
         ("{longest_lease_days: 1, limits: {hosts: many}}", "limits.hosts"),
         (":", "limits.yaml"),
+        ("longest_lease_days: 1\nlimits:\n  hosts: 1\n  hosts: 50\n", "limits.yaml, line 4: 'hosts' is there already"),
     ],
 )
 def test_invalid_limits_are_reported(tmp_path: Path, text: str, words: str):
