@@ -19,6 +19,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "clock": "",
         "collection": "",
         "open_file": "",
+        "operator_yaml": "",
         "tracing": "",
         "metrics": "",
         "deadlines": "domain",
@@ -30,7 +31,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "services": "domain clock deadlines collection metrics tracing store resources drivers.contract"
         " enforcement.contract",
         "engine": "domain clock deadlines metrics tracing services drivers.contract",
-        "api": "domain clock deadlines metrics tracing services resources.contract",
+        "api": "domain clock deadlines metrics operator_yaml tracing services resources.contract",
         "rpc": "domain clock deadlines tracing services drivers.contract",
         "web": "domain clock services",
         "testing": "domain clock resources.contract drivers.contract",
@@ -38,8 +39,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "deployment": "domain clock metrics tracing config store resources drivers enforcement services engine api rpc"
         " factory",
         "simulation": "domain clock store resources drivers services api factory",
-        "cmd": "domain clock collection metrics tracing config store resources drivers services engine api rpc web"
-        " factory deployment",
+        "cmd": "domain clock collection metrics operator_yaml tracing config store resources drivers services engine api"
+        " rpc web factory deployment",
     }.items()
 }
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError
 from tenure.api.app import Authenticate, create_app
 from tenure.api.auth import TokenFileAuth
 from tenure.api.keystone import KeystoneAuth
-from tenure.api.policies import Policies
+from tenure.api.policies import Policies, PolicyFileError
 from tenure.clock import Clock, SystemClock
 from tenure.config import REGION
 from tenure.domain.errors import Unavailable
@@ -79,7 +79,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             driver=open_driver(conf),
             type_drivers=_type_drivers(conf),
             types=_types(conf),
-            authorize=Policies(conf).authorize,
+            authorize=_policies(conf).authorize,
             clock=clock,
             rules=_rules(conf),
             default_terms=_default_terms(conf),
@@ -373,6 +373,13 @@ def _default_terms(conf: ConfigOpts) -> DefaultTerms | None:
         at_end=server.default_at_end,
         exempt=frozenset(server.default_lease_exempt_project_ids),
     )
+
+
+def _policies(conf: ConfigOpts) -> Policies:
+    try:
+        return Policies(conf)
+    except PolicyFileError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def _rules(conf: ConfigOpts) -> Rules:

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
 
+from tenure.operator_yaml import RepeatedKey, read_yaml
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -115,7 +117,9 @@ def read_token_file(
     except OSError as error:
         raise TokenFileError(f"The token file {path} cannot be read: {error.strerror}") from None
     try:
-        entries = _File.model_validate(yaml.safe_load(content)).users
+        entries = _File.model_validate(read_yaml(content)).users
+    except RepeatedKey as error:
+        raise TokenFileError(f"The token file {path}, {error}") from None
     except yaml.YAMLError:
         raise TokenFileError(f"The token file {path} is neither YAML nor JSON") from None
     except ValidationError as error:

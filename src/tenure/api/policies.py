@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from oslo_config import cfg
 from oslo_policy import policy
 
 from tenure.api.schemas.resources import WireInventory, served_inventories
 from tenure.domain.actor import Actor
+from tenure.operator_yaml import RepeatedKey, read_yaml
 from tenure.resources.contract import load_types
 
 ADMIN = "admin"
@@ -194,17 +196,34 @@ def list_rules() -> tuple[policy.RuleDefault, ...]:
     )
 
 
+class PolicyFileError(ValueError):
+    """The policy file cannot be meant as it is; the text says where."""
+
+
+def _check_file(path: Path) -> None:
+    """Refuse repeated rules, of which oslo.policy takes the last one."""
+    try:
+        read_yaml(path.read_bytes())
+    except RepeatedKey as error:
+        raise PolicyFileError(f"The policy file {path}, {error}") from None
+
+
 class Policies:
     """Decides whether a policy rule permits an actor to act on a target."""
 
     def __init__(self, conf: cfg.ConfigOpts | None = None) -> None:
-        """Use the configuration of the operator, or the defaults."""
+        """Use the configuration of the operator, or the defaults. Raises ``PolicyFileError`` for a file that is wrong.
+
+        Changes of the file are read later, without these checks.
+        """
         if conf is None:
             conf = cfg.ConfigOpts()
             conf([], project="tenure", default_config_files=[], default_config_dirs=[])
         self._enforcer = policy.Enforcer(conf)
         self._enforcer.register_defaults(list_rules())
         self._enforcer.load_rules()
+        if self._enforcer.policy_path:
+            _check_file(Path(self._enforcer.policy_path))
 
     def authorize(self, rule: str, actor: Actor, target: Mapping[str, str]) -> bool:
         """Whether ``rule`` permits ``actor`` to act on ``target``. Raises for a rule that does not exist.

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from tenure.cmd.whole_files import replacing
 from tenure.drivers.simulated.openstack.state import CloudQuotas
+from tenure.operator_yaml import RepeatedKey, read_yaml
 
 NAME = "limits.yaml"
 
@@ -94,9 +95,11 @@ def read_limits(folder: Path, names: Collection[str]) -> StandaloneLimits:
     if not path.exists():
         _write_first(path)
     try:
-        given = _File.model_validate(yaml.safe_load(path.read_text()))
+        given = _File.model_validate(read_yaml(path.read_text()))
     except OSError as error:
         raise LimitsError(f"{path} cannot be read: {error.strerror}") from None
+    except RepeatedKey as error:
+        raise LimitsError(f"{path}, {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise LimitsError(f"{path} is no YAML") from None
     except ValidationError as error:
