@@ -39,8 +39,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "deployment": "domain clock metrics tracing config store resources drivers enforcement services engine api rpc"
         " factory",
         "simulation": "domain clock store resources drivers services api factory",
-        "cmd": "domain clock collection metrics operator_yaml tracing config store resources drivers services engine api"
-        " rpc web factory deployment",
+        "cmd": "domain clock collection metrics operator_yaml tracing config store resources drivers services engine"
+        " api rpc web factory deployment",
     }.items()
 }
 
