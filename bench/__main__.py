@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from bench.admission import admission_table, measure_admissions
 from bench.cloud import LARGE as LARGE_CLOUD
 from bench.cloud import QUICK as QUICK_CLOUD
 from bench.cloud import measure_cloud
+from bench.fairness import FULL as FULL_FLOODS
+from bench.fairness import QUICK as QUICK_FLOODS
+from bench.fairness import fairness_table, measure_fairness
 from bench.http import measure_http
 from bench.large import measure_large
 from bench.memory import QUICK as QUICK_LOAD
@@ -34,11 +38,14 @@ from bench.report import (
 from bench.scale import HUGE, LARGE, QUICK_LARGE, QUICK_SMALL, SMALL, Say, measure_scale
 from bench.search import measure_searches
 from bench.slow_end import measure_lateness
-from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
+from tests.support.databases import MARIADB, POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
+from tests.support.site import RABBITMQ_URL
 
 PARTS = ("scale", "slow-end", "http", "placing", "admission", "large", "search")
 #: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
 CLOUD = "cloud"
+#: Measured only where it is asked for: on a database server, it needs a message bus.
+FAIRNESS = "fairness"
 #: Measured only where it is asked for: it takes an hour.
 MEMORY = "memory"
 KINDS = (SQLITE, POSTGRESQL)
@@ -122,6 +129,13 @@ def _measure(
         memory = measure_memory(replace(usual, minutes=arguments.minutes or usual.minutes), say)
         report += memory_table(memory)
         complaints += memory.failures if arguments.quick else memory.complaints()
+    if FAIRNESS in parts:
+        for kind in arguments.databases:
+            size = QUICK_FLOODS if arguments.quick else FULL_FLOODS
+            bus, only = arguments.message_bus, arguments.only
+            fairness = measure_fairness(servers, kind, say, scale=size, managers=arguments.managers, bus=bus, only=only)
+            report += fairness_table(fairness)
+            complaints += [line for each in fairness for line in each.complaints()]
     if CLOUD in parts:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
         found = measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD)
@@ -151,11 +165,28 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PART",
         help=f"{', '.join(PARTS)}; all of these without. Only by their names: {MEMORY}, and {CLOUD}, which "
         "needs `make cloud`",
+        choices=[*PARTS, CLOUD, FAIRNESS, ()],
+        default=(),
+        metavar="PART",
+        help=f"{', '.join(PARTS)}; all of these without. {CLOUD} and {FAIRNESS} are measured only by their names; "
+        f"{CLOUD} needs `make cloud`",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")
     parser.add_argument(
-        "--database", action="append", dest="databases", choices=KINDS, help="on this one only (may be repeated)"
+        "--database",
+        action="append",
+        dest="databases",
+        choices=[*KINDS, MARIADB],
+        help="on this one only (may be repeated)",
     )
+    parser.add_argument("--managers", type=int, default=1, help=f"how many managers and APIs {FAIRNESS} runs")
+    parser.add_argument(
+        "--message-bus",
+        default=os.environ.get("TENURE_TEST_RABBITMQ", RABBITMQ_URL),
+        metavar="URL",
+        help=f"the RabbitMQ of {FAIRNESS} on a database server (default: that of `make cloud`)",
+    )
+    parser.add_argument("--only", metavar="TEXT", default="", help=f"only those floods of {FAIRNESS} named so")
     parser.add_argument("--rounds", type=int, help="how often each operation is measured on each size")
     parser.add_argument("--minutes", type=float, help=f"how long {MEMORY} sends requests, 60 without")
     parser.add_argument("--explain", metavar="TEXT", help="show the query plans of the operations named so instead")
