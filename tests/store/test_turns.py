@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -47,3 +48,13 @@ def test_a_transaction_that_is_rolled_back_gives_way_to_one_that_writes(impatien
         written.set()
         looking.result(patience())
     assert len(attempts) > 1
+
+
+def test_what_is_undone_within_a_transaction_is_no_occasion_to_give_way(impatient: Database):
+    def look(tx: Transaction) -> int:
+        with suppress(LookupError), tx.session.begin_nested():
+            raise LookupError
+        with tx.session.begin_nested():
+            return tx.projects.count_leases(PROJECT)
+
+    assert impatient.rehearse(look) == 0

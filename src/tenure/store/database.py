@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -195,9 +196,12 @@ class Transaction:
         """Raise ``GaveWay`` if this transaction has blocked others for too long."""
         if time.monotonic() < self._look_at:
             return
-        self._look_at = time.monotonic() + COURTESY_INTERVAL
-        if self._database.others_wait(self.session):
-            raise GaveWay
+        self._look_at = math.inf  # while it looks, which is a statement, too
+        try:
+            if self._database.others_wait(self.session):
+                raise GaveWay
+        finally:
+            self._look_at = time.monotonic() + min(COURTESY_INTERVAL, self._database.courtesy_seconds)
 
     def go_on(self) -> None:
         """Raise what ends a transaction that is rolled back in any case: ``GaveWay``, or its deadline."""
