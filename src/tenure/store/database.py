@@ -67,6 +67,9 @@ WAL_BYTES = 1024 * 1024
 #: The time after which a transaction is not retried, whatever the number of attempts, in seconds.
 PATIENCE_SECONDS = 60.0
 
+#: How statements begin that begin or end a part of a transaction: nothing else can be asked of the session then.
+_PARTS = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT")
+
 #: How long a transaction that searches for room may block others, and how often it checks whether it does, in seconds.
 COURTESY_SECONDS = 0.2
 COURTESY_INTERVAL = 0.1
@@ -583,10 +586,10 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
     return engine
 
 
-def _check_before(connection: Connection, *_statement: object) -> None:
-    """Check before a statement whether its transaction may go on."""
+def _check_before(connection: Connection, _cursor: object, statement: str, *_arguments: object) -> None:
+    """Check before a statement whether its transaction may go on; not where a part of it begins or ends."""
     checkpoint = connection.get_execution_options().get("tenure_checkpoint")
-    if checkpoint is not None:
+    if checkpoint is not None and not statement.startswith(_PARTS):
         checkpoint.check()
 
 
