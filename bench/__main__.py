@@ -160,16 +160,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "parts",
         nargs="*",
-        choices=[*PARTS, MEMORY, CLOUD, ()],
+        choices=[*PARTS, FAIRNESS, MEMORY, CLOUD, ()],
         default=(),
         metavar="PART",
-        help=f"{', '.join(PARTS)}; all of these without. Only by their names: {MEMORY}, and {CLOUD}, which "
+        help=f"{', '.join(PARTS)}; all of these without. Only by their names: {FAIRNESS}, {MEMORY}, and {CLOUD}, which "
         "needs `make cloud`",
-        choices=[*PARTS, CLOUD, FAIRNESS, ()],
-        default=(),
-        metavar="PART",
-        help=f"{', '.join(PARTS)}; all of these without. {CLOUD} and {FAIRNESS} are measured only by their names; "
-        f"{CLOUD} needs `make cloud`",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")
     parser.add_argument(

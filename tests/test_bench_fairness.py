@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from bench.fairness import LOADS, QUICK, Answer, Fairness, fairness_table, measure_fairness
@@ -20,7 +18,7 @@ def test_each_flood_is_measured(database_servers: DatabaseServers):
     assert len(list(fairness_table(found))) == len(LOADS) + 5
 
 
-def answers(*seconds: float, status: int = 201) -> Sequence[Answer]:
+def answers(*seconds: float, status: int = 201) -> list[Answer]:
     return [Answer(each, status, {}) for each in seconds]
 
 
