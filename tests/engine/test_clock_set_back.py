@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.resource import ResourceHealth
 from tenure.drivers.simulated import HostHealth
+from tenure.engine.loop import Periodic
+from tenure.services.availability.index import AvailabilityIndex
+from tenure.services.availability.steps import ticks
 from tenure.services.context import Rules
 from tenure.services.notifications.outbox import Message
 from tests.support.engines import (
@@ -23,7 +28,8 @@ from tests.support.engines import (
     rebuild,
     status_of,
 )
-from tests.support.world import ADMIN, HOST, World, open_world
+from tests.support.waiting import wait_for
+from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 BACK = 10 * MINUTE
 
@@ -136,3 +142,71 @@ def test_future_events_keep_their_time(world: World):
     assert status_of(world, later.id) is LeaseStatus.PENDING
     world.pass_time(SECOND)
     assert status_of(world, later.id) is LeaseStatus.ACTIVE
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_host_that_was_released_by_the_earlier_clock_is_free(tmp_path: Path, begun: bool):
+    """A clock that was hours ahead has ended leases whose planned end lies in the future again."""
+    cleaning = 5 * MINUTE
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=cleaning)) as world:
+        before = world.clock.now()
+        lease = world.book(1, start=0 if begun else 1, hours=4)
+        world.engine.settle()
+        index = AvailabilityIndex(world.db, world.clock)
+        index.view()
+        for _ in range(6):
+            world.pass_time(HOUR)
+        assert status_of(world, lease.id) is LeaseStatus.TERMINATED
+        world.clock.set(before + 10 * MINUTE)
+        world.service.clock_watch.run()
+        free_at = world.clock.now() + cleaning
+        busy = index.view().latest.uses
+        assert set(busy.ends[busy.ends > ticks(world.clock.now())]) <= {ticks(free_at)}
+        world.clock.set(free_at)
+        world.book(1, hours=1)
+        world.engine.settle()
+
+
+def test_clock_that_was_not_set_back_leaves_the_cleaning_time(tmp_path: Path):
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=HOUR)) as world:
+        lease = world.book(1, hours=4)
+        world.engine.settle()
+        world.leases.delete(OWNER, lease.id)
+        world.engine.settle()
+        world.restart()
+        world.service.clock_watch.run()
+        with pytest.raises(NotEnoughResources):
+            world.book(1, start=0.5, hours=1)
+
+
+def test_clock_that_jumps_forward_ends_and_starts_what_is_due(tmp_path: Path):
+    """What ended comes before what starts, and a lease that was over before it could start gives its host back."""
+    with open_world(tmp_path, hosts=1) as world:
+        running, missed, later = world.book(1, hours=1), world.book(1, start=2), world.book(1, start=4, hours=40)
+        world.engine.settle()
+        world.clock.advance(10 * HOUR)
+        world.service.clock_watch.run()
+        world.engine.settle()
+        assert status_of(world, running.id) is LeaseStatus.TERMINATED
+        assert status_of(world, missed.id) in {LeaseStatus.TERMINATED, LeaseStatus.ERROR}
+        assert status_of(world, later.id) is LeaseStatus.ACTIVE
+        assert world.hosts_of(later.id) == ["sim-host-001"]
+
+
+def test_periodic_task_is_not_delayed_by_a_clock_that_is_set_back_meanwhile(world: World):
+    runs: list[datetime] = []
+    engine = world.engine
+
+    def run() -> None:
+        runs.append(world.clock.now())
+        if len(runs) == 1:
+            world.clock.set(world.clock.now() - HOUR)
+
+    engine.add(Periodic("test", run, MINUTE))
+    engine.start()
+    try:
+        wait_for("the first run", lambda: runs)
+        world.clock.advance(MINUTE)
+        wait_for("the second run", lambda: len(runs) > 1)
+    finally:
+        engine.stop()
