@@ -156,10 +156,10 @@ class Engine:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                until = (
-                    self._next_round_at()
-                )  # before the round, so that events that become due meanwhile are not missed
+                # before the round, so that events that become due meanwhile are not missed
+                until = self._next_round_at()
                 self.round()
+                until = min(until, self._clock.now() + POLL)  # the clock may have been set back meanwhile
             except Exception as error:  # noqa: BLE001  # a thread of the process must not end
                 _log_failure(error, f"a round of the engine failed; the next one comes in {POLL}")
                 until = self._clock.now() + POLL
@@ -185,7 +185,8 @@ class Engine:
                 task.run()
             except Exception as error:  # noqa: BLE001  # a thread of the process must not end
                 _log_failure(error, f"the {task.name} pass failed")
-            self._clock.wait(task.wake, again_at)
+            # A clock that was set back during the task does not delay the next run.
+            self._clock.wait(task.wake, min(again_at, self._clock.now() + task.interval))
 
     def _next_round_at(self) -> datetime:
         """Return when to look again: at the next due time, and within ``POLL``, as other managers may have booked."""

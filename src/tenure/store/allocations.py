@@ -650,6 +650,24 @@ class AllocationStore:
             .execution_options(synchronize_session=False)
         )
 
+    def cut_released(self, until: datetime) -> int:
+        """Cut what is released already and lasts beyond ``until``; return the number of allocations.
+
+        They are deleted only if nothing is left of them. For a clock that was set back: what lies beyond has not been.
+        """
+        over = and_(
+            AllocationRow.state.in_([AllocationState.RELEASED.value, AllocationState.LAPSED.value]),
+            AllocationRow.ends_at > until,
+        )
+        resource_ids = list(self._session.scalars(select(AllocationRow.resource_id).where(over)))
+        if resource_ids:
+            self._changed.add_resources(resource_ids, frees=True)
+            self._delete(over, AllocationRow.starts_at >= until)
+            self._session.execute(
+                update(AllocationRow).where(over).values(ends_at=until).execution_options(synchronize_session=False)
+            )
+        return len(resource_ids)
+
     def kept(self, resource_type: str) -> list[Allocation]:
         """Return the allocations that are kept after their reservations, on resources of the type, in order."""
         rows = self._session.execute(

@@ -136,6 +136,13 @@ class EventService:
 
         return self._db.write(expire)
 
+    def cut_released(self) -> int:
+        """End what is released and lasts longer than the cleaning time from now; return the number of allocations.
+
+        For a manager that has noticed that the clock was set back: they were released by the earlier clock.
+        """
+        return self._db.write(lambda tx: tx.allocations.cut_released(tx.now() + self._rules.cleaning_time))
+
     def claimed(self, event_id: str, token: str) -> Work[Any] | None:
         """Return the work of an event that was claimed when it was written, or None if the claim is lost."""
         with self._db.read() as tx:
