@@ -229,6 +229,8 @@ def _lock_folder(data_dir: Path) -> Iterator[None]:
         weakness = weakness_of(data_dir)
         if weakness is not None:
             raise StartFailed(weakness)
+        if not os.access(data_dir, os.W_OK | os.X_OK):
+            raise StartFailed(f"cannot use {data_dir}: it cannot be written to")
         lock = (data_dir / "lock").open("a")
         for database in data_dir.glob("*.db*"):
             database.chmod(0o600)  # earlier releases created it with the mode of the umask
