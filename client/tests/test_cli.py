@@ -202,7 +202,7 @@ def test_leases_are_listed_by_filter_and_order(server: FakeServer, tenure: Run) 
     assert names("--ends-after", "+4d") == ["a"]
     assert names("--ends-after", "now", "--status", "pending") == ["a", "b"]
     assert names("--name", "b") == ["b"]
-    assert names("--project", "other") == []
+    assert names("--project", "fake-project", "--user", "fake-user") == ["a", "b"]
     row = json.loads(tenure("lease", "list", "-f", "json").output)[0]
     assert list(row) == ["id", "name", "start_date", "end_date", "status"]
     assert tenure("lease", "list", "-f", "value", "-c", "degraded").output == "False\nFalse\n"

@@ -56,7 +56,7 @@ def test_the_tables_of_endpoints_are_those_of_the_description(api: Api) -> None:
 #: Resource classes are values that the description does not list.
 CLASSES = {"DISK_GB", "MEMORY_MB", "VCPU", "WHOLE"}
 OTHER_NAMES = {
-    *("Accept", "HEAD", "and", "in", "latest", "not", "null", "or"),
+    *("Accept", "ETag", "HEAD", "and", "in", "latest", "not", "null", "or"),
     *("true", "True", "yes", "false", "False", "no"),
     "minutes_before_end_lease",
     *CLASSES,

@@ -100,6 +100,16 @@ def test_concurrent_repetition_books_a_lease_once(database_url: str, before_end:
         assert len(world.cloud.world.trusts()) == (1 if before_end == "snapshot" else 0)
 
 
+def test_a_change_on_condition_is_made_once(world: World):
+    lease = world.book(1, start=1)
+    owner = replace(OWNER, request_id="req-of-the-change")
+    condition: dict[str, object] = {"if_version": (lease.version,)}
+    first, second = deliver(world, "leases.update", owner, lease.id, LeaseChange(name="other"), **condition)
+    assert (first["result"]["name"], second["result"]["name"]) == ("other", "other")
+    [another] = deliver(world, "leases.update", OWNER, lease.id, LeaseChange(name="third"), **condition)[:1]
+    assert another["error"] == "PreconditionFailed"
+
+
 # --- all others
 
 

@@ -16,6 +16,7 @@ _NAMES = {
     405: "MethodNotAllowed",
     406: "NotAcceptable",
     409: "Conflict",
+    412: "PreconditionFailed",
     413: "TooLarge",
     415: "UnsupportedMediaType",
     500: "Internal",
@@ -194,6 +195,10 @@ class Conflict(ApiError):
     """409: the request conflicts with the stored data."""
 
 
+class PreconditionFailed(ApiError):
+    """412: the lease has changed since it was read, so that the change is not made."""
+
+
 class LeaseBusy(Conflict):
     """The lease is being started, ended or changed. Retry later."""
 
@@ -256,6 +261,7 @@ _BY_CODE: Mapping[int, type[ApiError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
+    412: PreconditionFailed,
 }
 # API 1.0 has no error names: clients recognize these errors by their text.
 _BY_TEXT: Mapping[str, str] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal, overload
 
@@ -247,6 +248,7 @@ class Leases:
         before_end: datetime | None = None,
         reservations: Iterable[ReservationChange] = (),
         events: Iterable[OwnEvent] | None = None,
+        if_match: str | None = None,
         dry_run: Literal[False] = False,
     ) -> Lease: ...
     @overload
@@ -260,6 +262,7 @@ class Leases:
         before_end: datetime | None = None,
         reservations: Iterable[ReservationChange] = (),
         events: Iterable[OwnEvent] | None = None,
+        if_match: str | None = None,
         dry_run: Literal[True],
     ) -> DryRun: ...
     def update(
@@ -272,11 +275,14 @@ class Leases:
         before_end: datetime | None = None,
         reservations: Iterable[ReservationChange] = (),
         events: Iterable[OwnEvent] | None = None,
+        if_match: str | None = None,
         dry_run: bool = False,
     ) -> Lease | DryRun:
         """Change the given fields; absent fields stay. An end of ``NOW`` ends the lease.
 
-        ``events`` replaces all the moments at which a notification is sent. ``dry_run`` changes nothing, and
+        ``events`` replaces all the moments at which a notification is sent. With ``if_match``, the ``etag``
+        of the lease that was read, the change is made only if the lease has not changed since; otherwise
+        ``PreconditionFailed`` is raised. ``dry_run`` changes nothing, and
         needs API 1.3. Raises ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other
         changes, and the lease does not change then.
         """
@@ -297,12 +303,15 @@ class Leases:
             return document
 
         if dry_run:
-            return self._dry_run("PUT", "leases", lease_id, body=body)
+            return self._dry_run("PUT", "leases", lease_id, body=body, headers=_condition(if_match))
         feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
-        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
+        return _lease(
+            self._write("PUT", "leases", lease_id, body=body, feature=feature, headers=_condition(if_match))
+        )
 
-    def delete(self, lease_id: str) -> None:
-        self._transport.call("DELETE", "leases", lease_id)
+    def delete(self, lease_id: str, *, if_match: str | None = None) -> None:
+        """Delete the lease; ``if_match`` as in ``update``."""
+        self._transport.call("DELETE", "leases", lease_id, headers=_condition(if_match))
 
     def history(self, lease_id: str) -> tuple[HistoryEntry, ...]:
         """Return what happened to the lease, oldest first."""
@@ -356,22 +365,45 @@ class Leases:
 
     @overload
     def add_reservation(
-        self, lease_id: str, reservation: ReservationRequest, *, dry_run: Literal[False] = False
+        self,
+        lease_id: str,
+        reservation: ReservationRequest,
+        *,
+        if_match: str | None = None,
+        dry_run: Literal[False] = False,
     ) -> Lease: ...
     @overload
     def add_reservation(
-        self, lease_id: str, reservation: ReservationRequest, *, dry_run: Literal[True]
+        self,
+        lease_id: str,
+        reservation: ReservationRequest,
+        *,
+        if_match: str | None = None,
+        dry_run: Literal[True],
     ) -> DryRun: ...
     def add_reservation(
-        self, lease_id: str, reservation: ReservationRequest, *, dry_run: bool = False
+        self,
+        lease_id: str,
+        reservation: ReservationRequest,
+        *,
+        if_match: str | None = None,
+        dry_run: bool = False,
     ) -> Lease | DryRun:
         """Book one more reservation for the rest of the lease's time, and return the changed lease.
 
-        ``dry_run`` books nothing, and needs API 1.3. Raises ``NotEnoughResources`` as ``create`` does; its
-        ``alternatives`` are other reservations, and the lease does not change then.
+        ``if_match`` as in ``update``. ``dry_run`` books nothing, and needs API 1.3. Raises
+        ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other reservations, and the lease
+        does not change then.
         """
         if dry_run:
-            return self._dry_run("POST", "leases", lease_id, "reservations", body=reservation.to_wire)
+            return self._dry_run(
+                "POST",
+                "leases",
+                lease_id,
+                "reservations",
+                body=reservation.to_wire,
+                headers=_condition(if_match),
+            )
         place_feature = _place_feature([reservation])
         answer = self._transport.call(
             "POST",
@@ -381,22 +413,34 @@ class Leases:
             body=reservation.to_wire,
             feature=place_feature or "adding a reservation to a lease",
             since=Version.V1_2 if place_feature else Version.V1_1,
+            headers=_condition(if_match),
         )
         return _lease(answer)
 
     @overload
     def drop_reservation(
-        self, lease_id: str, reservation_id: str, *, dry_run: Literal[False] = False
+        self,
+        lease_id: str,
+        reservation_id: str,
+        *,
+        if_match: str | None = None,
+        dry_run: Literal[False] = False,
     ) -> None: ...
     @overload
-    def drop_reservation(self, lease_id: str, reservation_id: str, *, dry_run: Literal[True]) -> DryRun: ...
-    def drop_reservation(self, lease_id: str, reservation_id: str, *, dry_run: bool = False) -> DryRun | None:
+    def drop_reservation(
+        self, lease_id: str, reservation_id: str, *, if_match: str | None = None, dry_run: Literal[True]
+    ) -> DryRun: ...
+    def drop_reservation(
+        self, lease_id: str, reservation_id: str, *, if_match: str | None = None, dry_run: bool = False
+    ) -> DryRun | None:
         """Give one reservation back; the others stay. Repeating the call is harmless.
 
-        ``dry_run`` changes nothing, and needs API 1.3.
+        ``if_match`` as in ``update``. ``dry_run`` changes nothing, and needs API 1.3.
         """
         if dry_run:
-            return self._dry_run("DELETE", "leases", lease_id, "reservations", reservation_id)
+            return self._dry_run(
+                "DELETE", "leases", lease_id, "reservations", reservation_id, headers=_condition(if_match)
+            )
         self._transport.call(
             "DELETE",
             "leases",
@@ -404,6 +448,7 @@ class Leases:
             "reservations",
             reservation_id,
             feature="dropping one reservation of a lease",
+            headers=_condition(if_match),
         )
         return None
 
@@ -446,14 +491,26 @@ class Leases:
                 raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
 
     def _write(
-        self, method: str, *path: str, body: Body, feature: str | None, since: Version = Version.V1_2
+        self,
+        method: str,
+        *path: str,
+        body: Body,
+        feature: str | None,
+        since: Version = Version.V1_2,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Create or change a lease, in the version ``since`` at least if a feature needs it."""
         if feature is None:
-            return self._transport.call(method, *path, body=body)
-        return self._transport.call(method, *path, body=body, feature=feature, since=since)
+            return self._transport.call(method, *path, body=body, headers=headers)
+        return self._transport.call(method, *path, body=body, feature=feature, since=since, headers=headers)
 
-    def _dry_run(self, method: str, *path: str, body: Body | None = None) -> DryRun:
+    def _dry_run(
+        self,
+        method: str,
+        *path: str,
+        body: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> DryRun:
         """Make a request as a dry run. An older server must not get it: it might carry it out."""
         self._transport.require(_DRY_RUN_FEATURE, Version.V1_3)
         answer = self._transport.call(
@@ -463,6 +520,7 @@ class Leases:
             body=body,
             feature=_DRY_RUN_FEATURE,
             since=Version.V1_3,
+            headers=headers,
         )
         return parsed(DryRun.from_wire, answer.body)
 
@@ -472,7 +530,11 @@ def _wired(requests: Iterable[ReservationRequest], version: Version) -> list[Jso
 
 
 def _lease(answer: Answer) -> Lease:
-    return parsed(Lease.from_wire, answer.body.get("lease"))
+    return replace(parsed(Lease.from_wire, answer.body.get("lease")), etag=answer.etag)
+
+
+def _condition(if_match: str | None) -> Mapping[str, str]:
+    return {} if if_match is None else {"If-Match": if_match}
 
 
 def _place_feature(asked: Iterable[ReservationRequest | ReservationChange]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -189,6 +189,9 @@ class Lease:
     updated_at: datetime | None
     reservations: tuple[Reservation, ...]
     events: tuple[Event, ...]
+    etag: str | None = field(default=None, compare=False, repr=False)
+    """What ``if_match`` of a change takes, so that it is made only if the lease is as it was here; None in
+    lists, and from servers without it, as Blazar is."""
 
     @property
     def duration(self) -> timedelta:

@@ -30,6 +30,8 @@ class Answer:
 
     version: Version
     body: JsonObject
+    #: The tag by which a later change can demand that the thing is as it is here; None if there is none.
+    etag: str | None = None
 
 
 Body = Callable[[Version], JsonObject]
@@ -82,8 +84,9 @@ class Transport:
         body: Body | None = None,
         feature: str | None = None,
         since: Version = Version.V1_1,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Make one call; return its answer, or raise the error of its status.
+        """Make one call, with these further ``headers``; return its answer, or raise the error of its status.
 
         ``path`` is quoted part by part. ``feature`` names, in words for a user, a feature that API 1.1 (or
         ``since``) introduced: a server without it raises ``NeedsNewerServer``.
@@ -97,11 +100,11 @@ class Transport:
         for version in _from_newest_to(since if feature else Version.V1_1, NEWEST):
             if self._is_known_to_lack(version):
                 continue
-            response = self._send(method, path, query, body, version)
+            response = self._send(method, path, query, body, version, headers)
             if not _lacks_version(response, version):
                 if _names_version(response, version):
                     self._version, self._speaks = Version.V1_1, max(version, self._speaks or version)
-                return Answer(version=version, body=_read(response))
+                return _answer(version, response)
             # Only a server with versions answers 406: another one lacks all of them.
             self._lacks = version if response.status_code == 406 else Version.V1_2
             if feature and self._is_known_to_lack(since):
@@ -109,9 +112,9 @@ class Transport:
             # A write that a server without versions has performed must not be sent twice.
             if body is not None and response.ok:
                 self._version = Version.V1_0
-                return Answer(version=Version.V1_0, body=_read(response))
+                return _answer(Version.V1_0, response)
         asked = self._version or Version.V1_1
-        response = self._send(method, path, query, body, asked)
+        response = self._send(method, path, query, body, asked, headers)
         if self._version is None:
             self._version = _server_version(response, writes=body is not None)
             if self._version is Version.V1_0:
@@ -119,8 +122,8 @@ class Transport:
                     raise self._too_old(feature, since)
                 asked = Version.V1_0
                 if response.status_code >= 400:
-                    response = self._send(method, path, query, body, asked)
-        return Answer(version=asked, body=_read(response))
+                    response = self._send(method, path, query, body, asked, headers)
+        return _answer(asked, response)
 
     def require(self, feature: str, since: Version) -> None:
         """Raise ``NeedsNewerServer`` unless the server knows this version.
@@ -186,6 +189,7 @@ class Transport:
         query: Mapping[str, str] | None,
         body: Body | None,
         version: Version,
+        headers: Mapping[str, str] | None,
     ) -> requests.Response:
         url = "/" + "/".join(quote(part, safe="") for part in path)
         # Ask for 1.0 like Blazar's own clients: without the header.
@@ -195,7 +199,7 @@ class Transport:
                 url,
                 method,
                 endpoint_override=self.endpoint(),
-                headers={"Accept": "application/json"},
+                headers={"Accept": "application/json", **(headers or {})},
                 json=None if body is None else body(version),
                 microversion=microversion,
                 microversion_service_type=SERVICE_TYPE,
@@ -278,6 +282,10 @@ def _lacks_version(response: requests.Response, version: Version) -> bool:
     if _names_version(response, version):
         return False
     return response.status_code == 406 or response.ok or response.status_code in {400, 404, 405}
+
+
+def _answer(version: Version, response: requests.Response) -> Answer:
+    return Answer(version, _read(response), response.headers.get("ETag"))
 
 
 def _read(response: requests.Response) -> JsonObject:

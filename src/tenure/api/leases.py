@@ -74,8 +74,9 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             query=dry_run,
             dry_run=DryRun(use.rehearse_create, rehearsed),
             is_repeatable=True,
+            has_tag=True,
         ),
-        Operation("GET", lease, "Show a lease", use.get, shown),
+        Operation("GET", lease, "Show a lease", use.get, shown, has_tag=True),
         Operation(
             "PUT",
             lease,
@@ -85,9 +86,21 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             body=update,
             query=dry_run,
             dry_run=DryRun(use.rehearse_update, rehearsed),
+            is_conditional=True,
+            has_tag=True,
         ),
-        Operation("DELETE", lease, "Delete a lease", use.delete, None),
-        Operation("POST", f"{lease}/confirm", "Keep a held lease", use.confirm, shown, body=confirm, since=v1_2),
+        Operation("DELETE", lease, "Delete a lease", use.delete, None, is_conditional=True),
+        Operation(
+            "POST",
+            f"{lease}/confirm",
+            "Keep a held lease",
+            use.confirm,
+            shown,
+            body=confirm,
+            since=v1_2,
+            is_conditional=True,
+            has_tag=True,
+        ),
         Operation(
             "GET",
             f"{lease}/history",
@@ -109,6 +122,8 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             since=v1_1,
             dry_run=DryRun(use.rehearse_add, rehearsed),
             is_repeatable=True,
+            is_conditional=True,
+            has_tag=True,
         ),
         Operation(
             "DELETE",
@@ -119,6 +134,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             query=dry_run,
             since=v1_1,
             dry_run=DryRun(use.rehearse_drop, rehearsed),
+            is_conditional=True,
         ),
     )
 
@@ -138,7 +154,7 @@ class _UseCases:
     def create(self, request: Request) -> Lease:
         wanted = self._wanted(request)
         with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
-            return request.manager.leases.create(request.actor, wanted, **_repeatable(request))
+            return request.tag(request.manager.leases.create(request.actor, wanted, **_repeatable(request)))
 
     def rehearse_create(self, request: Request) -> Rehearsal:
         wanted = self._wanted(request)
@@ -150,7 +166,7 @@ class _UseCases:
 
     def get(self, request: Request) -> Lease:
         look_ahead = request.version >= Version.V1_3
-        return request.manager.leases.get(request.actor, request.part("lease_id"), look_ahead=look_ahead)
+        return request.tag(request.manager.leases.get(request.actor, request.part("lease_id"), look_ahead=look_ahead))
 
     def _find(self, request: Request) -> Lease:
         return request.manager.leases.get(request.actor, request.part("lease_id"))
@@ -158,25 +174,25 @@ class _UseCases:
     def update(self, request: Request) -> Lease:
         lease_id, change = request.part("lease_id"), self._change(request)
         with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
-            return request.manager.leases.update(request.actor, lease_id, change)
+            return request.tag(request.manager.leases.update(request.actor, lease_id, change, **_condition(request)))
 
     def rehearse_update(self, request: Request) -> Rehearsal:
         lease_id, change = request.part("lease_id"), self._change(request)
         with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
-            return request.manager.rehearsals.update(request.actor, lease_id, change)
+            return request.manager.rehearsals.update(request.actor, lease_id, change, **_condition(request))
 
     def _change(self, request: Request) -> LeaseChange:
         return self._schemas[request.version].read_change(request.body(), partial(self._find, request))
 
     def delete(self, request: Request) -> None:
-        request.manager.leases.delete(request.actor, request.part("lease_id"))
+        request.manager.leases.delete(request.actor, request.part("lease_id"), **_condition(request))
 
     def confirm(self, request: Request) -> Lease:
         lease_id = request.part("lease_id")
         changes = self._schemas[request.version].read_confirmation(request.body(), partial(self._find, request))
         find = partial(request.manager.alternatives.to_confirmation, request.actor, lease_id, changes)
         with _alternatives(request, find):
-            return request.manager.leases.confirm(request.actor, lease_id, changes)
+            return request.tag(request.manager.leases.confirm(request.actor, lease_id, changes, **_condition(request)))
 
     def history(self, request: Request) -> Iterator[Page[HistoryEntry]]:
         limit = request.query.limit
@@ -186,14 +202,11 @@ class _UseCases:
         yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
     def add(self, request: Request) -> Lease:
-        marks = _repeatable(request)
-        return self._add(
-            request,
-            lambda actor, lease_id, wanted: request.manager.leases.add_reservation(actor, lease_id, wanted, **marks),
-        )
+        add = partial(request.manager.leases.add_reservation, **_repeatable(request), **_condition(request))
+        return request.tag(self._add(request, add))
 
     def rehearse_add(self, request: Request) -> Rehearsal:
-        return self._add(request, request.manager.rehearsals.add_reservation)
+        return self._add(request, partial(request.manager.rehearsals.add_reservation, **_condition(request)))
 
     def _add(self, request: Request, carry_out: Callable[[Actor, str, ReservationRequest], R]) -> R:
         lease_id = request.part("lease_id")
@@ -204,11 +217,13 @@ class _UseCases:
 
     def drop(self, request: Request) -> None:
         reservation_id = request.part("reservation_id")
-        request.manager.leases.drop_reservation(request.actor, request.part("lease_id"), reservation_id)
+        lease_id = request.part("lease_id")
+        request.manager.leases.drop_reservation(request.actor, lease_id, reservation_id, **_condition(request))
 
     def rehearse_drop(self, request: Request) -> Rehearsal:
-        reservation_id = request.part("reservation_id")
-        return request.manager.rehearsals.drop_reservation(request.actor, request.part("lease_id"), reservation_id)
+        lease_id, reservation_id = request.part("lease_id"), request.part("reservation_id")
+        drop = request.manager.rehearsals.drop_reservation
+        return drop(request.actor, lease_id, reservation_id, **_condition(request))
 
 
 class _Marks(TypedDict, total=False):
@@ -220,6 +235,17 @@ class _Marks(TypedDict, total=False):
 def _repeatable(request: Request) -> _Marks:
     repeatable = request.repeatable()
     return {} if repeatable is None else {"repeatable": repeatable}
+
+
+class _Condition(TypedDict, total=False):
+    """The argument for a change on condition. Without a condition there is none: older managers do not know it."""
+
+    if_version: tuple[int, ...]
+
+
+def _condition(request: Request) -> _Condition:
+    versions = request.versions()
+    return {} if versions is None else {"if_version": versions}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
 from tenure.api.errors import VersionNotSupported
 from tenure.api.links import Links
-from tenure.api.operations import IDEMPOTENCY_KEY, MAX_KEY, Operation, longest_part
+from tenure.api.operations import IDEMPOTENCY_KEY, IF_MATCH, MAX_CONDITION, MAX_KEY, Operation, longest_part
 from tenure.api.schemas import answers
 from tenure.api.schemas.availability import ErrorOf13
 from tenure.api.schemas.bounds import ANYTHING, anything, bounded
@@ -44,6 +44,7 @@ _REFUSALS: Mapping[int, str] = {
     405: "The URL does not take this method",
     406: "The version is not supported",
     409: "It contradicts something that exists, or cannot be done now",
+    412: "The lease has changed since it was read",
     413: f"The body is larger than {MAX_BYTES} bytes",
     415: "The body is not JSON",
     500: "The service failed",
@@ -186,6 +187,9 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
     if operation.is_repeatable:
         key = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$"}
         found.append({"name": IDEMPOTENCY_KEY, "in": "header", "required": False, "schema": key})
+    if operation.is_conditional:
+        condition = {"type": "string", "minLength": 1, "maxLength": MAX_CONDITION}
+        found.append({"name": IF_MATCH, "in": "header", "required": False, "schema": condition})
     return found
 
 
@@ -209,6 +213,8 @@ def _responses(operation: Operation, references: References, version: Version) -
     responses: Document = {}
     for status, shapes in operation.successes(version).items():
         success: Document = {"description": operation.summary, "headers": headers}
+        if operation.has_tag and status == operation.success:
+            success["headers"] = {**headers, "ETag": {"schema": {"type": "string"}}}
         schemas = [references(shape.document(version), "serialization") for shape in shapes]
         if schemas:
             schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from tenure.api.versions import OLDEST, Version
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter, NotFound
 from tenure.domain.json_text import JsonObject
+from tenure.domain.lease import Lease
 from tenure.domain.request import Repeatable
 from tenure.services.manager import Manager
 
@@ -34,6 +36,13 @@ _ANYONE = Actor("", "", frozenset())
 #: The header by which a client marks a request that it may repeat, and its largest length.
 IDEMPOTENCY_KEY = "Idempotency-Key"
 MAX_KEY = 255
+#: The header by which a client demands that a lease is as it was read, its largest length, and the form of a tag.
+IF_MATCH = "If-Match"
+MAX_CONDITION = 500
+_TAG = r'(?:W/)?"[\x21\x23-\x7e]*"'
+_TAGS = re.compile(rf"\s*{_TAG}\s*(,\s*{_TAG}\s*)*", re.ASCII)
+#: A tag of a lease: its version.
+_VERSION_TAG = re.compile(r'(?<!W/)"([1-9][0-9]{0,17}|0)"', re.ASCII)
 #: The parts of URLs with ids of this service; all others have ids of the cloud.
 _OUR_PARTS = frozenset({"lease_id", "reservation_id"})
 
@@ -73,6 +82,10 @@ class Operation:
     public: bool = False
     #: Whether a client may repeat the request with one ``Idempotency-Key``.
     is_repeatable: bool = False
+    #: Whether a client may demand by ``If-Match`` that the lease has not changed since it was read.
+    is_conditional: bool = False
+    #: Whether the answer has the ``ETag`` of a lease.
+    has_tag: bool = False
 
     @property
     def parts(self) -> list[str]:
@@ -86,7 +99,7 @@ class Operation:
             return self.refused_with
         if self.method == "GET":
             return (404,) if self.parts else ()
-        return (404, 409)
+        return (404, 409, 412) if self.is_conditional else (404, 409)
 
     @property
     def success(self) -> int:
@@ -146,6 +159,25 @@ class Request:
             )
         said = json.dumps([self.operation.method, self.http.path, self.body()], sort_keys=True)
         return Repeatable(key, hashlib.sha256(said.encode()).hexdigest())
+
+    def versions(self) -> tuple[int, ...] | None:
+        """Return the versions one of which the lease must have, after ``If-Match``; None for any version.
+
+        Raises ``InvalidParameter`` for a malformed header.
+        """
+        given = self.http.get_header(IF_MATCH)
+        if given is None or given.strip() == "*":
+            return None
+        if len(given) > MAX_CONDITION or not _TAGS.fullmatch(given):
+            raise InvalidParameter(
+                f'The header {IF_MATCH} needs the ETag of the lease with its quotes, such as "7".', field=IF_MATCH
+            )
+        return tuple(int(version) for version in _VERSION_TAG.findall(given))
+
+    def tag(self, lease: Lease) -> Lease:
+        """Give the answer the ``ETag`` of a lease, and return the lease."""
+        self.headers["ETag"] = f'"{lease.version}"'
+        return lease
 
     def given(self) -> Any:
         """Return the body as an instance of the operation's model."""

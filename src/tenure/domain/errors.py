@@ -90,6 +90,12 @@ class Forbidden(TenureError):
         self.rule = rule
 
 
+class PreconditionFailed(TenureError):
+    """The lease is not as the request demands: it has changed since the caller read it."""
+
+    name = "PreconditionFailed"
+
+
 class NotPermitted(TenureError):
     """A rule of the site forbids the operation, whatever the caller's role."""
 

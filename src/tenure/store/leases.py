@@ -434,6 +434,11 @@ class LeaseStore:
                 .execution_options(synchronize_session=False)
             )
 
+    def was_changed_by(self, lease_id: str, request_id: str) -> bool:
+        """Whether the history of the lease has an entry of this request."""
+        found = select(HistoryRow.id).where(HistoryRow.lease_id == lease_id, HistoryRow.request_id == request_id)
+        return self._session.execute(found.limit(1)).first() is not None
+
     def history(
         self, lease_id: str, *, limit: int | None = None, marker: str | None = None
     ) -> tuple[HistoryEntry, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
 from osc_lib import exceptions
@@ -17,6 +17,10 @@ from tenureclient.leases import ACTIVE
 from tenureclient.models import Lease
 from tenureclient.moments import Moment, parse_duration
 from tenureclient.reservation_request import OwnEvent
+from tenureclient.wire import Version
+
+#: How often a command tries a change that others anticipate.
+_READINGS = 10
 
 BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 
@@ -151,3 +155,20 @@ def _instant(moment: Moment, option: str) -> datetime:
     if isinstance(moment, datetime):
         return moment
     raise exceptions.CommandError(f"--{option.replace('_', '-')}: 'now' is not possible here.")
+
+
+def readings(client: Client, name_or_id: str) -> Iterator[Lease]:
+    """Yield a lease as it is now, again and again: once more after each ``PreconditionFailed``.
+
+    What depends on what was read, such as a later end, is changed with the ``etag`` of the lease: if another
+    client has changed the lease meanwhile, it is computed anew. Raises ``CommandError`` after many times.
+    """
+    lease = client.leases.find(name_or_id)
+    for _ in range(_READINGS):
+        if lease.etag is None and client.version is not Version.V1_0:  # it is from a list
+            lease = client.leases.get(lease.id)
+        yield lease
+        lease = client.leases.get(lease.id)
+    raise exceptions.CommandError(
+        f"Others have changed lease {lease.name} {_READINGS} times while this change was made; try again."
+    )

@@ -16,12 +16,15 @@ from tenureclient.cli.dry_run import (
     dry_run_fields,
     refuse_wait,
 )
-from tenureclient.cli.lease_options import OfLease, add_wait_options, wait_for
+from tenureclient.cli.lease_options import OfLease, add_wait_options, readings, wait_for
 from tenureclient.cli.render import fields, reservation_row, table
 from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
+from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
-from tenureclient.errors import NotEnoughResources
+from tenureclient.errors import NotEnoughResources, PreconditionFailed
 from tenureclient.leases import ACTIVE, SETTLED
+from tenureclient.models import Lease
+from tenureclient.reservation_request import ReservationRequest
 
 
 class ListReservations(OfLease, ReservationLister):
@@ -86,11 +89,26 @@ class AddReservation(OfLease, ReservationShowOne):
                 f" {len(wanted)}."
             )
         client = self.client()
-        before = client.leases.find(parsed_args.lease)
+        for before in readings(client, parsed_args.lease):
+            try:
+                return self._add(client, before, parsed_args, wanted[0])
+            except PreconditionFailed:
+                continue
+        raise AssertionError("readings end by an error only")
+
+    def _add(
+        self, client: Client, before: Lease, parsed_args: argparse.Namespace, wanted: ReservationRequest
+    ) -> tuple[Sequence[str], Sequence[object]]:
+        """Add to the lease as it was read, so that it is known which reservation is new.
+
+        Raises ``PreconditionFailed`` if the lease has changed since.
+        """
         try:
-            lease = client.leases.add_reservation(before.id, wanted[0], dry_run=parsed_args.dry_run)
+            lease = client.leases.add_reservation(
+                before.id, wanted, if_match=before.etag, dry_run=parsed_args.dry_run
+            )
         except NotEnoughResources as error:
-            raise AddAlternatives(self, parsed_args, wanted[0]).refusal(error) from error
+            raise AddAlternatives(self, parsed_args, wanted).refusal(error) from error
         if isinstance(lease, DryRun):
             return dry_run_fields(lease, self.surroundings.zone)
         known = {reservation.id for reservation in before.reservations}

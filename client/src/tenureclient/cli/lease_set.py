@@ -20,11 +20,13 @@ from tenureclient.cli.lease_options import (
     read_date,
     read_instant,
     read_notify,
+    readings,
     wait_for,
 )
 from tenureclient.cli.printable import printable
+from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
-from tenureclient.errors import NotEnoughResources
+from tenureclient.errors import NotEnoughResources, PreconditionFailed
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Event, Lease
 from tenureclient.moments import NOW, Moment, format_moment, parse_length
@@ -86,7 +88,17 @@ class SetLease(OfLease, DryRunCommand):
         start = read_date(self, parsed_args, "start", "start_date")
         read_date(self, parsed_args, "end", "end_date")  # report unreadable dates before the first request
         client = self.client()
-        lease = client.leases.find(parsed_args.lease)
+        for lease in readings(client, parsed_args.lease):
+            try:
+                return self._set(client, lease, parsed_args, start)
+            except PreconditionFailed:
+                continue
+        raise AssertionError("readings end by an error only")
+
+    def _set(
+        self, client: Client, lease: Lease, parsed_args: argparse.Namespace, start: Moment | None
+    ) -> tuple[Sequence[str], Sequence[object]]:
+        """Change the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
         begin = start or lease.start_date
         end = read_date(self, parsed_args, "end", "end_date", after=begin)
@@ -107,6 +119,7 @@ class SetLease(OfLease, DryRunCommand):
                 before_end=before_end,
                 reservations=parsed_args.reservation,
                 events=events,
+                if_match=lease.etag,
                 dry_run=parsed_args.dry_run,
             )
         except NotEnoughResources as error:
@@ -187,14 +200,27 @@ class ProlongLease(OfLease, DryRunCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        client, zone = self.client(), self.surroundings.zone
-        lease = client.leases.find(parsed_args.lease)
+        client = self.client()
+        for lease in readings(client, parsed_args.lease):
+            try:
+                return self._prolong(client, lease, parsed_args)
+            except PreconditionFailed:
+                continue
+        raise AssertionError("readings end by an error only")
+
+    def _prolong(
+        self, client: Client, lease: Lease, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[object]]:
+        """Prolong the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
+        zone = self.surroundings.zone
         if parsed_args.max:
             end: datetime | None = _latest_end(client.leases.look_ahead(lease.id), zone)
         else:
             end = _moved(lease.end_date, parsed_args.by, None)
         try:
-            changed = client.leases.update(lease.id, end=end, dry_run=parsed_args.dry_run)
+            changed = client.leases.update(
+                lease.id, end=end, if_match=lease.etag, dry_run=parsed_args.dry_run
+            )
         except NotEnoughResources as error:
             parser = SetLease(self.app, self.app_args, self.cmd_name).get_parser("")
             defaults = {action.dest: action.default for action in parser._actions}

@@ -71,7 +71,7 @@ def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
     row: dict[str, object] = {}
     for field in dataclasses.fields(lease):
         value = getattr(lease, field.name)
-        if value != field.default:
+        if value != field.default and field.compare:
             shown = _moment(value, zone) if isinstance(value, datetime) else value
             row[field.name] = composed.get(field.name, shown)
     return row

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tenure.domain.actor import Actor
-from tenure.domain.errors import NotFound
+from tenure.domain.errors import NotFound, PreconditionFailed
 from tenure.domain.lease import Lease
 from tenure.services.context import Authorize, require
 from tenure.store.database import Transaction
@@ -28,11 +29,20 @@ class LeaseAccess:
         return replace(lease, status_detail=None)
 
     def get_for(
-        self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False, lock: bool = False
+        self,
+        tx: Transaction,
+        actor: Actor,
+        lease_id: str,
+        rule: str,
+        *,
+        deleted: bool = False,
+        lock: bool = False,
+        if_version: Collection[int] | None = None,
     ) -> Lease:
         """Return a lease that the actor may see and to which ``rule`` allows access.
 
-        Raises ``NotFound`` and ``Forbidden``.
+        Raises ``NotFound``, ``Forbidden``, and ``PreconditionFailed`` if the lease has none of the versions
+        ``if_version``, unless this very request has changed it: a message may be delivered twice.
         """
         lease = tx.leases.get(lease_id, deleted=deleted, lock=lock)
         missing = NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
@@ -42,4 +52,10 @@ class LeaseAccess:
         if lease.project_id != actor.project_id and not self._authorize("blazar:leases:get", actor, target):
             raise missing
         require(self._authorize, rule, actor, target)
-        return lease
+        if if_version is None or lease.version in if_version:
+            return lease
+        if actor.request_id is not None and tx.leases.was_changed_by(lease.id, actor.request_id):
+            return lease
+        raise PreconditionFailed(
+            "The lease has changed since it was read: read it again, and decide again.", field="If-Match"
+        )

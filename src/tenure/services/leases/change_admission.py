@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -47,11 +47,13 @@ class ChangeAdmission:
         facts: Facts = NO_FACTS,
         *,
         allowed: timedelta | None = None,
+        if_version: Collection[int] | None = None,
     ) -> R:
         """Return what ``run`` makes of the work of a transaction that changes a lease.
 
         If it finds no room, it runs once more with an arrangement of the exact search. The planner may search for as
-        long as is ``allowed``, by default for its usual time. Raises the errors of ``run``.
+        long as is ``allowed``, by default for its usual time. Raises the errors of ``run``, and ``PreconditionFailed``
+        if the lease has none of the versions ``if_version``.
         """
         now = self._clock.now()
         budget = Budget(self._rules.planning_time if allowed is None else allowed)
@@ -59,7 +61,7 @@ class ChangeAdmission:
 
         def work(tx: Transaction, arrangement: Arrangement | None) -> Changed:
             nonlocal wishes
-            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:put", lock=True, if_version=if_version)
             sees = self._access.sees(actor, lease)
             changer = LeaseChanger(
                 tx, self._types, self._rules, actor, now, facts, sees=sees, budget=budget, arrangement=arrangement

@@ -75,13 +75,24 @@ class RehearsalService(ContextualService):
         )
         return replace(rehearsal, unasked=unasked)
 
-    def update(self, actor: Actor, lease_id: str, change: LeaseChange) -> Rehearsal:
+    def update(
+        self, actor: Actor, lease_id: str, change: LeaseChange, *, if_version: tuple[int, ...] | None = None
+    ) -> Rehearsal:
         """Return what this change of a lease would do."""
         lease = self._find(actor, lease_id)
         facts = self._intake.facts_of_change(actor, lease, change) if change.reservations else NO_FACTS
-        return self._rehearse(actor, lease, lambda changer, current: changer.apply(current, change), facts)
+        return self._rehearse(
+            actor, lease, lambda changer, current: changer.apply(current, change), facts, if_version=if_version
+        )
 
-    def add_reservation(self, actor: Actor, lease_id: str, request: ReservationRequest) -> Rehearsal:
+    def add_reservation(
+        self,
+        actor: Actor,
+        lease_id: str,
+        request: ReservationRequest,
+        *,
+        if_version: tuple[int, ...] | None = None,
+    ) -> Rehearsal:
         """Return what adding this reservation would do."""
         lease = self._find(actor, lease_id)
         request = self._intake.completed_one(actor, request, len(lease.reservations))
@@ -90,13 +101,19 @@ class RehearsalService(ContextualService):
         def add(changer: LeaseChanger, current: Lease) -> Changed:
             return changer.add(current, reservation, checks_values=request.checks_values)
 
-        return self._rehearse(actor, lease, add)
+        return self._rehearse(actor, lease, add, if_version=if_version)
 
-    def drop_reservation(self, actor: Actor, lease_id: str, reservation_id: str) -> Rehearsal:
+    def drop_reservation(
+        self, actor: Actor, lease_id: str, reservation_id: str, *, if_version: tuple[int, ...] | None = None
+    ) -> Rehearsal:
         """Return what dropping this reservation would do."""
         lease = self._find(actor, lease_id)
         return self._rehearse(
-            actor, lease, lambda changer, current: changer.drop(current, reservation_id), dropped=reservation_id
+            actor,
+            lease,
+            lambda changer, current: changer.drop(current, reservation_id),
+            dropped=reservation_id,
+            if_version=if_version,
         )
 
     def _find(self, actor: Actor, lease_id: str) -> Lease:
@@ -111,6 +128,7 @@ class RehearsalService(ContextualService):
         facts: Facts = NO_FACTS,
         *,
         dropped: str = "",
+        if_version: tuple[int, ...] | None = None,
     ) -> Rehearsal:
         account = _Account(self._quotas, self._types, lease.project_id, lease.id, self._clock.now(), without=dropped)
         rehearsal, unasked = self._change_admission.admit(
@@ -121,6 +139,7 @@ class RehearsalService(ContextualService):
                 lease.id, account.opened(work), account.close, dropped=dropped
             ),
             facts,
+            if_version=if_version,
         )
         return replace(rehearsal, lease=self._access.redacted(actor, rehearsal.lease), unasked=unasked)
 

@@ -182,18 +182,30 @@ class LeaseService(ContextualService):
         items = tuple(self._access.redacted(actor, lease) for lease in found[: query.limit])
         return Page(items, items[-1].id if more else None)
 
-    def update(self, actor: Actor, lease_id: str, change: LeaseChange) -> Lease:
+    def update(
+        self, actor: Actor, lease_id: str, change: LeaseChange, *, if_version: tuple[int, ...] | None = None
+    ) -> Lease:
         """Change everything the request names, or nothing; return the changed lease.
 
         If a running lease gets more resources and the cloud is not done in time, its status is still ``UPDATING``.
         Raises ``NotFound``, ``Forbidden``, ``LeaseBusy``, ``InvalidState``, ``InvalidParameter``,
-        ``NotEnoughResources``, and ``Conflict`` if the cloud refuses the new resources.
+        ``NotEnoughResources``, ``Conflict`` if the cloud refuses the new resources, and ``PreconditionFailed`` if the
+        lease has none of the versions ``if_version``.
         """
         self._db.require_space()
         need, facts = self._needs(actor, lease_id, change)
-        return self._change(actor, lease_id, lambda changer, lease: changer.apply(lease, change), need, facts)
+        return self._change(
+            actor, lease_id, lambda changer, lease: changer.apply(lease, change), need, facts, if_version=if_version
+        )
 
-    def confirm(self, actor: Actor, lease_id: str, changes: tuple[ReservationChange, ...] = ()) -> Lease:
+    def confirm(
+        self,
+        actor: Actor,
+        lease_id: str,
+        changes: tuple[ReservationChange, ...] = (),
+        *,
+        if_version: tuple[int, ...] | None = None,
+    ) -> Lease:
         """Confirm a provisional lease, with all of these ``changes`` to its reservations or none; return the lease.
 
         Confirming it again with the same changes succeeds. Raises the errors of ``update``; ``NotFound`` if the lease
@@ -201,25 +213,37 @@ class LeaseService(ContextualService):
         that clients must see of it: the lease is removed then.
         """
         with self._db.read() as tx:
-            seen = self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
+            seen = self._access.get_for(tx, actor, lease_id, "blazar:leases:put", if_version=if_version)
         if seen.status is LeaseStatus.WAITING:
             raise InvalidState("The lease is on the waiting list: there is no room for it yet.")
         if seen.hold_until is None:
             check_confirmed(seen, changes)
             return self._access.redacted(actor, self._record_promise(lease_id) or seen)
         need, facts = self._needs(actor, lease_id, LeaseChange(reservations=changes))
-        return self._change(actor, lease_id, lambda changer, lease: changer.confirm(lease, changes), need, facts)
+        return self._change(
+            actor, lease_id, lambda changer, lease: changer.confirm(lease, changes), need, facts, if_version=if_version
+        )
 
-    def delete(self, actor: Actor, lease_id: str, *, reason: str | None = None) -> None:
+    def delete(
+        self,
+        actor: Actor,
+        lease_id: str,
+        *,
+        reason: str | None = None,
+        if_version: tuple[int, ...] | None = None,
+    ) -> None:
         """Delete the lease and take back its resources, for this ``reason``; no error if it is deleted already.
 
         Resources of a lease that has not started are free when this returns. Otherwise the lease may still be
-        ``DELETING``.
+        ``DELETING``. Raises ``NotFound``, ``Forbidden``, and ``PreconditionFailed`` if the lease has none of the
+        versions ``if_version``.
         """
         now = self._clock.now()
 
         def work(tx: Transaction) -> tuple[str | None, list[str]]:
-            lease = self._access.get_for(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
+            lease = self._access.get_for(
+                tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True, if_version=if_version
+            )
             if lease.status is LeaseStatus.DELETED:
                 return None, []
             return self._delete(tx, actor, lease, now, reason), [
@@ -241,6 +265,7 @@ class LeaseService(ContextualService):
         *,
         reservation_id: str | None = None,
         repeatable: Repeatable | None = None,
+        if_version: tuple[int, ...] | None = None,
     ) -> Lease:
         """Add a reservation to a lease for the rest of its time; return the lease.
 
@@ -256,15 +281,18 @@ class LeaseService(ContextualService):
         def add(changer: LeaseChanger, lease: Lease) -> Changed:
             return changer.add(lease, reservation, checks_values=request.checks_values)
 
-        return self._change(actor, lease_id, add, self._trusts.needed_with(seen, request, actor))
+        need = self._trusts.needed_with(seen, request, actor)
+        return self._change(actor, lease_id, add, need, if_version=if_version)
 
-    def drop_reservation(self, actor: Actor, lease_id: str, reservation_id: str) -> None:
-        """Drop a reservation of a lease; no error if it is dropped already."""
+    def drop_reservation(
+        self, actor: Actor, lease_id: str, reservation_id: str, *, if_version: tuple[int, ...] | None = None
+    ) -> None:
+        """Drop a reservation of a lease; no error if it is dropped already. Raises the errors of ``update``."""
 
         def drop(changer: LeaseChanger, lease: Lease) -> Changed:
             return changer.drop(lease, reservation_id)
 
-        lease = self._change(actor, lease_id, drop, dropped=reservation_id)
+        lease = self._change(actor, lease_id, drop, dropped=reservation_id, if_version=if_version)
         if lease.status is LeaseStatus.PENDING:
             dropped = [reservation for reservation in lease.reservations if reservation.id == reservation_id]
             self._cloud.take_back([reservation.id for reservation in dropped if self._is_made(reservation)])
@@ -379,6 +407,7 @@ class LeaseService(ContextualService):
         facts: Facts = NO_FACTS,
         *,
         dropped: str = "",
+        if_version: tuple[int, ...] | None = None,
     ) -> Lease:
         """Change a lease if the filters allow it, and have the cloud follow if ``change`` returns a claim.
 
@@ -402,6 +431,7 @@ class LeaseService(ContextualService):
                     )
                 ),
                 facts,
+                if_version=if_version,
             )
         if trust_id is not None and not is_entrusted:
             self._trusts.revoke(trust_id)  # a request at the same time has created its own trust
