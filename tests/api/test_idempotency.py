@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tenure.services.repetition import MOST_KEYS
-from tests.api.rig import HOSTS, Api, api_over, open_api
+from tests.api.rig import ADDRESS, HOSTS, NETWORK, Api, api_over, open_api
 from tests.support.engines import rebuild
 
 KEY = {"Idempotency-Key": "booking of Tuesday"}
@@ -159,3 +159,51 @@ def test_a_project_has_a_limited_number_of_keys(api: Api):
     api.world.clock.advance(timedelta(days=1, seconds=1))
     assert api.post("/v1/leases", api.lease_body(start=72), headers=KEY).status_code == 201
     assert keys(api) < MOST_KEYS
+
+
+#: The path and the body of a registration for each kind of resource.
+REGISTRATIONS = [
+    ("/v1/os-hosts", {"name": "extra-1"}),
+    ("/v1/floatingips", {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS}),
+    ("/v1/volume-pools", {"name": "sim-storage@fast#ssd", "capacity_gb": 10}),
+]
+
+
+@pytest.fixture
+def admin(api: Api) -> Api:
+    api.world.cloud.world.add_host("extra-1")
+    return api.using("admin")
+
+
+@pytest.mark.parametrize(("path", "body"), REGISTRATIONS)
+def test_a_repeated_registration_gets_the_resource_of_the_first(admin: Api, path: str, body: dict[str, Any]):
+    first, second = (admin.post(path, body, headers=KEY) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201), second.text
+    assert first.json == second.json
+    assert admin.post(path, body).status_code == 409
+    assert admin.post(path, body, headers={"Idempotency-Key": "another"}).status_code == 409
+
+
+@pytest.mark.parametrize(("path", "body"), REGISTRATIONS)
+def test_a_key_registers_nothing_again_that_was_taken_back(admin: Api, path: str, body: dict[str, Any]):
+    [shown] = admin.post(path, body, headers=KEY).json.values()
+    assert admin.delete(f"{path}/{shown['id']}").status_code == 204
+    refused = admin.post(path, body, headers=KEY)
+    assert refused.status_code == 409, refused.text
+    assert "taken back since" in refused.json["error_message"]
+    assert admin.post(path, body).status_code == 201
+    assert admin.post(path, body, headers=KEY).status_code == 409
+
+
+def test_a_refused_registration_may_be_repeated_with_its_key(admin: Api):
+    assert admin.post("/v1/os-hosts", {"name": "extra-2"}, headers=KEY).status_code == 404
+    admin.world.cloud.world.add_host("extra-2")
+    first, second = (admin.post("/v1/os-hosts", {"name": "extra-2"}, headers=KEY) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json == second.json
+
+
+def test_a_key_of_a_registration_belongs_to_its_request(admin: Api):
+    assert admin.post("/v1/os-hosts", {"name": "extra-1"}, headers=KEY).status_code == 201
+    assert admin.post("/v1/os-hosts", {"name": "extra-1", "properties": {"ssd": "yes"}}, headers=KEY).status_code == 409
+    assert admin.post("/v1/leases", admin.lease_body(), headers=KEY).status_code == 409
