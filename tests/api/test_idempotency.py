@@ -165,7 +165,7 @@ def test_a_project_has_a_limited_number_of_keys(api: Api):
 REGISTRATIONS = [
     ("/v1/os-hosts", {"name": "extra-1"}),
     ("/v1/floatingips", {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS}),
-    ("/v1/volume-pools", {"name": "sim-storage@fast#ssd", "capacity_gb": 10}),
+    ("/v1/volume-pools", {"name": "sim-storage@fast#nvme", "capacity_gb": 10}),
 ]
 
 
@@ -191,6 +191,7 @@ def test_a_key_registers_nothing_again_that_was_taken_back(admin: Api, path: str
     refused = admin.post(path, body, headers=KEY)
     assert refused.status_code == 409, refused.text
     assert "taken back since" in refused.json["error_message"]
+    admin.world.clock.advance(timedelta(seconds=1))
     assert admin.post(path, body).status_code == 201
     assert admin.post(path, body, headers=KEY).status_code == 409
 
@@ -207,3 +208,12 @@ def test_a_key_of_a_registration_belongs_to_its_request(admin: Api):
     assert admin.post("/v1/os-hosts", {"name": "extra-1"}, headers=KEY).status_code == 201
     assert admin.post("/v1/os-hosts", {"name": "extra-1", "properties": {"ssd": "yes"}}, headers=KEY).status_code == 409
     assert admin.post("/v1/leases", admin.lease_body(), headers=KEY).status_code == 409
+
+
+def test_simultaneous_registrations_with_a_key_make_one_resource(admin: Api):
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _number: admin.post("/v1/os-hosts", {"name": "extra-1"}, headers=KEY), range(8)))
+    assert {answer.status_code for answer in answers} <= {201, 409}
+    made = {answer.json["host"]["id"] for answer in answers if answer.status_code == 201}
+    assert len(made) == 1
+    assert admin.post("/v1/os-hosts", {"name": "extra-1"}, headers=KEY).json["host"]["id"] in made

@@ -93,7 +93,15 @@ class _InventoryOperations:
         yield Operation("GET", collection, f"List {nouns}", self.list, listed, query=query, since=since)
         summary = f"Make a {noun} reservable"
         yield Operation(
-            "POST", collection, summary, self.register, registered, status=201, body=registration, since=since
+            "POST",
+            collection,
+            summary,
+            self.register,
+            registered,
+            status=201,
+            body=registration,
+            since=since,
+            is_repeatable=True,
         )
         yield Operation("GET", resource, f"Show a {noun}", self.get, shown, since=since)
         yield Operation("DELETE", resource, f"Take a {noun} back", self.unregister, None, since=since)
@@ -168,7 +176,7 @@ class _InventoryOperations:
         body, region = read_region(request.body(), request.version)
         given = self._wire.read_registration(body, request.version)
         return request.manager.resources.register(
-            request.actor, self._type, given.reference, given.properties, given.capacity, region
+            request.actor, self._type, given.reference, given.properties, given.capacity, region, **request.marks()
         )
 
     def update(self, properties: WireProperties, request: Request) -> Resource:

@@ -32,7 +32,6 @@ from tenure.domain.request import (
     LeaseQuery,
     LeaseRequest,
     Page,
-    Repeatable,
     ReservationRequest,
 )
 
@@ -154,7 +153,7 @@ class _UseCases:
     def create(self, request: Request) -> Lease:
         wanted = self._wanted(request)
         with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
-            return request.tag(request.manager.leases.create(request.actor, wanted, **_repeatable(request)))
+            return request.tag(request.manager.leases.create(request.actor, wanted, **request.marks()))
 
     def rehearse_create(self, request: Request) -> Rehearsal:
         wanted = self._wanted(request)
@@ -202,7 +201,7 @@ class _UseCases:
         yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
     def add(self, request: Request) -> Lease:
-        add = partial(request.manager.leases.add_reservation, **_repeatable(request), **_condition(request))
+        add = partial(request.manager.leases.add_reservation, **request.marks(), **_condition(request))
         return request.tag(self._add(request, add))
 
     def rehearse_add(self, request: Request) -> Rehearsal:
@@ -224,17 +223,6 @@ class _UseCases:
         lease_id, reservation_id = request.part("lease_id"), request.part("reservation_id")
         drop = request.manager.rehearsals.drop_reservation
         return drop(request.actor, lease_id, reservation_id, **_condition(request))
-
-
-class _Marks(TypedDict, total=False):
-    """The argument for a request that may be repeated. Without a key there is none: older managers do not know it."""
-
-    repeatable: Repeatable
-
-
-def _repeatable(request: Request) -> _Marks:
-    repeatable = request.repeatable()
-    return {} if repeatable is None else {"repeatable": repeatable}
 
 
 class _Condition(TypedDict, total=False):

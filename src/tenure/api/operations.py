@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import falcon
 
@@ -113,6 +113,12 @@ class Operation:
         return shapes
 
 
+class Marks(TypedDict, total=False):
+    """The argument for a request that may be repeated. Without a key there is none: older managers do not know it."""
+
+    repeatable: Repeatable
+
+
 @dataclass(slots=True)
 class Request:
     """A request for an operation. Parts of the URL and the body are checked on access."""
@@ -159,6 +165,11 @@ class Request:
             )
         said = json.dumps([self.operation.method, self.http.path, self.body()], sort_keys=True)
         return Repeatable(key, hashlib.sha256(said.encode()).hexdigest())
+
+    def marks(self) -> Marks:
+        """Return the mark of ``repeatable`` as an argument. Raises its errors."""
+        repeatable = self.repeatable()
+        return {} if repeatable is None else {"repeatable": repeatable}
 
     def versions(self) -> tuple[int, ...] | None:
         """Return the versions one of which the lease must have, after ``If-Match``; None for any version.

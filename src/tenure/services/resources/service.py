@@ -12,7 +12,7 @@ from tenure.domain.allocation import Booking
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import Conflict, InvalidHost, InvalidParameter, NotFound, Unavailable
 from tenure.domain.regions import qualified, region_of
-from tenure.domain.request import BookingQuery, Page, ResourceBookings, ResourceChange, ResourceQuery
+from tenure.domain.request import BookingQuery, Page, Repeatable, ResourceBookings, ResourceChange, ResourceQuery
 from tenure.domain.resource import (
     DiscoveredResource,
     PropertySetting,
@@ -31,6 +31,7 @@ from tenure.drivers.contract import (
 )
 from tenure.resources.contract import Inventory
 from tenure.services.context import CloudActions, Context, ContextualService, require, target_of
+from tenure.services.repetition import Repetition
 from tenure.services.resources.healing import Healer, empty_all
 from tenure.store.database import Transaction
 
@@ -49,6 +50,7 @@ class ResourceService(ContextualService):
         super().__init__(context)
         self._cloud = cloud
         self._healer = healer
+        self._repetition = Repetition(context)
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
         """Return a page of the resources of a type.
@@ -77,6 +79,8 @@ class ResourceService(ContextualService):
         properties: Mapping[str, str],
         capacity: Capacity | None = None,
         region: str = "",
+        *,
+        repeatable: Repeatable | None = None,
     ) -> Resource:
         """Make a resource of the cloud reservable.
 
@@ -85,8 +89,32 @@ class ResourceService(ContextualService):
         reference, ``NotFound`` if the cloud does not have the resource, ``Conflict`` if it is registered already or in
         use, ``Unavailable`` if the cloud does not answer. After an interruption, the same request completes the
         registration, with the properties of the last request. Of several requests at once, one succeeds.
+
+        A ``repeatable`` request that has succeeded before returns the resource as it is now. It raises ``Conflict`` if
+        the resource was taken back since, and for the key of another request.
         """
         self._require(actor, resource_type, "post")
+        registered = self._repetition.registered(actor, repeatable)
+        if registered is not None:
+            return registered
+        try:
+            return self._register(actor, resource_type, reference, properties, capacity, region, repeatable)
+        except Conflict:
+            registered = self._repetition.registered(actor, repeatable)
+            if registered is None:
+                raise
+            return registered  # the same request at the same time has made it
+
+    def _register(
+        self,
+        actor: Actor,
+        resource_type: str,
+        reference: str,
+        properties: Mapping[str, str],
+        capacity: Capacity | None,
+        region: str,
+        repeatable: Repeatable | None,
+    ) -> Resource:
         stock = self._types.stock(resource_type)
         if not reference:
             raise InvalidHost(f"Invalid values for {stock.noun} {dict(properties)}", field=stock.reference)
@@ -131,7 +159,9 @@ class ResourceService(ContextualService):
                 tx.resources.set_properties(registering, own, now=now)
                 registering = self._existing(tx, resource_type, resource.external_id)
             tx.resources.change(registering, now=now, registration=Registration.REGISTERED)
-            return self._existing(tx, resource_type, resource.external_id)
+            offered = self._existing(tx, resource_type, resource.external_id)
+            self._repetition.record_registered(tx, actor, repeatable, offered)
+            return offered
 
         try:
             return self._db.write(offer)
