@@ -48,8 +48,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    command = (str(environment / "bin" / "tenure-standalone"),)
-    running = start(tmp_path_factory.mktemp("service") / "data", hosts=2, command=command)
+    yield from run_service(environment, tmp_path_factory.mktemp("service"))
+
+
+@pytest.fixture
+def new_service(environment: Path, tmp_path: Path) -> Iterator[Standalone]:
+    """A service without instruments and leases."""
+    yield from run_service(environment, tmp_path)
+
+
+def run_service(environment: Path, folder: Path) -> Iterator[Standalone]:
+    running = start(folder / "data", hosts=2, command=(str(environment / "bin" / "tenure-standalone"),))
     try:
         yield running
     finally:
@@ -101,16 +110,17 @@ def test_an_instrument_is_registered_booked_used_and_given_back(service: Standal
     assert badges(service) == set()
 
 
-def test_its_readme_can_be_followed(service: Standalone):
-    """With our command line, which knows nothing of instruments."""
-    for name in ("confocal-1", "electron-1"):
-        register(service.caller("admin"), name)
-    block = re.findall(r"```console\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)[2]
-    typed = block.replace("$ ", "", 1).replace("\n$ ", "\n").replace("try/bin/", f"{BIN}/")
-    script = "set -e\n" + typed.replace("try/data/", f"{service.data_dir}/")
+def test_its_readme_can_be_followed(new_service: Standalone):
+    """With our command line, which knows nothing of instruments; what is installed and started is there already."""
+    text = (EXAMPLE / "README.md").read_text()
+    installed, registered, booked, _tested = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    assert "pip install ../.. ../../client ." in installed
+    typed = "\n".join(re.sub(r"^\$ ", "", block, flags=re.MULTILINE) for block in (registered, booked))
+    typed = typed.replace("try/bin/", f"{BIN}/").replace("try/data/", f"{new_service.data_dir}/")
+    script = "set -e\n" + typed.replace("http://127.0.0.1:1234/v1", new_service.url)
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=COMMAND_SECONDS)
-    assert done.returncode == 0, done.stderr
-    _, leases = service.caller().call("GET", "/leases")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    _, leases = new_service.caller().call("GET", "/leases")
     (look,) = [lease for lease in leases["leases"] if lease["name"] == "look"]
     assert look["status"] == "TERMINATED"
     assert {reservation["resource_type"] for reservation in look["reservations"]} == {"physical:host", "lab:instrument"}
