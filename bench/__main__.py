@@ -7,14 +7,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bench.admission import admission_table, measure_admissions
 from bench.cloud import LARGE as LARGE_CLOUD
 from bench.cloud import QUICK as QUICK_CLOUD
-from bench.cloud import measure_cloud
+from bench.cloud import RequestFigures, measure_cloud
 from bench.fairness import FULL as FULL_FLOODS
 from bench.fairness import QUICK as QUICK_FLOODS
 from bench.fairness import fairness_table, measure_fairness
@@ -26,12 +26,13 @@ from bench.operations import OPERATIONS, open_site, times_of
 from bench.placing import measure_all, placing_table, promises
 from bench.plans import show_plans
 from bench.report import (
-    cloud_table,
     large_table,
     lateness_table,
     memory_table,
+    requests_table,
     scale_table,
     search_table,
+    starts_table,
     surroundings,
     throughput_table,
 )
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     begin = time.monotonic()
 
     def say(line: str) -> None:
-        print(f"{time.monotonic() - begin:6.1f} s  {line}", flush=True)
+        print(f"{time.monotonic() - begin:6.1f} s  {line}", file=sys.stderr, flush=True)
 
     with DatabaseServers() as servers:
         try:
@@ -72,12 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.explain is not None:
             _explain(servers, arguments)
             return 0
-        report = surroundings(servers, arguments.databases)
-        complaints: list[str] = []
-        try:
-            _measure(servers, arguments, say, report, complaints)
-        finally:  # what was measured before something failed is worth seeing, too
-            print("", *report, sep="\n")
+        show(surroundings(servers, arguments.databases))
+        complaints = _measure(servers, arguments, say)
     say("done")
     for complaint in complaints:
         print(f"BROKEN: {complaint}")
@@ -85,10 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if complaints else 0
 
 
-def _measure(
-    servers: DatabaseServers, arguments: argparse.Namespace, say: Say, report: list[str], complaints: list[str]
-) -> None:
-    """Write the tables to ``report``, and what is not as it must be to ``complaints``."""
+def show(lines: Iterable[str]) -> None:
+    """Print a part of the report as soon as it is there: what comes after it may fail."""
+    print(*lines, sep="\n", flush=True)
+
+
+def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) -> list[str]:
+    """Show a table after the other; return what is not as it must be."""
+    complaints: list[str] = []
     parts = arguments.parts or PARTS
     if "scale" in parts:
         for kind in arguments.databases:
@@ -96,51 +97,52 @@ def _measure(
             small, large, huge = sizes
             rounds = arguments.rounds or (10 if arguments.quick else 30)
             scale = measure_scale(servers, kind, small=small, large=large, huge=huge, rounds=rounds, say=say)
-            report += scale_table(scale)
+            show(scale_table(scale))
             complaints += [f"{kind}: {line}" for one in scale.comparisons for line in one.complaints()]
     if "slow-end" in parts:
         spreads = [timedelta(0)] if arguments.quick else [timedelta(0), timedelta(minutes=1)]
         lateness = [measure_lateness(50 if arguments.quick else 200, spread, say) for spread in spreads]
-        report += lateness_table(lateness)
+        show(lateness_table(lateness))
         complaints += [line for one in lateness for line in one.complaints()]
     if "http" in parts:
-        report += throughput_table(measure_http(1 if arguments.quick else 5, say))
+        show(throughput_table(measure_http(1 if arguments.quick else 5, say)))
     if "placing" in parts:
         placings = measure_all(servers, quick=arguments.quick, say=say)
-        report += placing_table(placings)
+        show(placing_table(placings))
         complaints += placings.complaints()
         complaints += [] if arguments.quick else promises(placings)
     if "admission" in parts:
         admissions = measure_admissions(servers, quick=arguments.quick, say=say)
-        report += admission_table(admissions)
+        show(admission_table(admissions))
         complaints += [line for each in admissions for line in each.complaints()]
     if "large" in parts:
         crowds = measure_large(servers, quick=arguments.quick, say=say)
-        report += large_table(crowds)
+        show(large_table(crowds))
         complaints += [line for crowd in crowds for line in crowd.complaints()]
     if "search" in parts:
         for kind in arguments.databases:
             rounds = arguments.rounds or (5 if arguments.quick else 100)
             searches = measure_searches(servers, kind, quick=arguments.quick, rounds=rounds, say=say)
-            report += search_table(searches)
+            show(search_table(searches))
             complaints += searches.complaints()
     if MEMORY in parts:
         usual = QUICK_LOAD if arguments.quick else Load()
         memory = measure_memory(replace(usual, minutes=arguments.minutes or usual.minutes), say)
-        report += memory_table(memory)
+        show(memory_table(memory))
         complaints += memory.failures if arguments.quick else memory.complaints()
     if FAIRNESS in parts:
         for kind in arguments.databases:
             size = QUICK_FLOODS if arguments.quick else FULL_FLOODS
             bus, only = arguments.message_bus, arguments.only
             fairness = measure_fairness(servers, kind, say, scale=size, managers=arguments.managers, bus=bus, only=only)
-            report += fairness_table(fairness)
+            show(fairness_table(fairness))
             complaints += [line for each in fairness for line in each.complaints()]
     if CLOUD in parts:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
-        found = measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD)
-        report += cloud_table(found)
-        complaints += found.complaints()
+        for found in measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD):
+            show(requests_table(found) if isinstance(found, RequestFigures) else starts_table(found))
+            complaints += found.complaints()
+    return complaints
 
 
 def _explain(servers: DatabaseServers, arguments: argparse.Namespace) -> None:

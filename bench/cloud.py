@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import random
+import re
 import tempfile
 import time
 import urllib.request
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,7 +32,7 @@ from bench.measure import Series
 from tenure.store.database import Database
 from tests.support.cloud import Cloud
 from tests.support.databases import MARIADB, fresh_database_on
-from tests.support.deployment import Options, free_port
+from tests.support.deployment import Options, Program, free_port
 from tests.support.interception import Proxy
 from tests.support.seeded import empty, enrol, seeded_hosts
 from tests.support.site import MARIADB_URL, Site, open_site
@@ -49,6 +51,8 @@ STARTS_SECONDS = 300
 #: How long before their start the leases that start together are booked.
 HEADWAY = timedelta(seconds=30)
 WARM_UP = 5
+#: After how many seconds without a request a connection is made anew: servers close those that are not used.
+IDLE_SECONDS = 2
 
 
 @dataclass(slots=True)
@@ -59,8 +63,8 @@ class Timed(Series):
 
 
 @dataclass(frozen=True, slots=True)
-class CloudFigures:
-    """What was found."""
+class RequestFigures:
+    """What requests took."""
 
     hosts: int
     leases: int
@@ -74,8 +78,6 @@ class CloudFigures:
     shares: Mapping[str, float]
     #: Seconds of a processor that each process spent on a create with its delete.
     processor: Mapping[str, float]
-    #: How many seconds after their start the leases were ACTIVE.
-    late: Sequence[float]
 
     def complaints(self) -> Iterator[str]:
         """What is not as it must be, a line each."""
@@ -86,11 +88,24 @@ class CloudFigures:
             yield f"{self.bookings} bookings made {self.logins} logins and {self.calls} calls to the cloud"
 
 
+@dataclass(frozen=True, slots=True)
+class StartFigures:
+    """How many seconds after their start the leases were ACTIVE, in order."""
+
+    late: Sequence[float]
+
+    def complaints(self) -> Iterator[str]:
+        """No promise is made about them."""
+        return iter(())
+
+
 CREATE, DELETE = "create a lease", "delete a lease"
 
 
-def measure_cloud(rounds: int, say: Callable[[str], None], *, size: Size = LARGE) -> CloudFigures:
-    """Every kind of request in turn, so many times; then leases that start in the same minute.
+def measure_cloud(
+    rounds: int, say: Callable[[str], None], *, size: Size = LARGE
+) -> Iterator[RequestFigures | StartFigures]:
+    """Yield the figures of every kind of request in turn, so many times; then of leases that start at one instant.
 
     Raises ``FileNotFoundError`` where no cloud is up.
     """
@@ -102,12 +117,11 @@ def measure_cloud(rounds: int, say: Callable[[str], None], *, size: Size = LARGE
         stack.enter_context(seeded_hosts(size.hosts, pooled=True))
         database = stack.enter_context(fresh_database_on(MARIADB, MARIADB_URL))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-bench-")))
-        port = free_port()
         identity = f"{keystone.url}{urlsplit(cloud.openrc['OS_AUTH_URL']).path}"
         options: Options = {
             "service_auth": {"auth_url": identity},
             "keystone_authtoken": {"auth_url": identity},
-            "metrics": {"port": port},
+            "metrics": {"port": free_port()},
         }
         site = stack.enter_context(open_site(folder, cloud, options=options, database=database))
         say("cloud: writing the ledger")
@@ -115,11 +129,11 @@ def measure_cloud(rounds: int, say: Callable[[str], None], *, size: Size = LARGE
         count = _write_leases(database, size)
         say(f"cloud: {size.hosts} hosts, {count} leases; {rounds} rounds of requests")
         stack.callback(empty, database)
-        bench = _Bench(site, port, keystone)
-        figures = bench.ask(rounds)
-        say(f"cloud: {STARTS} leases that start together")
-        late = bench.start_together(database, min(STARTS, size.hosts // 2))
-        return CloudFigures(size.hosts, count, *figures, late=late)
+        bench = _Bench(site, keystone)
+        yield RequestFigures(size.hosts, count, *bench.ask(rounds))
+        starts = min(STARTS, size.hosts // 2)
+        say(f"cloud: {starts} leases that start together")
+        yield StartFigures(bench.start_together(database, starts))
 
 
 def _write_leases(database: str, size: Size) -> int:
@@ -140,9 +154,12 @@ def _write_leases(database: str, size: Size) -> int:
 
 
 class _Bench:
-    def __init__(self, site: Site, port: int, keystone: Proxy) -> None:
+    def __init__(self, site: Site, keystone: Proxy) -> None:
         self._site = site
-        self._ports = (port, port + 1)
+        programs = (*site.deployment.managers, *site.deployment.apis)
+        self._ports = [
+            wait_for(f"the metrics of {program.name}", partial(_metrics_port, program)) for program in programs
+        ]
         self._keystone = keystone
         self._rng = random.Random(1)
         demo, admin = site.cloud.session("demo"), site.nova.admin
@@ -214,7 +231,7 @@ class _Bench:
 
     def _calls(self) -> int:
         """Calls of the manager to the cloud, but for those that it makes at intervals."""
-        told = self._metrics(self._ports[0]) | self._metrics(self._ports[1])
+        told = {name: value for port in self._ports for name, value in self._metrics(port).items()}
         name = "tenure_driver_call_seconds_count"
         own = ('verb="held"', 'verb="drift"', 'verb="check"')
         return int(sum(v for k, v in told.items() if k.startswith(name) and not any(verb in k for verb in own)))
@@ -257,6 +274,16 @@ class _Bench:
             if datetime.now(UTC) > deadline:
                 raise RuntimeError(f"{len(at)} of {count} leases are ACTIVE after {STARTS_SECONDS} s")
             time.sleep(1)
+
+
+#: What a program logs about its metrics. Not every one has the port that is configured, since they share that option.
+_SHOWN = re.compile(r"metrics are shown on \S+:(\d+)")
+
+
+def _metrics_port(program: Program) -> int | None:
+    """Return the port on which a program shows its metrics, None if it does not yet."""
+    found = _SHOWN.findall(program.log.read_text(errors="replace"))
+    return int(found[-1]) if found else None
 
 
 _REQUEST = 'tenure_request_seconds_{}{{method="POST"'
@@ -312,20 +339,24 @@ def _endpoint(cloud: Cloud, session: Session, service: str) -> str:
 
 
 class _Connection:
-    """One connection to a service that is kept open, and a token."""
+    """A connection to a service that is kept open while it is used, and a token."""
 
     def __init__(self, url: str, session: Session, version: str | None = None) -> None:
         parts = urlsplit(url)
         self._prefix = parts.path.rstrip("/")
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+        self._used_at = time.monotonic()
         self._headers = {"X-Auth-Token": str(session.get_token()), "Content-Type": "application/json"}
         if version is not None:
             self._headers["OpenStack-API-Version"] = version
 
     def ask(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None) -> str:
+        if time.monotonic() - self._used_at > IDLE_SECONDS:
+            self._connection.close()  # before the server does, which cannot be seen when a request is sent
         self._connection.request(method, self._prefix + path, body, {**self._headers, **(headers or {})})
         answer = self._connection.getresponse()
         content = answer.read().decode()
+        self._used_at = time.monotonic()
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path}: {answer.status} {content[:500]}")
         return content

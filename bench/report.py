@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-from bench.cloud import CloudFigures
+from bench.cloud import RequestFigures, StartFigures
 from bench.http import Throughput
 from bench.large import Crowd
 from bench.measure import Comparison, counts, percentile
@@ -184,7 +184,7 @@ def memory_table(found: MemoryFigures) -> Iterator[str]:
     yield ""
 
 
-def cloud_table(found: CloudFigures) -> Iterator[str]:
+def requests_table(found: RequestFigures) -> Iterator[str]:
     """What requests take beside a real cloud, and what its own do."""
     yield "### Beside a real OpenStack: Keystone, RabbitMQ, MariaDB"
     yield ""
@@ -204,6 +204,10 @@ def cloud_table(found: CloudFigures) -> Iterator[str]:
         "cloud."
     )
     yield ""
+
+
+def starts_table(found: StartFigures) -> Iterator[str]:
+    """How late leases were that start at one instant."""
     late = found.late
     yield (
         f"{len(late)} leases of one instant were ACTIVE {late[0]:.1f} s (the first), "

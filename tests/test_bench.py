@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bench.cloud import CREATE, DELETE, CloudFigures, Timed
+from bench.cloud import CREATE, DELETE, RequestFigures, Timed
 from bench.ledger import BLOCKS, GRAIN, Size, bookings, full_times, rush_times
 from bench.measure import Comparison, Series
 from bench.memory import MEBIBYTE, Load, MemoryFigures, Sample, measure_memory
@@ -98,7 +98,7 @@ def test_a_broken_promise_is_found(large: Series, limit: float | None, complaint
 )
 def test_a_broken_promise_beside_a_cloud_is_found(milliseconds: int, logins: int, calls: int, complaints: list[str]):
     tenure = [Timed([milliseconds / 1000], name=name) for name in (CREATE, DELETE, "page of 100 leases")]
-    figures = CloudFigures(1, 1, tenure, [], 2, logins, calls, {}, {}, [])
+    figures = RequestFigures(1, 1, tenure, [], 2, logins, calls, {}, {})
     found = list(figures.complaints())
     assert len(found) == len(complaints)
     assert all(words in line for words, line in zip(complaints, found, strict=True))
