@@ -275,6 +275,7 @@ def test_an_operator_can_follow_the_page_of_standalone(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
 def test_the_programs_of_the_library_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """At a real service, as `lab` in the reader's clouds.yaml; but for the test with the server for tests."""
     text = (REPOSITORY / "client" / "README.md").read_text()
