@@ -9,7 +9,10 @@ from zlib import crc32
 
 import schemathesis
 
+from tenure.api.schemas.bounds import ANYTHING
 from tenure.api.schemas.moments import MINUTE_PATTERN, RFC3339_PATTERN
+from tenure.api.schemas.texts import PRINTABLE
+from tenure.domain.json_text import NUMBER_LIMIT
 from tenure.resources.contract import load_types
 from tenure.services.leases.bounds import MAX_RESERVATIONS
 from tests.support.samples import installed_samples, sampled_inventories
@@ -145,6 +148,42 @@ def refusals_are_explained(
     allowed = EXPECTED.get(case.operation.label, ())
     if not any(re.match(start, message) for start in allowed):
         raise AssertionError(f"{case.operation.label} refuses what fits its schema: {message}")
+
+
+#: The name of the schema of ignored values that says what the description says in words.
+_ANY_JSON = "AnyJSON"
+
+
+def _any_json() -> dict[str, Any]:
+    """Return the schema of JSON without what every body must not contain."""
+    again = {"$ref": f"#/components/schemas/{_ANY_JSON}"}
+    return {
+        "anyOf": [
+            {"type": ["null", "boolean"]},
+            {"type": "number", "exclusiveMinimum": -NUMBER_LIMIT, "exclusiveMaximum": NUMBER_LIMIT},
+            {"type": "string", "pattern": PRINTABLE},
+            {"type": "array", "items": again},
+            {"type": "object", "propertyNames": {"pattern": PRINTABLE}, "additionalProperties": again},
+        ]
+    }
+
+
+@schemathesis.hook
+def before_load_schema(_context: schemathesis.HookContext, raw_schema: dict[str, Any]) -> None:
+    """Keep NUL characters and huge numbers out of fields that are ignored."""
+    _bound(raw_schema)
+    raw_schema["components"]["schemas"][_ANY_JSON] = _any_json()
+
+
+def _bound(document: object) -> None:
+    """Let each object in a document refer to the exact schema of ignored values."""
+    if isinstance(document, dict):
+        if document.get("additionalProperties") == ANYTHING:
+            document["additionalProperties"] = {"$ref": f"#/components/schemas/{_ANY_JSON}"}
+        document = list(document.values())
+    if isinstance(document, list):
+        for part in document:
+            _bound(part)
 
 
 @schemathesis.hook

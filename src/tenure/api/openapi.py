@@ -20,7 +20,7 @@ from tenure.api.links import Links
 from tenure.api.operations import IDEMPOTENCY_KEY, IF_MATCH, MAX_CONDITION, MAX_KEY, Operation, longest_part
 from tenure.api.schemas import answers
 from tenure.api.schemas.availability import ErrorOf13
-from tenure.api.schemas.bounds import ANYTHING, anything, bounded
+from tenure.api.schemas.bounds import bounded
 from tenure.api.versions import HEADER, LATEST, OLDEST, SERVICE_TYPE, Version
 
 Document = dict[str, Any]
@@ -106,9 +106,7 @@ def _bounded(bodies: Iterable[Document], components: Document) -> Document:
     """Return the schemas; those of bodies exclude values that are refused in every body."""
     schemas = dict(components)
     for name in _names_in([*bodies], components, frozenset()):
-        schemas[name] = bounded(components[name], _COMPONENTS + ANYTHING)
-    if any(_COMPONENTS + ANYTHING in json.dumps(schema) for schema in schemas.values()):
-        schemas[ANYTHING] = anything(_COMPONENTS + ANYTHING)
+        schemas[name] = bounded(components[name])
     return schemas
 
 

@@ -10,8 +10,9 @@ from tenure.domain.json_text import NUMBER_LIMIT
 
 Document = dict[str, Any]
 
-#: The name of the schema of values that are accepted and ignored.
-ANYTHING = "Anything"
+#: The schema of values that are accepted and ignored. One that says more would contain itself, and there are generators
+#: of clients that do not read such a schema.
+ANYTHING: Mapping[str, Any] = {"description": "Any JSON, without NUL characters and without huge numbers."}
 _NAMES: Mapping[str, Any] = {"pattern": PRINTABLE}
 _NUMBERS: Mapping[str, Any] = {"exclusiveMinimum": -NUMBER_LIMIT, "exclusiveMaximum": NUMBER_LIMIT}
 #: Keywords that already restrict texts, and keywords that already restrict numbers.
@@ -19,25 +20,10 @@ _EXACT = frozenset({"pattern", "enum", "const", "format"})
 _BOUNDED = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"})
 
 
-def anything(reference: str) -> Document:
-    """Return the schema of any JSON that a body may contain; ``reference`` is the reference to the schema itself."""
-    again = {"$ref": reference}
-    return {
-        "description": "Any JSON, without NUL characters and without huge numbers.",
-        "anyOf": [
-            {"type": ["null", "boolean"]},
-            {"type": "number", **_NUMBERS},
-            {"type": "string", "pattern": PRINTABLE},
-            {"type": "array", "items": again},
-            {"type": "object", "propertyNames": dict(_NAMES), "additionalProperties": again},
-        ],
-    }
-
-
-def bounded(schema: Any, reference: str) -> Any:
-    """Return ``schema`` without values that every body must not contain; ``reference`` refers to ``anything``."""
+def bounded(schema: Any) -> Any:
+    """Return ``schema`` without values that every body must not contain."""
     if isinstance(schema, list):
-        return [bounded(part, reference) for part in schema]
+        return [bounded(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     kinds = schema.get("type")
@@ -45,25 +31,25 @@ def bounded(schema: Any, reference: str) -> Any:
     found: Document = {}
     for key, value in schema.items():
         if key == "properties":
-            found[key] = {name: bounded(part, reference) for name, part in value.items()}
+            found[key] = {name: bounded(part) for name, part in value.items()}
         elif key in {"default", "examples", "enum", "const", "required", "propertyNames"}:
             found[key] = value
         else:
-            found[key] = bounded(value, reference)
+            found[key] = bounded(value)
     if "string" in kinds and not _EXACT & schema.keys():
         found["pattern"] = PRINTABLE
     if {"number", "integer"} & set(kinds) and not _BOUNDED & schema.keys():
         found |= _NUMBERS
     if "object" in kinds:
-        _bound_names(found, reference)
+        _bound_names(found)
     return found
 
 
-def _bound_names(found: Document, reference: str) -> None:
+def _bound_names(found: Document) -> None:
     patterns = found.pop("patternProperties", {})
     if patterns:
         [(_, found["additionalProperties"])] = patterns.items()  # pydantic makes a single pattern, ours
     if found.get("additionalProperties", True) is True:
-        found["additionalProperties"] = {"$ref": reference}
+        found["additionalProperties"] = dict(ANYTHING)
     if found["additionalProperties"] is not False:
         found["propertyNames"] = {**_NAMES, **found.get("propertyNames", {})}
