@@ -80,9 +80,11 @@ def test_request_is_repeated_and_makes_one_thing(
 def test_reservation_is_added_once(server: FakeServer, loss: Loss) -> None:
     for number in range(3):
         server.add_host(f"c{number}")
-    lease_id = book(server.client())
+    lease = server.client().leases.get(book(server.client()))
     loss.begin()
-    changed = server.client().leases.add_reservation(lease_id, ReservationRequest.hosts(1))
+    changed = server.client().leases.add_reservation(
+        lease.id, ReservationRequest.hosts(1), if_match=lease.etag
+    )
     assert len(changed.reservations) == 2
     assert len(loss.sent) == 2
 

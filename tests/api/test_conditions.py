@@ -128,3 +128,12 @@ def test_missing_lease_is_missing_whatever_the_condition(api: Api) -> None:
     assert answer.status_code == 404
     lease = api.using("other").book()
     assert api.delete(f"/v1/leases/{lease['id']}", headers={"If-Match": '"1"'}).status_code == 404
+
+
+def test_repeated_addition_needs_the_condition_once(api: Api) -> None:
+    lease = api.book(start=1, hours=2)
+    path, seen = f"/v1/leases/{lease['id']}/reservations", tag(api, lease)
+    first, second = (api.post(path, HOSTS, headers={"If-Match": seen, "Idempotency-Key": "one more"}) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201), second.text
+    assert len(second.json["lease"]["reservations"]) == 2
+    assert api.post(path, HOSTS, headers={"If-Match": seen, "Idempotency-Key": "another"}).status_code == 412

@@ -47,6 +47,7 @@ class Client:
             interface=interface,
             region_name=region_name,
             timeout=timeout,
+            sleep=sleep,
         )
         self.leases = Leases(self._transport, clock=clock, sleep=sleep)
         self.hosts = Hosts(self._transport)

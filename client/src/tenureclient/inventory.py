@@ -104,7 +104,7 @@ class Inventory(Generic[R]):
         feature, since = (None, Version.V1_1) if region is None else (_REGIONS, Version.V1_2)
         path = self._kind.path
         return self._read_resource(
-            self._transport.call("POST", path, body=sent, feature=feature, since=since)
+            self._transport.call("POST", path, body=sent, feature=feature, since=since, makes=True)
         )
 
     def _named(self, name: str) -> Iterator[R]:

@@ -150,7 +150,7 @@ class Leases:
             feature, since = _WAITING_FEATURE, Version.V1_3
         if dry_run:
             return self._dry_run("POST", "leases", body=body)
-        return _lease(self._write("POST", "leases", body=body, feature=feature, since=since))
+        return _lease(self._write("POST", "leases", body=body, feature=feature, since=since, makes=True))
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
@@ -414,6 +414,7 @@ class Leases:
             feature=place_feature or "adding a reservation to a lease",
             since=Version.V1_2 if place_feature else Version.V1_1,
             headers=_condition(if_match),
+            makes=True,
         )
         return _lease(answer)
 
@@ -498,11 +499,18 @@ class Leases:
         feature: str | None,
         since: Version = Version.V1_2,
         headers: Mapping[str, str] | None = None,
+        makes: bool = False,
     ) -> Answer:
         """Create or change a lease, in the version ``since`` at least if a feature needs it."""
-        if feature is None:
-            return self._transport.call(method, *path, body=body, headers=headers)
-        return self._transport.call(method, *path, body=body, feature=feature, since=since, headers=headers)
+        return self._transport.call(
+            method,
+            *path,
+            body=body,
+            feature=feature,
+            since=Version.V1_1 if feature is None else since,
+            headers=headers,
+            makes=makes,
+        )
 
     def _dry_run(
         self,

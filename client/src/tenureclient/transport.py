@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +21,9 @@ from tenureclient.wire import NEWEST, JsonObject, JsonValue, MalformedDocument, 
 SERVICE_TYPE = "reservation"
 DEFAULT_TIMEOUT = timedelta(seconds=120)
 
+#: The header that marks a request that may be repeated, and the pauses before it is, in seconds.
+_KEY = "Idempotency-Key"
+_PAUSES = (0.5, 2.0, 5.0)
 _VERSIONED = re.compile(r"/v\d+(\.\d+)?$")
 
 T = TypeVar("T")
@@ -54,7 +59,9 @@ class Transport:
         interface: str | None = None,
         region_name: str | None = None,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._sleep = sleep
         if isinstance(connection, adapter.Adapter):
             self._adapter = connection
         else:
@@ -85,6 +92,7 @@ class Transport:
         feature: str | None = None,
         since: Version = Version.V1_1,
         headers: Mapping[str, str] | None = None,
+        makes: bool = False,
     ) -> Answer:
         """Make one call, with these further ``headers``; return its answer, or raise the error of its status.
 
@@ -92,15 +100,21 @@ class Transport:
         ``since``) introduced: a server without it raises ``NeedsNewerServer``.
         A server that lacks the newest version answers in an older one.
 
+        A call that ``makes`` something has an ``Idempotency-Key``. If the connection is lost before the
+        answer, it is repeated with the same key, a few times, if the server's description says that it knows
+        keys.
+
         Raises ``EmptyText`` if a part of the path, or a parameter of the query, is empty.
         """
         _refuse_empty(path, query or {})
+        if makes:
+            headers = {**(headers or {}), _KEY: uuid.uuid4().hex}
         if feature and self._is_known_to_lack(since):
             raise self._too_old(feature, since)
         for version in _from_newest_to(since if feature else Version.V1_1, NEWEST):
             if self._is_known_to_lack(version):
                 continue
-            response = self._send(method, path, query, body, version, headers)
+            response = self._send_safely(method, path, query, body, version, headers)
             if not _lacks_version(response, version):
                 if _names_version(response, version):
                     self._version, self._speaks = Version.V1_1, max(version, self._speaks or version)
@@ -114,7 +128,7 @@ class Transport:
                 self._version = Version.V1_0
                 return _answer(Version.V1_0, response)
         asked = self._version or Version.V1_1
-        response = self._send(method, path, query, body, asked, headers)
+        response = self._send_safely(method, path, query, body, asked, headers)
         if self._version is None:
             self._version = _server_version(response, writes=body is not None)
             if self._version is Version.V1_0:
@@ -122,7 +136,7 @@ class Transport:
                     raise self._too_old(feature, since)
                 asked = Version.V1_0
                 if response.status_code >= 400:
-                    response = self._send(method, path, query, body, asked, headers)
+                    response = self._send_safely(method, path, query, body, asked, headers)
         return _answer(asked, response)
 
     def require(self, feature: str, since: Version) -> None:
@@ -181,6 +195,48 @@ class Transport:
                 )
             self._endpoint = _with_version(endpoint)
         return self._endpoint
+
+    def _send_safely(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: Mapping[str, str] | None,
+        body: Body | None,
+        version: Version,
+        headers: Mapping[str, str] | None,
+    ) -> requests.Response:
+        """Send a request; with a key, send it again if the connection is lost and the server knows keys.
+
+        A server without keys, such as Blazar, would carry out the request twice.
+        """
+        for pause in _PAUSES if _KEY in (headers or {}) else ():
+            try:
+                return self._send(method, path, query, body, version, headers)
+            except errors.ConnectionFailed:
+                if not self._knows_keys(path, version):
+                    raise
+                self._sleep(pause)
+        return self._send(method, path, query, body, version, headers)
+
+    def _knows_keys(self, path: tuple[str, ...], version: Version) -> bool:
+        """Whether the server's description says that a POST to this path may have an ``Idempotency-Key``."""
+        root, _, prefix = self.endpoint().rpartition("/")
+        try:
+            response = self._adapter.request(
+                f"{root}/openapi.json",
+                "GET",
+                params={"version": version.value},
+                raise_exc=False,
+                timeout=None if self._timeout is None else self._timeout.total_seconds(),
+            )
+            paths = response.json()["paths"] if response.ok else {}
+            for template, methods in paths.items():
+                pattern = "[^/]+".join(re.escape(fixed) for fixed in re.split(r"\{\w+\}", template))
+                if re.fullmatch(pattern, "/".join(("", prefix, *path))) and "post" in methods:
+                    return any(parameter["name"] == _KEY for parameter in methods["post"]["parameters"])
+        except (ksa_exceptions.ClientException, ValueError, LookupError, TypeError, AttributeError):
+            return False
+        return False
 
     def _send(
         self,

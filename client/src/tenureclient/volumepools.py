@@ -101,6 +101,7 @@ class VolumePools(Inventory[VolumePool]):
             body=lambda _version: {"name": name, "capacity_gb": capacity_gb, **placed},
             feature="volumes",
             since=Version.V1_2,
+            makes=True,
         )
         return self._read_resource(answer)
 

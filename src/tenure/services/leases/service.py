@@ -12,7 +12,15 @@ from tenure import deadlines
 from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation
-from tenure.domain.errors import Conflict, Forbidden, InvalidState, NotEnoughResources, NotFound, OverQuota
+from tenure.domain.errors import (
+    Conflict,
+    Forbidden,
+    InvalidState,
+    NotEnoughResources,
+    NotFound,
+    OverQuota,
+    PreconditionFailed,
+)
 from tenure.domain.lease import (
     Action,
     AllocationState,
@@ -282,7 +290,17 @@ class LeaseService(ContextualService):
             return changer.add(lease, reservation, checks_values=request.checks_values)
 
         need = self._trusts.needed_with(seen, request, actor)
-        return self._change(actor, lease_id, add, need, if_version=if_version)
+        try:
+            return self._change(actor, lease_id, add, need, if_version=if_version)
+        except PreconditionFailed:
+            if repeatable is None or not self._has_reservation(lease_id, reservation.id):
+                raise
+        return self._change(actor, lease_id, add, need)  # this very request has changed the lease
+
+    def _has_reservation(self, lease_id: str, reservation_id: str) -> bool:
+        with self._db.read() as tx:
+            lease = tx.leases.get(lease_id)
+        return lease is not None and reservation_id in {reservation.id for reservation in lease.reservations}
 
     def drop_reservation(
         self, actor: Actor, lease_id: str, reservation_id: str, *, if_version: tuple[int, ...] | None = None
