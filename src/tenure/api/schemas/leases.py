@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from tenure.api.schemas import answers
+from tenure.api.schemas import answers, as_shown
 from tenure.api.schemas.answers import Answer, AnswerAt, Document, ModelAt, Written
 from tenure.api.schemas.availability import LONGEST_DURATION, LargestSearch, LongestSearch, OfferSearch, StartWindow
 from tenure.api.schemas.moments import MinuteOrNow, Rfc3339, Rfc3339OrNow
@@ -303,7 +303,11 @@ class LeaseSchemas:
         )
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
-        """Return the change that ``body`` requests. The lease is read only if the types of reservations are needed."""
+        """Return the change that ``body`` requests.
+
+        The lease is read only if the types of reservations are needed, or if the body has what only answers have.
+        """
+        body = self._without_unchanged(body, find_lease)
         given: Any = check(self.update_model, self._with_types(body, find_lease), self._version, tags=self._names)
         return LeaseChange(
             **_details(given),
@@ -313,6 +317,13 @@ class LeaseSchemas:
             reservations=self._changes(body, given.reservations),
             events=self._user_events(given),
         )
+
+    def _without_unchanged(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> Mapping[str, object]:
+        """Return a body without what is as it is shown: from 1.3 on clients can send back what they were shown."""
+        of_service = self.answer.model_fields.keys() - self.update_model.model_fields.keys()
+        if not accepts_as_shown(self._version) or not as_shown.has_shown(body, of_service):
+            return body
+        return as_shown.only_changes(body, self.answer.show(find_lease()), of_service)
 
     def read_confirmation(
         self, body: Mapping[str, object], find_lease: Callable[[], Lease]
@@ -385,6 +396,11 @@ def has_user_events(version: Version) -> bool:
 def can_be_held(version: Version) -> bool:
     """Whether a lease can be held until it is confirmed."""
     return version >= Version.V1_2
+
+
+def accepts_as_shown(version: Version) -> bool:
+    """Whether a change may have fields that only the service sets, as they are shown."""
+    return version >= Version.V1_3
 
 
 def can_be_flexible(version: Version) -> bool:
