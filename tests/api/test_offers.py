@@ -315,7 +315,13 @@ def test_a_longest_lease_in_days_may_have_the_hour_of_an_autumn_change(api: Api,
     api = api_over(api.world, tmp_path / "limited").using(version="1.3")
     body = {"name": "ten days", "reservations": [HOSTS], "start_date": "2030-10-19T22:00:00Z"}
     assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:01Z"}).status_code == 400
+    longest = api.post("/v1/offers/longest", {"reservations": [HOSTS], "start_date": body["start_date"]})
+    assert longest.json["end_date"] == "2030-10-29T23:00:00Z", longest.text
     assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:00Z"}).status_code == 201
+    begun = api.post("/v1/leases", {**body, "end_date": "2030-10-20T22:00:00Z"}).json["lease"]
+    shown = api.get(f"/v1/leases/{begun['id']}").json["lease"]
+    assert shown["may_end_at"] == "2030-10-29T23:00:00Z"
+    assert api.put(f"/v1/leases/{begun['id']}", {"end_date": shown["may_end_at"]}).status_code == 200
 
 
 def test_a_search_that_finds_nothing_gives_the_reason_of_a_refusal(api: Api):

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tenure.domain.period import Period
-from tenure.domain.zones import TimesOfDay, instants_of, is_within_days, zone_names
+from tenure.domain.zones import TimesOfDay, instants_of, is_within_days, latest_within_days, zone_names
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 PARIS = ZoneInfo("Europe/Paris")
@@ -114,3 +114,11 @@ def test_only_names_of_the_database_of_iana_are_zones():
     names = zone_names()
     assert {"Europe/Paris", "UTC", "America/Argentina/Buenos_Aires"} <= names
     assert not {"localtime", "posixrules", "Factory", "right/Europe/Paris", "posix/Europe/Paris"} & names
+
+
+def test_latest_end_of_a_length_in_days():
+    start, ten_days = datetime(2030, 10, 20, tzinfo=PARIS).astimezone(UTC), 10 * DAY
+    assert latest_within_days(start, ten_days) == start + ten_days + HOUR
+    assert is_within_days(start, latest_within_days(start, ten_days), ten_days)
+    summer = datetime(2030, 7, 1, 12, tzinfo=UTC)
+    assert latest_within_days(summer, ten_days) == summer + ten_days
