@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
 from tenure.domain.period import TICK, Period
@@ -72,6 +72,17 @@ def is_within_days(start: datetime, end: datetime, length: timedelta) -> bool:
     if not timedelta(0) < too_long <= _MOST_SET_BACK:
         return too_long <= timedelta(0)
     return any(_offset(zone, start) - _offset(zone, end) >= too_long for zone in map(ZoneInfo, sorted(zone_names())))
+
+
+@lru_cache(maxsize=1000)
+def latest_within_days(start: datetime, length: timedelta) -> datetime:
+    """Return the latest end of a period from this start for which ``is_within_days`` holds."""
+    end = start + length
+    gained = {_offset(zone, start) - _offset(zone, end + _MOST_SET_BACK) for zone in map(ZoneInfo, zone_names())}
+    for more in sorted(gained, reverse=True):
+        if timedelta(0) < more <= _MOST_SET_BACK and is_within_days(start, end + more, length):
+            return end + more
+    return end
 
 
 def _offsets(zone: ZoneInfo, period: Period) -> Iterator[tuple[Period, timedelta]]:

@@ -10,6 +10,7 @@ from tenure.domain.allocation import Allocation
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState, Lease, LeaseStatus
 from tenure.domain.period import ENDLESS
+from tenure.domain.zones import latest_within_days
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.room import free_until
@@ -57,7 +58,7 @@ class LookAhead:
             last = until - ticks_of(self._rules.cleaning_time)
             limits.append(moment(last // SECOND * SECOND))
         if self._rules.longest_lease is not None:
-            limits.append(lease.starts_at + self._rules.longest_lease)
+            limits.append(latest_within_days(lease.starts_at, self._rules.longest_lease))
         return max(lease.ends_at, min(limits)) if limits else None
 
 

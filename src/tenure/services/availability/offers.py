@@ -16,6 +16,7 @@ from tenure.domain.availability import (
 from tenure.domain.errors import AlreadyOver, InvalidParameter
 from tenure.domain.period import minute_of
 from tenure.domain.request import ReservationRequest, When
+from tenure.domain.zones import latest_within_days
 from tenure.services.availability.headroom import Headrooms
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
@@ -63,7 +64,8 @@ class OfferService(ContextualService):
         """
         wanted = self._wanted(actor, reservations)
         start = self._start(starts_at)
-        last = start + (self._rules.longest_lease or LONGEST_SPAN)
+        longest = self._rules.longest_lease
+        last = start + LONGEST_SPAN if longest is None else latest_within_days(start, longest)
         allowed = self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands).latest_end(start)
         is_limited = allowed < ticks(last)
         if is_limited:
@@ -78,7 +80,7 @@ class OfferService(ContextualService):
         if end is None:
             end = first
             trial.book(start, end)  # raises the refusal
-        is_endless = end == last and not is_limited and self._rules.longest_lease is None
+        is_endless = end == last and not is_limited and longest is None
         return LongestOffer(start, None if is_endless else end, not trial.has_given_up)
 
     def largest(
