@@ -130,6 +130,7 @@ def measure_cloud(
         say(f"cloud: {size.hosts} hosts, {count} leases; {rounds} rounds of requests")
         stack.callback(empty, database)
         bench = _Bench(site, keystone)
+        stack.callback(bench.close)
         yield RequestFigures(size.hosts, count, *bench.ask(rounds))
         starts = min(STARTS, size.hosts // 2)
         say(f"cloud: {starts} leases that start together")
@@ -169,6 +170,11 @@ class _Bench:
         self._nova = _Connection(_endpoint(site.cloud, admin, "compute"), admin, "compute 2.87")
         self._token = _Connection(site.cloud.openrc["OS_AUTH_URL"], admin)
         self._subject = {"X-Subject-Token": str(demo.get_token())}
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in (self._member, self._old, self._admin, self._nova, self._token):
+            connection.close()
 
     def ask(self, rounds: int) -> tuple[list[Timed], list[Timed], int, int, int, dict[str, float], dict[str, float]]:
         tenure: dict[str, Callable[[], object]] = {
@@ -349,6 +355,9 @@ class _Connection:
         self._headers = {"X-Auth-Token": str(session.get_token()), "Content-Type": "application/json"}
         if version is not None:
             self._headers["OpenStack-API-Version"] = version
+
+    def close(self) -> None:
+        self._connection.close()
 
     def ask(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None) -> str:
         if time.monotonic() - self._used_at > IDLE_SECONDS:
