@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.lease import Lease
-from tenure.domain.request import LeaseChange, LeaseQuery, ReservationRequest, ResourceQuery
+from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseQuery, ReservationRequest, ResourceQuery
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.store.conflict import GaveWay
 from tenure.store.database import Database, Transaction
@@ -23,6 +23,7 @@ from tests.support import ledger
 from tests.support.world import (
     ADMIN,
     HOST,
+    NOW,
     OWNER,
     World,
     address_reservation,
@@ -297,3 +298,18 @@ def test_small_change_does_not_give_way(world: World, monkeypatch: pytest.Monkey
     lease = world.reserve(*apart(2, 2), start=1)
     monkeypatch.setattr(Transaction, "give_way", lambda _tx: pytest.fail("it gave way"))
     prolong(world, lease)
+
+
+def test_equal_choices_are_tried_once(world: World):
+    def refused(*choices: tuple[ReservationRequest, ...]) -> NotEnoughResources:
+        request = FlexibleRequest("flexible", choices, None, NOW, NOW + timedelta(hours=1), is_listed=True)
+        with pytest.raises(NotEnoughResources) as raised:
+            world.service.manager.rehearsals.create(OWNER, request)
+        return raised.value
+
+    two, three = ((reservation(HOSTS + more, HOSTS + more),) for more in (2, 3))
+    refused(two, three)
+    assert statements(world, lambda: refused(two, three, two, two)) == statements(world, lambda: refused(two, three))
+    reasons = refused(two, three, two).additions["choices"]
+    assert isinstance(reasons, list)
+    assert reasons[0] == reasons[2] != reasons[1]
