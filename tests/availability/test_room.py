@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -15,9 +16,9 @@ from tenure.domain.requirement import Expression
 from tenure.services.availability.catalogue import Catalogue
 from tenure.services.availability.index import DistinctValues, View, arrays_of
 from tenure.services.availability.room import (
+    RoomSideBySide,
     enough,
     most_taken_as_whole,
-    places,
     starts,
     taken_as_whole,
     units,
@@ -214,7 +215,7 @@ def test_places_have_room_for_the_minimum_and_are_found_if_there_are_any(spread:
         )
         start = dice.randint(0, HORIZON)
         period = Period(at(start), at(start + dice.randint(1, 10)))
-        found = places(ledger.view(), wanted, ticks(period.start), ticks(period.end))
+        found = RoomSideBySide(ledger.view(), ticks(period.start), ticks(period.end)).take(wanted)
         counts = {number: fitting(ledger.room(number), wanted, period) for number in ledger.capacities}
         assert all(0 < count <= counts[number] for number, count in found.items())
         if wanted.spread is Spread.APART:
@@ -228,6 +229,31 @@ def test_places_have_room_for_the_minimum_and_are_found_if_there_are_any(spread:
         assert sum(found.values()) == (minimum if possible else 0)
         seen.add(possible)
     assert seen == {True, False}
+
+
+def test_room_that_is_given_to_a_demand_is_not_given_to_another() -> None:
+    seen = set()
+    for seed in range(120):
+        ledger = Ledger(seed, exclusive_only=False)
+        dice = ledger.random
+        kinds = [
+            demand(Spread.APART, minimum=1, exclusive=True),
+            demand(Spread.ANY, minimum=2, amounts=Capacity({"VCPU": 1, "MEMORY_MB": 1})),
+            demand(Spread.TOGETHER, minimum=2, amounts=Capacity({"VCPU": 1})),
+            demand(Spread.APART, minimum=2, amounts=Capacity({"MEMORY_MB": 2})),
+        ]
+        start = dice.randint(0, HORIZON)
+        period = Period(at(start), at(start + dice.randint(1, 10)))
+        room = RoomSideBySide(ledger.view(), ticks(period.start), ticks(period.end))
+        left = {number: ledger.room(number) for number in ledger.capacities}
+        for wanted in dice.choices(kinds, k=6):
+            found = room.take(wanted)
+            seen.add((wanted, bool(found)))
+            for number, count in found.items():
+                assert count <= fitting(left[number], wanted, period), (seed, wanted)
+                use = Use(-1, wanted.amounts.times(count), wanted.exclusive, period)
+                left[number] = replace(left[number], uses=(*left[number].uses, use))
+    assert len(seen) == 8
 
 
 def test_whole_resources_are_counted_and_never_more_than_the_most() -> None:

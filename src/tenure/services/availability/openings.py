@@ -42,8 +42,8 @@ class Condition:
 
 
 def conditions_of(view: View, demands: Sequence[Demand]) -> Iterator[Condition]:
-    """Yield conditions that hold whenever all demands fit side by side."""
-    for demand in demands:
+    """Yield conditions that hold whenever all demands fit side by side; those of equal demands once."""
+    for demand in dict.fromkeys(demands):
         deadlines.check()
         matching = view.catalogue.matching(demand)
         yield Condition(demand, matching, enough(demand))
@@ -54,7 +54,7 @@ def conditions_of(view: View, demands: Sequence[Demand]) -> Iterator[Condition]:
     for _, several in groupby(whole, key=place_of):
         alike = list(several)
         if len(alike) > 1:
-            chosen = np.any([view.catalogue.matching(demand) for demand in alike], axis=0)
+            chosen = np.any([view.catalogue.matching(demand) for demand in dict.fromkeys(alike)], axis=0)
             together = sum(demand.minimum for demand in alike)
             yield Condition(replace(alike[0], minimum=together, named=()), chosen, together)
 

@@ -10,6 +10,7 @@ from tenure import deadlines
 from tenure.clock import Clock
 from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
+from tenure.domain.allocation import Demand
 from tenure.domain.availability import Offer, Offers
 from tenure.domain.errors import InvalidParameter, NotEnoughResources
 from tenure.domain.period import length_text, minute_of
@@ -149,19 +150,19 @@ class PeriodSearch:
 
     def _left(self, view: View, wanted: Completed, start: int, end: int) -> tuple[int, ...]:
         """Return how many more units of each demand would fit in the period beside the lease."""
-        found = []
-        for demand in wanted.demands:
+        found: dict[Demand, int] = {}
+        for demand in dict.fromkeys(wanted.demands):
             deadlines.check()
             if demand.subject is not None:  # a thing that exists is reserved once
-                found.append(0)
+                found[demand] = 0
                 continue
             single = replace(demand, minimum=1)
             cleaned = end + ticks_of(self._rules.cleaning_time)
             free = count(view, single, view.catalogue.matching(single), start, cleaned)
-            beside = (other for other in wanted.demands if place_of(other) == place_of(demand))
-            taken = min(demand.maximum, free) + sum(other.minimum for other in beside if other is not demand)
-            found.append(max(0, free - taken))
-        return tuple(found)
+            beside = sum(other.minimum for other in wanted.demands if place_of(other) == place_of(demand))
+            taken = min(demand.maximum, free) + beside - demand.minimum
+            found[demand] = max(0, free - taken)
+        return tuple(found[demand] for demand in wanted.demands)
 
 
 def _reason(trial: Trial, window: Window, allowed: Starts, found: Offers) -> str | None:

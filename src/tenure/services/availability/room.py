@@ -13,6 +13,9 @@ from tenure.services.availability.index import View
 from tenure.services.availability.steps import FOREVER, Ints, Loads, Mask, Steps, no_loads
 from tenure.services.availability.timeline import Rows, Stretches, Timeline, Uses, busy_in
 
+#: More units than fit into any resource.
+_ALL = 2**31
+
 
 def used(
     view: View, chosen: Mask, resource_class: str, *, planned: bool = True, project_id: str | None = None
@@ -130,19 +133,55 @@ def fitting(demand: Demand, counts: Ints) -> int:
             return int(counts.sum())
 
 
-def places(view: View, demand: Demand, start: int, end: int) -> dict[int, int]:
-    """Return units by resource id, ``demand.minimum`` in total, that have room in ``[start, end)`` as the plans are.
+class RoomSideBySide:
+    """Room for several demands in a period as the plans are: what is given to a demand is not given to another.
 
-    Empty if there are not so many.
+    Equal demands are computed once.
     """
-    rows, counts = units(view, demand, view.catalogue.matching(demand), start, end)
-    if demand.spread is Spread.APART:
-        counts = np.minimum(counts, 1)
-    counts = np.where(counts < demand.units_together, 0, counts)
-    taken = np.diff(np.minimum(np.cumsum(counts), demand.minimum), prepend=0)
-    if taken.sum() < demand.minimum:
-        return {}
-    return {view.catalogue.ids[rows[place]]: int(taken[place]) for place in np.flatnonzero(taken)}
+
+    def __init__(self, view: View, start: int, end: int) -> None:
+        self._view = view
+        self._start = start
+        self._end = end
+        #: How many units of each demand have room on each resource beside what was given, by the rows of the catalogue.
+        self._free: dict[Demand, Ints] = {}
+        #: How many units of each demand were given on each resource.
+        self._given: dict[Demand, Ints] = {}
+
+    def take(self, demand: Demand) -> dict[int, int]:
+        """Give the demand ``demand.minimum`` units; return them by resource id. Empty if there are not so many."""
+        free = self._free_for(demand)
+        counts = np.minimum(free, 1) if demand.spread is Spread.APART else free
+        counts = np.where(counts < demand.units_together, 0, counts)
+        taken = np.diff(np.minimum(np.cumsum(counts), demand.minimum), prepend=0)
+        if taken.sum() < demand.minimum:
+            return {}
+        rows = np.flatnonzero(taken)
+        for other, left in self._free.items():
+            left[rows] = np.maximum(left[rows] - _displaced(demand, taken[rows], other), 0)
+        self._given[demand] = self._given.get(demand, 0) + taken
+        return {self._view.catalogue.ids[row]: int(taken[row]) for row in rows}
+
+    def _free_for(self, demand: Demand) -> Ints:
+        if demand not in self._free:
+            free = np.zeros(len(self._view.changed), dtype=np.int64)
+            rows, counts = units(self._view, demand, self._view.catalogue.matching(demand), self._start, self._end)
+            free[rows] = counts
+            for other, given in self._given.items():
+                free -= _displaced(other, given, demand)
+            self._free[demand] = np.maximum(free, 0)
+        return self._free[demand]
+
+
+def _displaced(given: Demand, counts: Ints, demand: Demand) -> Ints:
+    """Return how many units of a demand so many units displace that were given to another one, on each resource."""
+    if given.exclusive or demand.exclusive:
+        return np.where(counts > 0, _ALL, 0)
+    displaced = np.zeros_like(counts)
+    for name, amount in given.amounts.items():
+        if demand.amounts.get(name):
+            displaced = np.maximum(displaced, -(-amount * counts // demand.amounts[name]))
+    return displaced
 
 
 def count(view: View, demand: Demand, chosen: Mask, start: int, end: int, *, planned: bool = True) -> int:

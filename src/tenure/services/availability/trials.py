@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 
 from tenure import deadlines
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Choice, Demand
+from tenure.domain.allocation import Choice, Demand, hardest_first
 from tenure.domain.errors import AlreadyOver, Conflict, NotEnoughResources, OverQuota, TenureError
 from tenure.domain.period import Period
 from tenure.domain.request import ReservationRequest
 from tenure.services.availability.index import View
-from tenure.services.availability.room import places
+from tenure.services.availability.room import RoomSideBySide
 from tenure.services.availability.steps import ticks
 from tenure.services.context import Authorize, Rules, target_of
 from tenure.services.enforcement.filters import Enforcement
@@ -86,16 +86,17 @@ class Trials:
 
 
 def _choices(view: View, demands: Sequence[Demand], period: Period) -> Mapping[int, Choice]:
-    """Return what is free in the view for each demand alone, by their position.
+    """Return what is free in the view for the demands side by side, by their positions.
 
-    Two demands may have the same resources: the booking looks for others for the second.
+    Demands that name resources are left to the booking, and so are those without room.
     """
+    room = RoomSideBySide(view, ticks(period.start), ticks(period.end))
     chosen: dict[int, Choice] = {}
-    start, end = ticks(period.start), ticks(period.end)
-    for position, demand in enumerate(demands):
+    for position in hardest_first(demands):
         deadlines.check()
-        if not demand.named and (found := places(view, demand, start, end)):
-            chosen[position] = Choice(demand, period, found)
+        demand = demands[position]
+        if not demand.named and (found := room.take(demand)):
+            chosen[position] = Choice(demand, demand.span(period), found)
     return chosen
 
 

@@ -263,6 +263,8 @@ class Booker:
             return None
 
         def look_before(tx: Transaction) -> Mapping[int, Choice]:
+            if len(draft.preferred) == unnamed:  # it is searched only if that is not free any more
+                return {}
             if self._counts is not None and self._counts.any_hopeless(demands, period):
                 return {}
             with budget:

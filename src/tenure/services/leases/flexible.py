@@ -45,27 +45,31 @@ class FlexibleBooker:
         """Return the result of ``book`` for the first choice that it can book, in its first period.
 
         Raises the errors of ``book`` and of the search. If nothing fits, that is the refusal of the first choice, with
-        the reasons of all. Each choice has an equal share of the time that is left when it is tried.
+        the reasons of all. Each choice has an equal share of the time that is left when it is tried; equal choices are
+        tried once.
         """
-        refusals: list[NotEnoughResources | OverQuota] = []
+        choices = request.choices
+        first_equal = [choices.index(choice) for choice in choices]
+        distinct = sorted(set(first_equal))
+        refusals: dict[int, NotEnoughResources | OverQuota] = {}
         too_long: SearchTooLong | None = None
-        for place in range(len(request.choices)):
-            share = deadlines.until_at_most(deadlines.seconds_left() / (len(request.choices) - place))
+        for number, place in enumerate(distinct):
+            share = deadlines.until_at_most(deadlines.seconds_left() / (len(distinct) - number))
             try:
                 with _fields_of_choice(request, place), deadlines.within(share):
                     return self._book_choice(actor, request, place, book)
             except (NotEnoughResources, OverQuota) as error:
-                refusals.append(error)
+                refusals[place] = error
             except SearchTooLong as error:
                 too_long = too_long or error
         if not refusals:
             assert too_long is not None
             raise too_long
-        refusal = refusals[0]
-        if isinstance(refusal, NotEnoughResources) and len(request.choices) > 1:
-            shortfall = replace(refusal.shortfall, other_choices=len(request.choices) - 1)
+        refusal = next(iter(refusals.values()))
+        if isinstance(refusal, NotEnoughResources) and len(choices) > 1:
+            shortfall = replace(refusal.shortfall, other_choices=len(choices) - 1)
             combined = refusal.of_request(shortfall)
-            combined.additions["choices"] = [each.message for each in refusals]
+            combined.additions["choices"] = [refusals[place].message for place in first_equal if place in refusals]
             raise combined from None
         raise refusal
 
