@@ -57,7 +57,7 @@ class Rig:
 @contextmanager
 def rig(bounds: Bounds = NARROW) -> Iterator[Rig]:
     with ThreadPoolExecutor(16) as threads:
-        made = Rig(Lanes(dict.fromkeys(Lane, bounds)), threads)
+        made = Rig(Lanes(dict.fromkeys(Lane, bounds), search_seconds=patience()), threads)
         try:
             yield made
         finally:
@@ -97,6 +97,28 @@ def test_what_finds_no_room_to_wait_is_refused_at_once():
             made.begin("c", "c1").result(patience())
 
 
+def test_a_booking_has_a_deadline_until_it_has_changed_something():
+    lanes = Lanes(search_seconds=5.0)
+    long_ago = Arrival(deadlines.arrival().at - 11.0)
+    with deadlines.arrived(long_ago), lanes.enter(Lane.BOOKING, "a"):
+        with pytest.raises(SearchTooLong, match="The request took longer than 10 seconds; nothing was changed"):
+            deadlines.check()
+        deadlines.lift()
+        deadlines.check()
+    deadlines.check()
+
+
+def test_nothing_waits_beyond_its_deadline():
+    lanes = Lanes({**dict.fromkeys(Lane, Bounds(1, 1, 1, 1, patience()))}, search_seconds=5.0)
+    with (
+        lanes.enter(Lane.SEARCHING, "a"),
+        deadlines.arrived(Arrival(deadlines.arrival().at - 6.0)),
+        pytest.raises(Busy),
+        lanes.enter(Lane.SEARCHING, "a"),
+    ):
+        pytest.fail("it ran beside the other")
+
+
 def test_projects_take_turns():
     """A project that has waited for long with many comes no earlier than others with one."""
     with rig(Bounds(1, 1, 9, 9, patience())) as made:
@@ -125,7 +147,7 @@ def test_what_waits_is_dropped_when_its_caller_disconnects():
     with rig() as made:
         made.begin("a", "a1")
         made.wait_until_running("a1")
-        waiting = made.begin("a", "a2", Arrival(0.0, gone.is_set))
+        waiting = made.begin("a", "a2", Arrival(deadlines.arrival().at, gone.is_set))
         gone.set()
         with pytest.raises(CallerGone):
             waiting.result(patience())

@@ -9,8 +9,11 @@ from contextlib import suppress
 
 import pytest
 
+from tenure import deadlines
 from tenure.clock import SimulatedClock
+from tenure.deadlines import Deadline, SearchTooLong
 from tenure.store.database import Database, Transaction
+from tests.store.rows import new_lease
 from tests.support import schemas
 from tests.support.waiting import patience
 
@@ -58,3 +61,29 @@ def test_what_is_undone_within_a_transaction_is_no_occasion_to_give_way(impatien
             return tx.projects.count_leases(PROJECT)
 
     assert impatient.rehearse(look) == 0
+
+
+def test_a_transaction_ends_with_its_deadline_and_leaves_nothing(db: Database):
+    clock = [0.0]
+
+    def work(tx: Transaction) -> None:
+        tx.leases.add(new_lease(lease_id="late"))
+        tx.session.flush()
+        clock[0] = 2.0
+        tx.projects.count_leases(PROJECT)
+
+    deadline = Deadline(1.0, 1.0, seconds=lambda: clock[0])
+    with deadlines.within(deadline), pytest.raises(SearchTooLong):
+        db.write(work)
+    with db.read() as tx:
+        assert tx.leases.get("late", deleted=True) is None
+
+
+def test_what_has_been_changed_in_time_is_carried_out_to_its_end(db: Database):
+    clock = [0.0]
+    with deadlines.within(Deadline(1.0, 1.0, seconds=lambda: clock[0])):
+        db.write(lambda tx: tx.leases.add(new_lease(lease_id="first")))
+        clock[0] = 2.0
+        db.write(lambda tx: tx.leases.add(new_lease(lease_id="second")))
+        with db.read() as tx:
+            assert tx.leases.get("second", deleted=True) is not None
