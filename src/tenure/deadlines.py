@@ -1,8 +1,9 @@
 """Until when a piece of work may go on, and for which project it is done.
 
 The deadline of a request is made where the request enters its lane (``tenure.services.lanes``). It goes along with the
-thread that serves the request: each search, and each statement of a transaction that only looks, checks it. Searches
-inside of searches share it, so that a request takes no longer than its deadline, whatever it is made of.
+thread that serves the request: each search, and each statement of a transaction, checks it. Searches inside of searches
+share it, so that a request takes no longer than its deadline, whatever it is made of. Once a request has changed
+something, it is carried out, however long that takes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tenure.domain.errors import Unavailable
@@ -55,6 +56,8 @@ class Deadline:
     allowed: float
     is_gone: Callable[[], bool] = never
     seconds: Callable[[], float] = time.monotonic
+    #: The work, for the text of the error.
+    work: str = "The search for free resources"
 
     @property
     def left(self) -> float:
@@ -72,7 +75,7 @@ class Deadline:
             raise CallerGone
         if self.seconds() >= self.at:
             raise SearchTooLong(
-                f"The search for free resources took longer than {self.allowed:g} seconds; nothing was changed. "
+                f"{self.work} took longer than {self.allowed:g} seconds; nothing was changed. "
                 "Ask for fewer resources at once, or try again later."
             )
 
@@ -118,12 +121,20 @@ def within(deadline: Deadline | None) -> Iterator[None]:
         _DEADLINE.reset(before)
 
 
+def lift() -> None:
+    """End the deadline of the work that this thread does: it has changed something, and is carried out to its end.
+
+    A deadline around that of the work holds again after it.
+    """
+    _DEADLINE.set(None)
+
+
 def until_at_most(allowed: float) -> Deadline:
     """Return a deadline in this many seconds, or the current one if that is earlier."""
     at, around = time.monotonic() + allowed, _DEADLINE.get()
     if around is None:
         return Deadline(at, allowed)
-    return around if around.at <= at else Deadline(at, allowed, around.is_gone)
+    return around if around.at <= at else replace(around, at=at, allowed=allowed)
 
 
 @contextmanager

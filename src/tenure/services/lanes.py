@@ -77,8 +77,11 @@ class _Track:
         LANE_RUNNING.labels(lane.value).set(0)
         LANE_WAITING.labels(lane.value).set(0)
 
-    def enter(self, project_id: str, arrival: Arrival) -> None:
-        """Wait for a place; raise ``Busy`` if none is free in time, ``CallerGone`` if the caller disconnects."""
+    def enter(self, project_id: str, arrival: Arrival, deadline: Deadline | None) -> None:
+        """Wait for a place; raise ``Busy`` if none is free in time, ``CallerGone`` if the caller disconnects.
+
+        It does not wait beyond the deadline.
+        """
         bounds = self._bounds
         with self._guard:
             if self._has_place_for(project_id) and project_id not in self._waiting:
@@ -91,7 +94,7 @@ class _Track:
             waiter = _Waiter()
             self._waiting.setdefault(project_id, deque()).append(waiter)
             self._show()
-        self._wait(waiter, project_id, arrival)
+        self._wait(waiter, project_id, arrival, bounds.wait_seconds if deadline is None else deadline.left)
 
     def leave(self, project_id: str) -> None:
         """Give a place back; the next operations begin."""
@@ -102,8 +105,8 @@ class _Track:
             self._call_next()
             self._show()
 
-    def _wait(self, waiter: _Waiter, project_id: str, arrival: Arrival) -> None:
-        until = time.monotonic() + self._bounds.wait_seconds
+    def _wait(self, waiter: _Waiter, project_id: str, arrival: Arrival, most_seconds: float) -> None:
+        until = time.monotonic() + min(self._bounds.wait_seconds, most_seconds)
         while not waiter.called.wait(max(0.0, min(LOOK_SECONDS, until - time.monotonic()))):
             is_gone = arrival.is_gone()
             if not is_gone and time.monotonic() < until:
@@ -178,22 +181,27 @@ class Lanes:
     def __init__(self, bounds: Mapping[Lane, Bounds] = USUAL, *, search_seconds: float = 5.0) -> None:
         """``search_seconds`` is how long an operation in the lane of searches may take, counted from its arrival."""
         self._tracks = {lane: _Track(lane, bounds[lane]) for lane in Lane}
-        self._search_seconds = search_seconds
+        #: How long the operations of a lane may take, from their arrival to their first change, in seconds.
+        self._seconds = {
+            Lane.SEARCHING: search_seconds,
+            Lane.BOOKING: max(bounds[Lane.BOOKING].wait_seconds, search_seconds),
+        }
         self.most = sum(each.most for each in bounds.values())
 
     @contextmanager
     def enter(self, lane: Lane, project_id: str) -> Iterator[None]:
         """Carry out an operation of a project in a lane, or a part of one.
 
-        In the lane of searches, the block has a deadline. Raises ``Busy`` and ``CallerGone``, before the block, and the
-        errors of ``Deadline.check``.
+        In the lane of searches, the block has a deadline, and in that of bookings until it has changed something.
+        Raises ``Busy`` and ``CallerGone``, before the block, and the errors of ``Deadline.check``.
         """
         track, arrival = self._tracks[lane], deadlines.arrival()
-        track.enter(project_id, arrival)
+        deadline = self._deadline(lane, arrival)
+        track.enter(project_id, arrival, deadline)
         place = _Place(track, project_id)
         places = _PLACES.set((*_PLACES.get(), place))
         try:
-            with deadlines.on_behalf_of(project_id), deadlines.within(self._deadline(lane, arrival)):
+            with deadlines.on_behalf_of(project_id), deadlines.within(deadline):
                 yield
         finally:
             _PLACES.reset(places)
@@ -204,9 +212,13 @@ class Lanes:
         return self._tracks[lane].waiting
 
     def _deadline(self, lane: Lane, arrival: Arrival) -> Deadline | None:
-        if lane is not Lane.SEARCHING:
-            return deadlines.current()  # a booking inside of a search has the time of the search
-        return Deadline(arrival.at + self._search_seconds, self._search_seconds, arrival.is_gone)
+        around = deadlines.current()
+        if lane is Lane.READING or (lane is Lane.BOOKING and around is not None):
+            return around  # a booking inside of a search has the time of the search
+        seconds = self._seconds[lane]
+        if lane is Lane.BOOKING:  # which is carried out for a caller that is gone, too
+            return Deadline(arrival.at + seconds, seconds, work="The request")
+        return Deadline(arrival.at + seconds, seconds, arrival.is_gone)
 
 
 def give_back_places() -> None:

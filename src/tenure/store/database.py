@@ -277,7 +277,8 @@ class Database:
 
         Raises ``TooManyConflicts`` if the attempts are used up, or a resource would be promised twice. Raises
         ``Unavailable`` if the database does not work. In both cases nothing was written. But if the connection is
-        lost during the commit, the outcome is unknown: ``OutcomeUnknown``, a subclass of ``Unavailable``.
+        lost during the commit, the outcome is unknown: ``OutcomeUnknown``, a subclass of ``Unavailable``. Raises the
+        errors of ``Deadline.check`` until the commit, which lifts the deadline of the work.
         """
         return self._transact(work, survey, is_trial=False)
 
@@ -293,15 +294,14 @@ class Database:
         began = time.monotonic()
         attempt = 1
         while attempt <= ATTEMPTS:
-            if is_trial:
-                deadlines.check()
+            deadlines.check()
             wanted: set[int] = set()
             surveyed = None
             if survey is not None:
                 with self.read() as reading:
                     surveyed = survey(reading)
             try:
-                checkpoint = Checkpoint()
+                checkpoint = Checkpoint(deadlines.check)
                 with (
                     self._turn(is_trial=is_trial),
                     self._connection(tenure_checkpoint=checkpoint) as connection,
@@ -316,7 +316,10 @@ class Database:
                     tx.gains.verify()
                     session.flush()
                     has_changed = tx.changed.write(self.time())
+                    checkpoint.check = _nothing
                     self._commit(session)
+                    if not is_trial:
+                        deadlines.lift()
                     if self.file is not None and (lost := self.file.lost()) is not None:
                         LOG.error("a change may be lost: %s", lost)
                         raise OutcomeUnknown
@@ -374,11 +377,10 @@ class Database:
         if self.dialect != "sqlite":
             yield
             return
-        seconds = min(SQLITE_WAIT_SECONDS, deadlines.seconds_left()) if is_trial else SQLITE_WAIT_SECONDS
+        seconds = min(SQLITE_WAIT_SECONDS, deadlines.seconds_left())
         mine = self._turns.take(deadlines.project(), is_trial=is_trial, seconds=seconds)
         try:
-            if is_trial:
-                deadlines.check()
+            deadlines.check()
             yield
         finally:
             if mine:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from tenure import deadlines
 from tenure.clock import Clock
 from tenure.domain.allocation import Choice
 from tenure.domain.errors import Denied, TooManyConflicts, Unavailable
@@ -132,7 +133,8 @@ class Enforcement:
             raise  # the promised withdrawal is sent, unless the lease exists
         except Exception:
             if asked:
-                self._db.write(lambda tx: withdraw(tx, lease.id, asked, now=tx.now()))
+                with deadlines.within(None):  # it is over, perhaps
+                    self._db.write(lambda tx: withdraw(tx, lease.id, asked, now=tx.now()))
             raise
 
     def update(self, lease_id: str, change: Callable[[Transaction], R], *, dropped: str = "") -> R:
@@ -316,7 +318,8 @@ class Enforcement:
                 if has_agreed:
                     raise  # it refuses now, but has agreed to an earlier result
                 asked.remove(name)
-                self._db.write(partial(cancel_withdrawal, lease_id=str(question.new["id"]), channels=[name]))
+                with deadlines.within(None):
+                    self._db.write(partial(cancel_withdrawal, lease_id=str(question.new["id"]), channels=[name]))
                 raise
 
     def _promise(self, lease: Values, name: str) -> None:
@@ -328,7 +331,8 @@ class Enforcement:
             now = tx.now()
             promise_withdrawal(tx, lease, [name], now=now, ready_at=now + PATIENCE)
 
-        self._db.write(work)
+        with deadlines.within(deadlines.current()):  # this is not yet what the request is to change
+            self._db.write(work)
 
 
 def _creation(lease: Lease, book: Callable[[Transaction], R]) -> Callable[[Transaction], tuple[R, _Question | None]]:

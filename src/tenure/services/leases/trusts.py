@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tenure import deadlines
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter, TenureError, Unavailable
 from tenure.domain.lease import Lease, Reservation
@@ -111,7 +112,8 @@ class Trusts:
         except CloudError as error:
             LOG.warning("trust %s is of no use and will be deleted later: %s", trust_id, error)
             try:
-                self._db.write(lambda tx: tx.leases.keep_surplus_trust(trust_id, now=tx.now()))
+                with deadlines.within(None):
+                    self._db.write(lambda tx: tx.leases.keep_surplus_trust(trust_id, now=tx.now()))
             except TenureError as lost:
                 LOG.warning("trust %s stays in Keystone and is not recorded for deletion: %s", trust_id, lost)
 

@@ -224,7 +224,7 @@ class WaitingList(ContextualService):
 
         Raises ``Unavailable``, and ``TooManyConflicts`` if other transactions come in between again and again.
         """
-        with self._guard:
+        with self._guard, deadlines.within(None):  # not that of the request that waits for this
             for _ in range(PASSES):
                 with self._db.read() as tx:
                     freed = tx.waiting.freed()
