@@ -27,7 +27,7 @@ class Client:
 
     ``endpoint_override`` replaces the look-up in the catalogue. ``clock`` and ``sleep`` are for tests of
     code that waits: pass those of a simulated clock, and no test has to sleep. ``timeout`` limits each
-    call.
+    call. A call that the service is too busy for is sent again some times, if that is safe.
     """
 
     def __init__(

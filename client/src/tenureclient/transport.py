@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -16,6 +17,7 @@ from keystoneauth1 import adapter, session
 from keystoneauth1 import exceptions as ksa_exceptions
 
 from tenureclient import errors
+from tenureclient.repeats import Repeats
 from tenureclient.wire import NEWEST, JsonObject, JsonValue, MalformedDocument, Version
 
 SERVICE_TYPE = "reservation"
@@ -49,6 +51,8 @@ class Transport:
 
     Such a server answers with 406 or, if it predates microversions, without naming the version. The
     client then repeats refused writes in the form of 1.0. This is safe: neither answer had an effect.
+
+    What is refused since the service is busy is sent again; see ``Repeats``.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Transport:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._sleep = sleep
+        self._repeats = Repeats(sleep)
         if isinstance(connection, adapter.Adapter):
             self._adapter = connection
         else:
@@ -251,7 +256,8 @@ class Transport:
         # Ask for 1.0 like Blazar's own clients: without the header.
         microversion = None if version is Version.V1_0 else version.value
         try:
-            return self._adapter.request(
+            send = partial(
+                self._adapter.request,
                 url,
                 method,
                 endpoint_override=self.endpoint(),
@@ -262,6 +268,9 @@ class Transport:
                 params=dict(query or {}),
                 raise_exc=False,
                 timeout=None if self._timeout is None else self._timeout.total_seconds(),
+            )
+            return self._repeats.send(
+                send, lambda: _KEY in (headers or {}) and self._knows_keys(path, version)
             )
         except ksa_exceptions.ClientException as error:
             raise _connection_error(error) from error
