@@ -26,8 +26,8 @@ from uuid import uuid4
 
 from bench.measure import percentile
 from tenure.api.auth import TokenUser, write_token_file
+from tenure.domain.lanes import USUAL, Lane
 from tenure.services.context import Rules
-from tenure.services.lanes import USUAL, Lane
 from tests.support.databases import SQLITE, DatabaseServers
 from tests.support.deployment import Options, deploy
 from tests.support.races import lay_out

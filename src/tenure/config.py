@@ -13,6 +13,8 @@ from pathlib import Path
 
 from oslo_config import cfg, types
 
+from tenure.domain.lanes import USUAL, Lane
+
 PROJECT = "tenure"
 #: The folder of the configuration without ``--config-file``, if the environment variable is not set.
 CONFIG_DIR = "/etc/tenure"
@@ -533,38 +535,43 @@ _HOST = (
     ),
 )
 
-#: What the operations of each lane are, and how many of them run and wait by default: in all and of a project, then in
-#: all and of a project; and how many seconds they wait.
-_LANES_BY_DEFAULT: Mapping[str, tuple[str, int, int, int, int, float]] = {
-    "reading": ("requests that only read what is stored", 8, 4, 48, 24, 10.0),
-    "searching": ("searches, dry runs, alternatives to refusals, availability and usage", 2, 1, 32, 16, 2.0),
-    "booking": ("changes of leases and resources", 8, 4, 64, 32, 10.0),
+#: What the operations of each lane are.
+_OPERATIONS_OF_LANES: Mapping[Lane, str] = {
+    Lane.READING: "requests that only read what is stored",
+    Lane.SEARCHING: "searches, dry runs, alternatives to refusals, availability and usage",
+    Lane.BOOKING: "changes of leases and resources",
 }
 _LANES: Sequence[cfg.Opt] = [
     option
-    for lane, (what, running, of_project, waiting, waiting_of_project, seconds) in _LANES_BY_DEFAULT.items()
+    for lane, bounds in USUAL.items()
     for option in (
         cfg.IntOpt(
-            f"{lane}_running", default=running, min=1, help=f"How many {what} a manager carries out concurrently."
+            f"{lane.value}_running",
+            default=bounds.running,
+            min=1,
+            help=f"How many {_OPERATIONS_OF_LANES[lane]} a manager carries out concurrently.",
         ),
         cfg.IntOpt(
-            f"{lane}_running_of_project", default=of_project, min=1, help="How many of these belong to one project."
+            f"{lane.value}_running_of_project",
+            default=bounds.running_of_project,
+            min=1,
+            help="How many of these belong to one project.",
         ),
         cfg.IntOpt(
-            f"{lane}_waiting",
-            default=waiting,
+            f"{lane.value}_waiting",
+            default=bounds.waiting,
             min=0,
             help="How many more wait for that. Beyond this number they get a 503 with Retry-After at once.",
         ),
         cfg.IntOpt(
-            f"{lane}_waiting_of_project",
-            default=waiting_of_project,
+            f"{lane.value}_waiting_of_project",
+            default=bounds.waiting_of_project,
             min=0,
             help="How many of those that wait belong to one project.",
         ),
         cfg.FloatOpt(
-            f"{lane}_wait",
-            default=seconds,
+            f"{lane.value}_wait",
+            default=bounds.wait_seconds,
             min=0.0,
             help="How many seconds they wait. After that they get a 503 with Retry-After.",
         ),

@@ -26,6 +26,7 @@ from tenure.api.policies import Policies, PolicyFileError
 from tenure.clock import Clock, SystemClock
 from tenure.config import REGION
 from tenure.domain.errors import Unavailable
+from tenure.domain.lanes import Bounds, Lane
 from tenure.domain.regions import MAX_TRUSTS, NAME
 from tenure.drivers.cloud import KindCloud
 from tenure.drivers.kind import KindDriver
@@ -46,7 +47,6 @@ from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
 from tenure.services.enforcement.filters import Origin
 from tenure.services.events.service import EventService
-from tenure.services.lanes import Bounds, Lane
 from tenure.services.limits.quotas import FixedLimits, Quotas, RememberedLimits, names_of
 from tenure.services.notifications.outbox import OutboxService
 from tenure.services.resources.healing import HealingService

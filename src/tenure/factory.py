@@ -14,6 +14,7 @@ from stevedore import ExtensionManager
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
+from tenure.domain.lanes import USUAL, Bounds, Lane
 from tenure.domain.request import PartHealth
 from tenure.drivers.cloud import KindCloud
 from tenure.drivers.contract import CloudDriver
@@ -50,7 +51,7 @@ from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_
 from tenure.services.events.preemption import PreemptionService
 from tenure.services.events.service import EventService
 from tenure.services.identities import Identities
-from tenure.services.lanes import USUAL, Bounds, Lane, Lanes
+from tenure.services.lanes import Lanes
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.change_admission import ChangeAdmission

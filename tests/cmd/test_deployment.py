@@ -27,6 +27,7 @@ from tenure.cmd.process import StartFailed, show_metrics
 from tenure.config import OPTIONS, new_config, read_config
 from tenure.deployment import open_api, open_database, open_driver, open_filters, open_manager, open_quotas
 from tenure.domain.errors import Denied, NotPermitted, Unavailable
+from tenure.domain.lanes import Lane
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
@@ -35,7 +36,6 @@ from tenure.factory import Parts, Service
 from tenure.metrics import PRESENT
 from tenure.resources.contract import load_types
 from tenure.rpc.listener import NovaListener
-from tenure.services.lanes import Lane
 from tenure.services.limits.quotas import FixedLimits, Quotas
 from tenure.services.notifications.outbox import Message
 from tenure.tracing import traced

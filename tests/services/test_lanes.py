@@ -16,7 +16,8 @@ from tenure.config import new_config
 from tenure.deadlines import Arrival, CallerGone, Deadline, SearchTooLong
 from tenure.deployment import bounds_of
 from tenure.domain.errors import Busy
-from tenure.services.lanes import USUAL, Bounds, Lane, Lanes, give_back_places
+from tenure.domain.lanes import USUAL, Bounds, Lane
+from tenure.services.lanes import Lanes, give_back_places
 from tenure.services.manager import LANES, OPERATIONS
 from tests.support.waiting import patience, wait_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -13,9 +13,10 @@ from tenure import deadlines
 from tenure.clock import SimulatedClock
 from tenure.deadlines import Deadline, SearchTooLong
 from tenure.store.database import Database, Transaction
+from tenure.store.turns import WRITES_BEFORE_A_TRIAL, Turns
 from tests.store.rows import new_lease
 from tests.support import schemas
-from tests.support.waiting import patience
+from tests.support.waiting import patience, wait_for
 
 PROJECT = "the-project"
 
@@ -53,6 +54,32 @@ def test_a_transaction_that_is_rolled_back_gives_way_to_one_that_writes(impatien
     assert len(attempts) > 1
 
 
+def test_a_trial_ends_beside_others_that_write_without_a_pause(database_url: str, clock: SimulatedClock):
+    db = Database(database_url, clock=clock, courtesy_seconds=0.05)
+    over = threading.Event()
+
+    def write_on() -> None:
+        while not over.is_set():
+            db.write(lambda tx: tx.projects.take_turn(PROJECT))
+
+    def look(tx: Transaction) -> None:
+        tx.projects.take_turn(PROJECT)
+        until = time.monotonic() + 0.08
+        while time.monotonic() < until:
+            tx.projects.count_leases(PROJECT)
+
+    with closing(db), ThreadPoolExecutor(2) as threads:
+        schemas.lay_out(db)
+        writing = [threads.submit(write_on) for _ in range(2)]
+        try:
+            with deadlines.within(deadlines.until_at_most(patience())):
+                db.rehearse(look)
+        finally:
+            over.set()
+        for each in writing:
+            each.result(patience())
+
+
 def test_what_is_undone_within_a_transaction_is_no_occasion_to_give_way(impatient: Database):
     def look(tx: Transaction) -> int:
         with suppress(LookupError), tx.session.begin_nested():
@@ -87,3 +114,36 @@ def test_what_has_been_changed_in_time_is_carried_out_to_its_end(db: Database):
         db.write(lambda tx: tx.leases.add(new_lease(lease_id="second")))
         with db.read() as tx:
             assert tx.leases.get("second", deleted=True) is not None
+
+
+def wait_until_waiting(turns: Turns, number: int) -> None:
+    wait_for(lambda: f"{number} transactions to wait", lambda: turns.count_waiting() == number)
+
+
+def order_of(turns: Turns, *waiting: tuple[str, bool]) -> list[str]:
+    """Return in which order transactions of these projects, of which some are rolled back, have their turns."""
+    had: list[str] = []
+
+    def take(project: str, *, is_trial: bool) -> None:
+        assert turns.take(project, is_trial=is_trial, seconds=patience())
+        had.append(project)
+        turns.hand_on()
+
+    assert turns.take("before", is_trial=False, seconds=0)
+    with ThreadPoolExecutor(len(waiting)) as threads:
+        for number, (project, is_trial) in enumerate(waiting):
+            threads.submit(take, project, is_trial=is_trial)
+            wait_until_waiting(turns, number + 1)
+        turns.hand_on()
+    return had
+
+
+def test_the_turn_goes_round_the_projects():
+    waiting = [("a", False), ("a", False), ("a", False), ("b", False), ("c", False), ("c", False)]
+    assert order_of(Turns(), *waiting) == ["a", "b", "c", "a", "c", "a"]
+
+
+def test_what_is_rolled_back_comes_last_but_not_never():
+    writes = [(f"project-{number}", False) for number in range(WRITES_BEFORE_A_TRIAL + 4)]
+    assert order_of(Turns(), ("trial", True), *writes[:4]) == [*(name for name, _ in writes[:4]), "trial"]
+    assert order_of(Turns(), ("trial", True), *writes).index("trial") == WRITES_BEFORE_A_TRIAL

@@ -36,6 +36,7 @@ from tenure.cmd.log_lines import write_safe_lines
 from tenure.cmd.whole_files import replacing
 from tenure.collection import spare_loaded_objects
 from tenure.domain.errors import Unavailable
+from tenure.domain.lanes import USUAL
 from tenure.domain.regions import NAME
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.router import Router
@@ -44,7 +45,6 @@ from tenure.drivers.simulated.openstack.http import CloudEndpoints
 from tenure.factory import Filters, Parts, Service, build, open_type_drivers
 from tenure.resources.contract import load_types
 from tenure.services.context import Rules
-from tenure.services.lanes import USUAL
 from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService
 from tenure.services.upkeep.purge import PurgeTerms

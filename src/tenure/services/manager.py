@@ -14,12 +14,13 @@ from typing import Any, ParamSpec, TypeVar
 
 from tenure.domain.actor import Actor
 from tenure.domain.errors import NotEnoughResources, TenureError
+from tenure.domain.lanes import Lane
 from tenure.domain.request import FlexibleRequest, PartHealth
 from tenure.metrics import REFUSALS, UNPROVEN, timed
 from tenure.services.availability.alternatives import AlternativeService
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
-from tenure.services.lanes import Lane, Lanes
+from tenure.services.lanes import Lanes
 from tenure.services.leases.rehearsals import RehearsalService
 from tenure.services.leases.service import LeaseService
 from tenure.services.limits.service import LimitService

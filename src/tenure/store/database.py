@@ -73,6 +73,8 @@ _PARTS = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT")
 #: How long a transaction that searches for room may block others, and how often it checks whether it does, in seconds.
 COURTESY_SECONDS = 0.2
 COURTESY_INTERVAL = 0.1
+#: How many times as long it may do so that has given way before.
+MOST_COURTESIES = 3
 #: The longest pause before a transaction that gave way is retried, in seconds.
 GIVE_WAY_SECONDS = 0.05
 
@@ -146,13 +148,23 @@ class Transaction:
     """The stores, on one session. It never commits itself."""
 
     def __init__(
-        self, session: Session, database: Database, *, contended: Collection[int] = (), last: bool = False
+        self,
+        session: Session,
+        database: Database,
+        *,
+        contended: Collection[int] = (),
+        last: bool = False,
+        has_given_way: int = 0,
     ) -> None:
+        """``has_given_way`` is how often the same work has given way to others before."""
         self.session = session
         self._contended = contended
         self._last = last
         self._database = database
-        self._look_at = time.monotonic() + database.courtesy_seconds
+        courtesy = min(
+            has_given_way + 1, MOST_COURTESIES
+        )  # or it would never end beside others that write without a pause
+        self._look_at = time.monotonic() + courtesy * database.courtesy_seconds
         self.listeners = database.listeners
         #: The result of the survey, which ran before the transaction began.
         self.survey: Any = None
@@ -292,7 +304,7 @@ class Database:
         """Run ``work`` as ``write`` says. A trial always raises."""
         contended: set[int] = set()
         began = time.monotonic()
-        attempt = 1
+        attempt, has_given_way = 1, 0
         while attempt <= ATTEMPTS:
             deadlines.check()
             wanted: set[int] = set()
@@ -307,7 +319,13 @@ class Database:
                     self._connection(tenure_checkpoint=checkpoint) as connection,
                     _session(connection) as session,
                 ):
-                    tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
+                    tx = Transaction(
+                        session,
+                        self,
+                        contended=contended,
+                        last=attempt == ATTEMPTS,
+                        has_given_way=has_given_way,
+                    )
                     if is_trial:
                         checkpoint.check = tx.go_on
                     tx.survey = surveyed
@@ -316,10 +334,8 @@ class Database:
                     tx.gains.verify()
                     session.flush()
                     has_changed = tx.changed.write(self.time())
-                    checkpoint.check = _nothing
                     self._commit(session)
-                    if not is_trial:
-                        deadlines.lift()
+                    deadlines.lift()
                     if self.file is not None and (lost := self.file.lost()) is not None:
                         LOG.error("a change may be lost: %s", lost)
                         raise OutcomeUnknown
@@ -331,6 +347,7 @@ class Database:
             except GaveWay:
                 if time.monotonic() - began > self._patience_seconds:
                     break
+                has_given_way += 1
                 time.sleep(random.uniform(0, GIVE_WAY_SECONDS))  # randomness is not for security
                 continue
             except (Overtaken, DBAPIError) as error:

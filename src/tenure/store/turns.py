@@ -62,6 +62,11 @@ class Turns:
             else:
                 following.called.set()
 
+    def count_waiting(self) -> int:
+        """Return how many transactions wait."""
+        with self._guard:
+            return sum(len(line) for lines in self._waiting.values() for line in lines.values())
+
     def writers_wait(self) -> bool:
         """Whether a transaction waits that is not rolled back in any case."""
         return bool(self._waiting[False])

@@ -21,6 +21,7 @@ from tenure.domain.errors import (
     OverQuota,
     PreconditionFailed,
 )
+from tenure.domain.lanes import Lane
 from tenure.domain.lease import (
     Action,
     AllocationState,
@@ -59,7 +60,7 @@ from tenure.services.enforcement.commitments import notify_ended
 from tenure.services.enforcement.filters import Enforcement
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.identities import Identities
-from tenure.services.lanes import Lane, Lanes
+from tenure.services.lanes import Lanes
 from tenure.services.leases.access import LeaseAccess
 from tenure.services.leases.booking import Booker, new_reservation, preparation
 from tenure.services.leases.change_admission import ChangeAdmission

@@ -32,6 +32,7 @@ from tenure.domain.errors import (
     TooManyConflicts,
     Unavailable,
 )
+from tenure.domain.lanes import Lane
 from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus
 from tenure.domain.period import minute_of
 from tenure.domain.reason import Reason
@@ -40,7 +41,7 @@ from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequ
 from tenure.services.availability.periods import MINUTE, PeriodSearch
 from tenure.services.context import Context, ContextualService, new_id, notify, write_history
 from tenure.services.enforcement.filters import Enforcement
-from tenure.services.lanes import Lane, Lanes
+from tenure.services.lanes import Lanes
 from tenure.services.leases.booking import Booker
 from tenure.services.leases.changes import placed_demand, resolve
 from tenure.services.leases.flexible import FlexibleBooker, NoPeriod
