@@ -137,6 +137,21 @@ def test_pages_and_filters(latest: Api) -> None:
     assert (nowhere.status_code, nowhere.json["field"]) == (400, "marker")
 
 
+def test_addresses_are_sorted_as_addresses(latest: Api) -> None:
+    """In pages, too: a page goes on after the last address of the one before."""
+    for last_byte in (9, 30, 210, 10):
+        latest.register_address(f"203.0.113.{last_byte}")
+    found, path = [], f"{PATH}?limit=1&sort_key=floating_ip_address"
+    while path:
+        page = latest.get(path).json
+        found += [address["floating_ip_address"] for address in page["floatingips"]]
+        links = page.get("floatingips_links", [])
+        path = links[0]["href"].removeprefix("http://falconframework.org") if links else ""
+    assert found == ["203.0.113.9", "203.0.113.10", "203.0.113.30", "203.0.113.210"]
+    down = latest.get(f"{PATH}?sort_key=floating_ip_address&sort_dir=desc").json["floatingips"]
+    assert [address["floating_ip_address"] for address in down] == found[::-1]
+
+
 def test_hosts_and_addresses_are_lists_of_their_own(latest: Api) -> None:
     address = latest.register_address()
     assert len(latest.get("/v1/os-hosts").json["hosts"]) == 4
