@@ -358,8 +358,9 @@ def test_failure_after_the_answer_is_recorded(api: Api, tmp_path: Path, booked: 
     shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
     assert shown["status"] == "ERROR"
     assert "ensure_prepared" in shown["status_reason"]
-    assert [(message.topic, message.payload["status"]) for message in sent] == [("lease.create", "ERROR")]
-    assert "ensure_prepared" in str(sent[0].payload["status_reason"])
+    topics = ["lease.create", "lease.start_failed"]
+    assert [(message.topic, message.payload["status"]) for message in sent] == [(topic, "ERROR") for topic in topics]
+    assert all("ensure_prepared" in str(message.payload["status_reason"]) for message in sent)
     everything = [{**api.lease_body()["reservations"][0], "min": 4, "max": 4}]
     assert api.post("/v1/leases", api.lease_body(reservations=everything)).status_code == 201
     api.world.service.repair.run()
