@@ -19,6 +19,7 @@ from tenure.domain.period import ENDLESS
 from tenure.domain.reason import Reason
 from tenure.services.context import Rules, apply, notify
 from tenure.services.enforcement.commitments import notify_ended
+from tenure.services.events.late_starts import START_FAILED
 from tenure.services.events.payloads import PreparePayload
 from tenure.services.leases.provisional import search_for_remains
 from tenure.store.database import Transaction
@@ -46,6 +47,7 @@ def give_up(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> 
     failed = tx.leases.get(lease.id)
     if failed is not None:
         notify(tx, "lease.create", failed, now=now, status_reason=reason.text)
+        notify(tx, START_FAILED, failed, now=now, status_reason=reason.text)
 
 
 def fail_waiting(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:
