@@ -17,6 +17,15 @@ def address_id(network_id: str, address: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{network_id}/{ip_address(address)}"))
 
 
+def sort_name(name: str) -> str:
+    """Return a name in a form whose order as text is that of addresses; names that are no addresses stay."""
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return name
+    return f"{address.version}:{address.packed.hex()}"
+
+
 def lies_in(address: str, subnet: str) -> bool:
     """Whether a port in the subnet can have the address.
 

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from tenure.domain.address import sort_name
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import AllocationState
@@ -62,6 +63,7 @@ class ResourceStore:
             region=discovered.region,
             external_id=discovered.external_id,
             name=discovered.name,
+            sort_name=sort_name(discovered.name),
             capacity=dict(discovered.capacity),
             facts=dict(discovered.facts),
             properties=dict(properties),
@@ -98,6 +100,7 @@ class ResourceStore:
                 region=resource.region,
                 external_id=resource.external_id,
                 name=resource.name,
+                sort_name=sort_name(resource.name),
                 capacity=dict(resource.capacity),
                 facts=dict(resource.facts),
                 properties=dict(own),
@@ -241,11 +244,12 @@ class ResourceStore:
             marker = self.marker(query.resource_type, query.marker)
             ids = ResourceRow.id < marker.id if query.descending else ResourceRow.id > marker.id
             if by_name:
-                names = ResourceRow.name < marker.name if query.descending else ResourceRow.name > marker.name
-                statement = statement.where(or_(names, and_(ResourceRow.name == marker.name, ids)))
+                after = sort_name(marker.name)
+                names = ResourceRow.sort_name < after if query.descending else ResourceRow.sort_name > after
+                statement = statement.where(or_(names, and_(ResourceRow.sort_name == after, ids)))
             else:
                 statement = statement.where(ids)
-        keys = [ResourceRow.name, ResourceRow.id] if by_name else [ResourceRow.id]
+        keys = [ResourceRow.sort_name, ResourceRow.id] if by_name else [ResourceRow.id]
         statement = statement.order_by(*(key.desc() if query.descending else key.asc() for key in keys))
         return [_resource(row) for row in self._session.execute(statement.limit(query.limit + 1)).scalars()]
 
@@ -271,6 +275,7 @@ class ResourceStore:
         self._compare_and_swap(
             seen,
             name=discovered.name,
+            sort_name=sort_name(discovered.name),
             capacity=dict(discovered.capacity),
             facts=dict(discovered.facts),
             traits=sorted(discovered.traits),

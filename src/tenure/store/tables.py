@@ -99,6 +99,7 @@ class ResourceRow(Base):
         # The order of preference: least special first, then by id. Only reservable resources are read.
         Index("ix_resources_preference", "resource_type", "reservable", "scarcity", "id"),
         Index("ix_resources_name", "resource_type", "name", "id"),
+        Index("ix_resources_sort_name", "resource_type", "sort_name", "id"),
         Index(None, "resource_type", "id"),
         Index("ix_resources_health", "health", "id"),
         Index("ix_resources_unreviewed", "unreviewed", "id"),
@@ -109,6 +110,8 @@ class ResourceRow(Base):
     region: Mapped[str] = mapped_column(text(64))
     external_id: Mapped[str] = mapped_column(text(64))
     name: Mapped[str] = mapped_column(text(255))
+    #: The name in a form whose order as text is that of addresses.
+    sort_name: Mapped[str] = mapped_column(text(255), server_default="")
     capacity: Mapped[dict[str, int]] = mapped_column(JSON)
     facts: Mapped[dict[str, Any]] = mapped_column(JSON)
     properties: Mapped[dict[str, str]] = mapped_column(JSON)
