@@ -120,7 +120,8 @@ class ServerType(DeclaredType[_Kept]):
         if wanted is None:
             return parameters
         source: Any = fact["flavor"] if wanted.kind == "server" else fact
-        refuse_uncounted(source, f"{wanted.kind} {wanted.reference}", field=wanted.field)
+        if not parameters.get("in_place"):  # otherwise no room is promised, and nothing has to be counted
+            refuse_uncounted(source, f"{wanted.kind} {wanted.reference}", field=wanted.field)
         footprint = _footprint(source, wanted)
         if _is_preemptible(source) and not parameters.get("in_place"):
             raise InvalidParameter(
