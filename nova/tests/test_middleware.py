@@ -267,12 +267,23 @@ def test_hanging_service_blocks_only_the_allowed_number_of_boots(nova: Nova, ten
 
 def test_number_of_waiting_boots_is_limited(tmp_path: Path) -> None:
     turns = Turns(tmp_path / "turns", 2)
-    with turns.take() as first, turns.take() as second, Turns(tmp_path / "turns", 2).take() as third:
+    with turns.take("a") as first, turns.take("b") as second, Turns(tmp_path / "turns", 2).take("c") as third:
         assert (first, second, third) == (True, True, False)
-    with pytest.raises(RuntimeError), turns.take():
+    with pytest.raises(RuntimeError), turns.take("a"):
         raise RuntimeError("ended")
-    with turns.take() as first, turns.take() as second:
+    with turns.take("a") as first, turns.take("b") as second:
         assert (first, second) == (True, True)
+
+
+def test_boots_of_a_project_leave_turns_to_others(tmp_path: Path) -> None:
+    folder = tmp_path / "turns"
+    turns, others = Turns(folder, 4), Turns(folder, 4)
+    with turns.take("a") as first, others.take("a") as second, turns.take("a") as third, turns.take("b") as other:
+        assert (first, second, third, other) == (True, True, False, True)
+    with turns.take("a") as first, turns.take("a") as second:
+        assert (first, second) == (True, True)
+    with Turns(folder, 1).take("a") as alone:
+        assert alone
 
 
 def test_unusable_lock_folder_does_not_block_boots_without_hints(
