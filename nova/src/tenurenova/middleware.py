@@ -157,7 +157,7 @@ class Middleware:
         if wanted is None:
             return self._application(environ, start_response)
         try:
-            with self._turns.take() as is_ours:
+            with self._turns.take(environ.get("HTTP_X_PROJECT_ID", "")) as is_ours:
                 if not is_ours:
                     return _refusal(503, _TOO_MANY).send(start_response)
                 return self._boot(environ, document, wanted).send(start_response)

@@ -7,6 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zlib import crc32
+
+#: Projects share the files of so many groups, so that the folder does not grow with their number.
+GROUPS = 64
 
 
 class FolderError(Exception):
@@ -14,32 +18,40 @@ class FolderError(Exception):
 
 
 class Turns:
-    """A number of turns, shared by all processes that name the same folder. A process that ends frees its turns."""
+    """A number of turns, shared by all processes that name the same folder. A process that ends frees its turns.
+
+    A project has at most half of them, and one in any case. Projects whose ids fall into the same group share its part.
+    """
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
         self._count = count
 
     @contextmanager
-    def take(self) -> Iterator[bool]:
-        """Take a turn until the end of the block; yield False, without waiting, if none is free.
+    def take(self, project_id: str) -> Iterator[bool]:
+        """Take a turn for a project until the end of the block; yield False, without waiting, if none is free.
 
         Raises ``FolderError``.
         """
-        descriptor = self._lock()
+        group = crc32(project_id.encode("utf-8", "replace")) % GROUPS
+        own = shared = None
         try:
-            yield descriptor is not None
+            own = self._lock(f"project-{group}", max(1, self._count // 2))
+            if own is not None:
+                shared = self._lock("turn", self._count)
+            yield shared is not None
         finally:
-            if descriptor is not None:
-                os.close(descriptor)
+            for descriptor in (shared, own):
+                if descriptor is not None:
+                    os.close(descriptor)
 
-    def _lock(self) -> int | None:
+    def _lock(self, name: str, count: int) -> int | None:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.stat().st_uid != os.geteuid():
                 raise PermissionError(f"{self._folder} is another user's")
-            for turn in range(self._count):
-                file = self._folder / f"turn-{turn}"
+            for turn in range(count):
+                file = self._folder / f"{name}-{turn}"
                 descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
