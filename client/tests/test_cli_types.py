@@ -424,6 +424,7 @@ def test_a_region_is_named_in_the_version_that_knows_it(two_regions: FakeServer,
 
 
 POOL = "storage-1@lvm#lvm"
+IN_AN_HOUR = ("--volume-type", "fast", "--start", "+1h", "--for", "1h")
 
 
 def test_volumes_are_booked_and_the_lent_capacity_changes(server: FakeServer, tenure: Run) -> None:
@@ -464,3 +465,33 @@ def test_a_pool_is_lent_shown_closed_and_taken_back(two_regions: FakeServer, ten
     assert listed.output == f"{POOL}\n"
     assert tenure(*where, "delete", POOL).code == 0
     assert two_regions.volume_pools == {}
+
+
+def test_pools_of_a_lease_and_their_allocations_are_shown(server: FakeServer, tenure: Run) -> None:
+    server.add_volume_pool(POOL, capacity_gb=100)
+    made = tenure("lease", "create", "disks", "--volumes", "2", "--size", "10", *IN_AN_HOUR)
+    assert made.code == 0, made.errors
+    shown = tenure("lease", "volume", "pools", "disks", "-f", "value", "-c", "name", "-c", "status")
+    assert (shown.code, shown.output) == (0, f"{POOL} planned\n"), shown.errors
+    lease_id = next(iter(server.leases))
+    listed = tenure("allocation", "list", "volumepool", "-f", "json")
+    [row] = json.loads(listed.output)
+    assert row["reservations"][0]["lease_id"] == lease_id
+    one = json.loads(tenure("allocation", "show", "volumepool", POOL, "-f", "json").output)
+    assert one == row
+    filtered = tenure("allocation", "list", "volumepool", "--lease-id", "no-such", "-f", "value")
+    assert filtered.output == ""
+
+
+def test_volumes_move_to_another_pool(server: FakeServer, tenure: Run) -> None:
+    server.add_volume_pool(POOL, capacity_gb=100)
+    made = tenure("lease", "create", "disks", "--volumes", "1", "--size", "10", *IN_AN_HOUR)
+    assert made.code == 0, made.errors
+    server.add_volume_pool("storage-2@lvm#lvm", capacity_gb=100)
+    plan = tenure("volume", "pool", "reallocate", POOL, "--dry-run", "-f", "json")
+    assert plan.code == 0, plan.errors
+    [row] = json.loads(plan.output)
+    assert row["moves_to"] is not None
+    assert tenure("volume", "pool", "reallocate", POOL, "--lease", "disks", "--yes").code == 0
+    shown = tenure("lease", "volume", "pools", "disks", "-f", "value", "-c", "name")
+    assert shown.output == "storage-2@lvm#lvm\n"
