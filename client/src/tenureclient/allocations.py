@@ -6,14 +6,20 @@ from collections.abc import Iterator, Mapping
 
 from tenureclient.models import Allocation
 from tenureclient.transport import Transport, parsed
+from tenureclient.wire import Version
 
 _PAGE = 500
 #: The path in the API for each type of resource.
-_PATHS: Mapping[str, str] = {"host": "os-hosts", "floatingip": "floatingips"}
+_PATHS: Mapping[str, str] = {"host": "os-hosts", "floatingip": "floatingips", "volumepool": "volume-pools"}
+#: What older servers lack, in words for the user, and the version that has it.
+_FEATURES: Mapping[str, tuple[str, Version]] = {
+    "floatingip": ("who has which floating IP", Version.V1_1),
+    "volumepool": ("volumes", Version.V1_2),
+}
 
 
 class Allocations:
-    """The allocations of hosts, or of floating IPs: ``resource_type`` is ``host`` or ``floatingip``."""
+    """The allocations of resources: ``resource_type`` is ``host``, ``floatingip`` or ``volumepool``."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -27,6 +33,7 @@ class Allocations:
     ) -> Iterator[Allocation]:
         """Yield the allocations of each host; with a filter, only of hosts with matching reservations."""
         query = {"limit": str(_PAGE), **_filter(lease_id, reservation_id)}
+        feature, since = _FEATURES.get(resource_type, (None, Version.V1_1))
         filtered = lease_id is not None or reservation_id is not None
         pages = self._transport.pages(
             _PATHS[resource_type],
@@ -34,7 +41,8 @@ class Allocations:
             items="allocations",
             query=query,
             read=Allocation.from_wire,
-            feature=_feature(resource_type),
+            feature=feature,
+            since=since,
         )
         for allocation in pages:
             # A server of API 1.0 also lists the other hosts, without reservations.
@@ -49,13 +57,15 @@ class Allocations:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> Allocation:
+        feature, since = _FEATURES.get(resource_type, (None, Version.V1_1))
         answer = self._transport.call(
             "GET",
             _PATHS[resource_type],
             resource_id,
             "allocation",
             query=_filter(lease_id, reservation_id),
-            feature=_feature(resource_type),
+            feature=feature,
+            since=since,
         )
         return parsed(Allocation.from_wire, answer.body.get("allocation"))
 
@@ -63,8 +73,3 @@ class Allocations:
 def _filter(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:
     named = {"lease_id": lease_id, "reservation_id": reservation_id}
     return {key: value for key, value in named.items() if value is not None}
-
-
-def _feature(resource_type: str) -> str | None:
-    """Return the feature that API 1.0 lacks, in words for the user."""
-    return "who has which floating IP" if resource_type == "floatingip" else None

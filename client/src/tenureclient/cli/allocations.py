@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.render import allocation_row, fields, table
+from tenureclient.client import Client
 
 
 class _AllocationOptions(ReservationCommand):
@@ -14,7 +15,9 @@ class _AllocationOptions(ReservationCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("resource_type", choices=["host", "floatingip"], help="Type of the resources")
+        parser.add_argument(
+            "resource_type", choices=["host", "floatingip", "volumepool"], help="Type of the resources"
+        )
         parser.add_argument("--reservation-id", metavar="RESERVATION_ID", help="Only of this reservation")
         parser.add_argument("--lease-id", metavar="LEASE_ID", help="Only of this lease")
         return parser
@@ -26,6 +29,7 @@ class ListAllocations(_AllocationOptions, ReservationLister):
     examples = (
         ("host", "all hosts"),
         ("floatingip", "all floating IPs"),
+        ("volumepool", "all volume pools"),
         ("host --lease-id e9d72175-b5cc-4e1f-9ca2-e0317e7bc44f", "the hosts of one lease"),
     )
 
@@ -70,11 +74,19 @@ class ShowAllocation(_AllocationOptions, ReservationShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
         client = self.client()
-        inventory = client.hosts if parsed_args.resource_type == "host" else client.floatingips
         allocation = client.allocations.get(
-            inventory.find(parsed_args.resource).id,
+            _id_of(client, parsed_args.resource_type, parsed_args.resource),
             resource_type=parsed_args.resource_type,
             lease_id=parsed_args.lease_id,
             reservation_id=parsed_args.reservation_id,
         )
         return fields(allocation_row(allocation, self.surroundings.zone))
+
+
+def _id_of(client: Client, resource_type: str, name_or_id: str) -> str:
+    """Return the id of a resource of this type."""
+    if resource_type == "host":
+        return client.hosts.find(name_or_id).id
+    if resource_type == "floatingip":
+        return client.floatingips.find(name_or_id).id
+    return client.volume_pools.find(name_or_id).id

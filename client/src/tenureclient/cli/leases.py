@@ -24,6 +24,7 @@ from tenureclient.cli.render import (
     lease_floatingip_row,
     lease_host_row,
     lease_row,
+    lease_volumepool_row,
     table,
 )
 from tenureclient.lease_filter import SORT_KEYS
@@ -200,6 +201,21 @@ class ListLeaseFloatingIPs(OfLease, ReservationLister):
         return table(
             floatingips, lambda floatingip: lease_floatingip_row(floatingip, zone), shown, parsed_args.columns
         )
+
+
+class ListLeaseVolumePools(OfLease, ReservationLister):
+    """List the pools with volumes of a lease: planned, held, released, or kept after the lease."""
+
+    examples = (("bio-42", "its pools"), ("bio-42 -f value -c name", "their names only"))
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        client = self.client()
+        pools = client.leases.volume_pools(client.leases.find(parsed_args.lease).id)
+        zone = self.surroundings.zone
+        shown = ("id", "name", "status", "reservation_id")
+        return table(pools, lambda pool: lease_volumepool_row(pool, zone), shown, parsed_args.columns)
 
 
 class ConfirmLease(OfLease, ReservationShowOne):

@@ -25,7 +25,7 @@ from tenureclient.models import (
     Waiting,
 )
 from tenureclient.moments import format_duration, format_moment
-from tenureclient.volumepools import VolumePool
+from tenureclient.volumepools import LeaseVolumePool, VolumePool
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
 Row = Mapping[str, object]
@@ -148,6 +148,17 @@ def floatingip_row(floatingip: FloatingIP, zone: tzinfo | None) -> Row:
         "subnet_id": floatingip.subnet_id,
         "reservable": floatingip.reservable,
         **_status_fields(floatingip, zone),
+    }
+
+
+def lease_volumepool_row(pool: LeaseVolumePool, zone: tzinfo | None) -> Row:
+    return {
+        "id": pool.id,
+        "name": pool.name,
+        "status": pool.status,
+        "reservation_id": pool.reservation_id,
+        "start_date": MomentColumn(pool.start_date, zone),
+        "end_date": MomentColumn(pool.end_date, zone),
     }
 
 

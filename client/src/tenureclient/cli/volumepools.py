@@ -1,4 +1,4 @@
-"""volume pool list, show, create, set, delete, disable, enable"""
+"""volume pool list, show, create, set, delete, disable, enable, reallocate"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tenureclient.cli.inventory import (
     DisableCommand,
     EnableCommand,
     OfVolumePools,
+    ReallocateCommand,
     add_only_region,
     add_region,
     add_reservable,
@@ -138,3 +139,17 @@ class EnableVolumePool(OfVolumePools, EnableCommand):
     """Open a volume pool to reservations again."""
 
     examples = (("storage-1@lvm#lvm --yes", "without being asked"),)
+
+
+class ReallocateVolumePool(OfVolumePools, ReallocateCommand):
+    """Move the volumes that are reserved in a pool to other pools, as far as there are any.
+
+    Volumes of reservations that have started stay, unless --running is given. The list shows what happens to
+    each reservation. You are asked before it is done. To keep the pool empty, disable it first.
+    """
+
+    lost = "volumes"
+    examples = (
+        ("storage-1@lvm#lvm --dry-run", "see what would move, and where to"),
+        ("storage-1@lvm#lvm --lease bio-42 --yes", "of one lease, without being asked"),
+    )
