@@ -42,6 +42,8 @@ _RESERVATIONS = (
     "resource_type cannot be updated",
     "A reservation that has its server gets no other one",
 )
+#: A condition on the version of the lease, at 1.0; a 412 later.
+_CHANGED = "The lease has changed since it was read"
 _EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
 _LENGTH = r"A lease lasts for (\d+ days at most|a second at least)"
@@ -112,7 +114,9 @@ EXPECTED = {
     f"GET {_LEASE}/history": (r"marker: there is no entry (.|\n)* that the history could go on after\.",),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"POST {_LEASE}/confirm": (*_CHOICE, *_RESERVATIONS),
+    f"DELETE {_LEASE}": (_CHANGED,),
     f"PUT {_LEASE}": (
+        _CHANGED,
         *_DATES,
         _LENGTH,
         *_CHOICE,

@@ -17,7 +17,15 @@ from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
 from tenure.api.errors import VersionNotSupported
 from tenure.api.links import Links
-from tenure.api.operations import IDEMPOTENCY_KEY, IF_MATCH, MAX_CONDITION, MAX_KEY, Operation, longest_part
+from tenure.api.operations import (
+    CONDITION_PATTERN,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    MAX_CONDITION,
+    MAX_KEY,
+    Operation,
+    longest_part,
+)
 from tenure.api.schemas import answers
 from tenure.api.schemas.availability import ErrorOf13
 from tenure.api.schemas.bounds import bounded
@@ -186,7 +194,7 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
         key = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$"}
         found.append({"name": IDEMPOTENCY_KEY, "in": "header", "required": False, "schema": key})
     if operation.is_conditional:
-        condition = {"type": "string", "minLength": 1, "maxLength": MAX_CONDITION}
+        condition = {"type": "string", "maxLength": MAX_CONDITION, "pattern": CONDITION_PATTERN}
         found.append({"name": IF_MATCH, "in": "header", "required": False, "schema": condition})
     return found
 

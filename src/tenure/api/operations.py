@@ -41,6 +41,8 @@ IF_MATCH = "If-Match"
 MAX_CONDITION = 500
 _TAG = r'(?:W/)?"[\x21\x23-\x7e]*"'
 _TAGS = re.compile(rf"\s*{_TAG}\s*(,\s*{_TAG}\s*)*", re.ASCII)
+#: What the description says of it, without the blanks that may be anywhere.
+CONDITION_PATTERN = rf"^(\*|{_TAG}(, {_TAG})*)$"
 #: A tag of a lease: its version.
 _VERSION_TAG = re.compile(r'(?<!W/)"([1-9][0-9]{0,17}|0)"', re.ASCII)
 #: The parts of URLs with ids of this service; all others have ids of the cloud.
