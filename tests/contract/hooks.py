@@ -42,8 +42,10 @@ _RESERVATIONS = (
     "resource_type cannot be updated",
     "A reservation that has its server gets no other one",
 )
-#: A condition on the version of the lease, at 1.0; a 412 later.
-_CHANGED = "The lease has changed since it was read"
+#: Of a project or a user; which ones there are, the cloud knows.
+_NAME = (
+    r"No user (with leases in your project )?has the id or the name (.|\n)*|No project has the id or the name (.|\n)*"
+)
 _EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
 _LENGTH = r"A lease lasts for (\d+ days at most|a second at least)"
@@ -80,12 +82,14 @@ def _of_inventories() -> dict[str, tuple[str, ...]]:
 
 #: The refusals with 400 that a request may meet although it fits the schema, by operation. Nothing else may be refused.
 EXPECTED = {
-    "GET /v1/leases": (_MARKER,),
+    "GET /v1/leases": (_MARKER, _NAME),
+    "GET /v1/limits": (_NAME,),
     **_of_inventories(),
     "GET /v1/usage": (
         r"The period must end after it starts\.",
         r"The period lasts for \d+ days at most, and this one for [\w ]+\.",
         _TYPE,
+        _NAME,
     ),
     "GET /v1/availability": (
         r"The period must end after it starts, and after now\.",
@@ -114,9 +118,7 @@ EXPECTED = {
     f"GET {_LEASE}/history": (r"marker: there is no entry (.|\n)* that the history could go on after\.",),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"POST {_LEASE}/confirm": (*_CHOICE, *_RESERVATIONS),
-    f"DELETE {_LEASE}": (_CHANGED,),
     f"PUT {_LEASE}": (
-        _CHANGED,
         *_DATES,
         _LENGTH,
         *_CHOICE,
