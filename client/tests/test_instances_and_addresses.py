@@ -206,8 +206,8 @@ def test_the_inventory_of_addresses(server: FakeServer) -> None:
     client.floatingips.delete(client.floatingips.find("198.51.100.7").id)
     sorted_by_address = client.floatingips.list(sort_key="floating_ip_address", descending=True)
     assert [floatingip.floating_ip_address for floatingip in sorted_by_address] == [
-        "203.0.113.9",
         "203.0.113.20",
+        "203.0.113.9",
     ]
     book(client, "web", ReservationRequest.floatingips(NETWORK, addresses=["203.0.113.20"]))
     with pytest.raises(Conflict, match="reserved"):
