@@ -71,7 +71,8 @@ class Report:
     answers: dict[str, int] = field(default_factory=dict)
     #: By lease id.
     promises: dict[str, Promise] = field(default_factory=dict)
-    #: Forbidden answers: server errors, timeouts, and reads that contradict what was granted.
+    #: Forbidden answers: server errors, timeouts, and reads that contradict what was granted. A request that others
+    #: overtook until its time was over is none: it is refused, with 503.
     wrong: list[str] = field(default_factory=list)
     slowest: float = 0.0
     median: float = 0.0
@@ -79,6 +80,10 @@ class Report:
     @property
     def operations(self) -> int:
         return sum(count for name, count in self.answers.items() if not name.startswith("GET"))
+
+    def count_given_up(self) -> int:
+        """How many requests were refused since their time was over."""
+        return sum(number for name, number in self.answers.items() if name.split()[1] == "503")
 
     def count(self, verb: str, *, refused: bool = False) -> int:
         return sum(
@@ -102,6 +107,10 @@ def run(race: Race) -> Report:
     report = json.loads(done.stdout)
     promises = {lease_id: Promise(**promise) for lease_id, promise in report.pop("promises").items()}
     return Report(**report, promises=promises)
+
+
+#: In the message of a refusal because the time of a request is over.
+_NOTHING_CHANGED = "nothing was changed"
 
 
 class _Racers:
@@ -330,7 +339,7 @@ class _Racer(threading.Thread):
         took = time.monotonic() - began
         document = json.loads(content) if content else None
         name = "" if answer.status < 300 or document is None else document.get("error_name", "")
-        if answer.status >= 500:
+        if answer.status >= 500 and not (answer.status == 503 and _NOTHING_CHANGED in document["error_message"]):
             self.wrong(f"{verb} {path}: {answer.status} {document}")
         if counted:
             with self.racers.guard:
