@@ -338,8 +338,10 @@ class _Racer(threading.Thread):
         content = answer.read()
         took = time.monotonic() - began
         document = json.loads(content) if content else None
-        name = "" if answer.status < 300 or document is None else document.get("error_name", "")
-        if answer.status >= 500 and not (answer.status == 503 and _NOTHING_CHANGED in document["error_message"]):
+        refusal = {} if answer.status < 300 or document is None else document
+        name = refusal.get("error_name", "")
+        is_given_up = answer.status == 503 and _NOTHING_CHANGED in refusal.get("error_message", "")
+        if answer.status >= 500 and not is_given_up:
             self.wrong(f"{verb} {path}: {answer.status} {document}")
         if counted:
             with self.racers.guard:
