@@ -72,7 +72,7 @@ class Report:
     #: By lease id.
     promises: dict[str, Promise] = field(default_factory=dict)
     #: Forbidden answers: server errors, timeouts, and reads that contradict what was granted. A request that others
-    #: overtook until its time was over is none: it is refused, with 503.
+    #: overtook until its time was over, or that found no turn, is none: it is refused, with 503.
     wrong: list[str] = field(default_factory=list)
     slowest: float = 0.0
     median: float = 0.0
@@ -82,7 +82,7 @@ class Report:
         return sum(count for name, count in self.answers.items() if not name.startswith("GET"))
 
     def count_given_up(self) -> int:
-        """How many requests were refused since their time was over."""
+        """How many requests were refused since their time was over, or since they found no turn."""
         return sum(number for name, number in self.answers.items() if name.split()[1] == "503")
 
     def count(self, verb: str, *, refused: bool = False) -> int:
@@ -340,7 +340,9 @@ class _Racer(threading.Thread):
         document = json.loads(content) if content else None
         refusal = {} if answer.status < 300 or document is None else document
         name = refusal.get("error_name", "")
-        is_given_up = answer.status == 503 and _NOTHING_CHANGED in refusal.get("error_message", "")
+        is_given_up = answer.status == 503 and (
+            answer.getheader("Retry-After") is not None or _NOTHING_CHANGED in refusal.get("error_message", "")
+        )
         if answer.status >= 500 and not is_given_up:
             self.wrong(f"{verb} {path}: {answer.status} {document}")
         if counted:
