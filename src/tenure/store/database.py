@@ -161,9 +161,8 @@ class Transaction:
         self._contended = contended
         self._last = last
         self._database = database
-        courtesy = min(
-            has_given_way + 1, MOST_COURTESIES
-        )  # or it would never end beside others that write without a pause
+        # Longer each time, or it would never end beside others that write without a pause.
+        courtesy = min(has_given_way + 1, MOST_COURTESIES)
         self._look_at = time.monotonic() + courtesy * database.courtesy_seconds
         self.listeners = database.listeners
         #: The result of the survey, which ran before the transaction began.
