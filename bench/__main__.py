@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -39,8 +38,8 @@ from bench.report import (
 from bench.scale import HUGE, LARGE, QUICK_LARGE, QUICK_SMALL, SMALL, Say, measure_scale
 from bench.search import measure_searches
 from bench.slow_end import measure_lateness
+from tests.support.bus import RABBITMQ_URL
 from tests.support.databases import MARIADB, POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
-from tests.support.site import RABBITMQ_URL
 
 PARTS = ("scale", "slow-end", "http", "placing", "admission", "large", "search")
 #: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
@@ -179,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--managers", type=int, default=1, help=f"how many managers and APIs {FAIRNESS} runs")
     parser.add_argument(
         "--message-bus",
-        default=os.environ.get("TENURE_TEST_RABBITMQ", RABBITMQ_URL),
+        default=RABBITMQ_URL,
         metavar="URL",
         help=f"the RabbitMQ of {FAIRNESS} on a database server (default: that of `make cloud`)",
     )

@@ -22,11 +22,12 @@ from kombu.connection import Connection
 
 from tests.cloud.followed import GUIDE, has_been_followed
 from tests.conftest import NOTHING_LEFT_OUT
+from tests.support.bus import RABBITMQ_URL, amqp
 from tests.support.cloud import OPENRC, Cloud
 from tests.support.commands import run_to_end
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.installed import copy_checkout
-from tests.support.site import FREE_POOL, RABBITMQ_URL, Nova, Server, name_in_catalogue, named_in_catalogue
+from tests.support.site import FREE_POOL, Nova, Server, name_in_catalogue, named_in_catalogue
 from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 #: The host that is reserved.
@@ -195,7 +196,7 @@ def _forget_bus(folder: Path) -> None:
     listed = subprocess.run(
         [*ctl, "list_queues", "--silent", "name"], check=True, capture_output=True, text=True, timeout=patience()
     )
-    with Connection(RABBITMQ_URL, connect_timeout=patience()) as bus:
+    with Connection(amqp(RABBITMQ_URL), connect_timeout=patience()) as bus:
         for queue in listed.stdout.split():
             if queue.startswith("tenure.manager") or queue == "notifications.info":
                 bus.default_channel.queue_delete(queue)

@@ -33,24 +33,23 @@ from tenure.services.leases.service import LeaseService
 from tenure.services.manager import Manager
 from tests.rpc.test_busy import Slow, begin, manager_of
 from tests.rpc.test_repetition import request_of
+from tests.support.bus import RABBITMQ_URL, VARIABLE, amqp
 from tests.support.deployment import write_config
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, OWNER, World, open_world
 
-BUS = os.environ.get("TENURE_TEST_RABBITMQ", "rabbit://guest:guest@127.0.0.1:5672/")
-
 
 @pytest.fixture(autouse=True)
 def bus(request: pytest.FixtureRequest) -> None:
     """That of the testbed, unless another is named."""
-    if "TENURE_TEST_RABBITMQ" not in os.environ:
+    if VARIABLE not in os.environ:
         request.getfixturevalue("cloud")
 
 
 @pytest.fixture
 def relay() -> Iterator[Relay]:
-    with relay_to(BUS) as serving:
+    with relay_to(RABBITMQ_URL) as serving:
         yield serving
 
 
@@ -58,7 +57,7 @@ def relay() -> Iterator[Relay]:
 def topic() -> Iterator[str]:
     name = f"tenure_{uuid4().hex[:8]}"
     yield name
-    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=patience()) as bus:
+    with Connection(amqp(RABBITMQ_URL), connect_timeout=patience()) as bus:
         for queue in (name, f"{name}.info", f"{name}.one", f"{name}.other"):
             bus.default_channel.queue_delete(queue)
 
@@ -126,7 +125,7 @@ def wait_until_well(far: Manager) -> None:
 
 def wait_for_managers(topic: str, number: int) -> None:
     """Wait until so many take calls: one that is given the same message twice leaves the second one alone."""
-    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=patience()) as bus:
+    with Connection(amqp(RABBITMQ_URL), connect_timeout=patience()) as bus:
 
         def consumers() -> int:
             return int(bus.default_channel.queue_declare(topic, passive=True).consumer_count)
@@ -137,7 +136,7 @@ def wait_for_managers(topic: str, number: int) -> None:
 def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay, topic: str, world: World):
     counting = Counting(world.leases)
     manager = replace(world.service.manager, leases=cast(LeaseService, counting))
-    direct = at(BUS, tmp_path)
+    direct = at(RABBITMQ_URL, tmp_path)
     with (
         serving(direct, manager, topic=topic, name="one"),
         serving(direct, manager, topic=topic, name="other"),
@@ -167,7 +166,7 @@ def test_api_and_manager_connect_once_the_account_exists(tmp_path: Path, relay: 
 
 
 def test_a_busy_manager_leaves_calls_to_a_free_manager(tmp_path: Path, topic: str):
-    busy, free, direct = Slow(), Slow(), at(BUS, tmp_path)
+    busy, free, direct = Slow(), Slow(), at(RABBITMQ_URL, tmp_path)
     free.go_on.set()
     with (
         ThreadPoolExecutor(16) as clients,
@@ -198,13 +197,13 @@ def test_a_stop_does_not_wait_for_a_bus_that_has_gone_away(tmp_path: Path, topic
 def stop_without_bus(folder: Path, topic: str) -> None:
     """What that process does; it ends as a manager ends that cannot wait."""
     try:
-        with relay_to(BUS) as relay:
+        with relay_to(RABBITMQ_URL) as relay:
             conf = at(relay.url, folder)
             listener = NovaListener(conf, lambda _host, _health: None, topics=[topic], exchange="openstack")
             listener.start()
             server = RpcServer(conf, manager_of(Slow()), topic=topic, name="one", threads=4)
             threading.Thread(target=server.start, daemon=True).start()
-            wait_until_well(remote_manager(RpcClient(at(BUS, folder), topic=topic)))
+            wait_until_well(remote_manager(RpcClient(at(RABBITMQ_URL, folder), topic=topic)))
             relay.go_away()
             server.stop(seconds=1.0)
             listener.stop(seconds=1.0)
@@ -215,7 +214,7 @@ def stop_without_bus(folder: Path, topic: str) -> None:
 
 
 def test_no_notification_of_nova_stays_in_the_queue(tmp_path: Path, topic: str):
-    conf, heard = at(BUS, tmp_path), threading.Semaphore(0)
+    conf, heard = at(RABBITMQ_URL, tmp_path), threading.Semaphore(0)
     listener = NovaListener(conf, lambda _host, _health: heard.release(), topics=[topic], exchange="openstack")
     listener.start()
     transport = notification_transport(conf)
@@ -229,6 +228,6 @@ def test_no_notification_of_nova_stays_in_the_queue(tmp_path: Path, topic: str):
     finally:
         transport.cleanup()
         assert listener.stop()
-    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=patience()) as bus:
+    with Connection(amqp(RABBITMQ_URL), connect_timeout=patience()) as bus:
         queue = bus.default_channel.queue_declare(f"{topic}.info", passive=True)
         assert (queue.message_count, queue.consumer_count) == (0, 0)

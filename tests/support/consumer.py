@@ -10,7 +10,7 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
-from tests.support.site import RABBITMQ_URL
+from tests.support.bus import RABBITMQ_URL, amqp
 from tests.support.waiting import wait_for
 
 
@@ -23,7 +23,7 @@ class Consumer:
 
     def listen(self) -> None:
         """Take the notifications that are there now."""
-        with Connection(RABBITMQ_URL, connect_timeout=5) as bus:
+        with Connection(amqp(RABBITMQ_URL), connect_timeout=5) as bus:
             channel = bus.default_channel
             while (message := channel.basic_get(self.queue)) is not None:
                 envelope = json.loads(message.body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from tenure.store.database import Database
 from tests.support import schemas
+from tests.support.bus import RABBITMQ_URL
 from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 BIN = Path(sys.executable).parent
@@ -194,7 +194,7 @@ def keystone_options(openrc: Mapping[str, str], *, user: str = "tenure", project
     }
     return {
         "DEFAULT": {
-            "transport_url": os.environ.get("TENURE_TEST_RABBITMQ", "rabbit://guest:guest@127.0.0.1:5672/"),
+            "transport_url": RABBITMQ_URL,
             "os_region_name": openrc["OS_REGION_NAME"],
         },
         "service_auth": account,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from keystoneauth1.adapter import Adapter
@@ -23,6 +22,7 @@ from sqlalchemy import create_engine, text
 
 from testbed.commands import main as testbed_main
 from testbed.places import LOG
+from tests.support.bus import RABBITMQ_URL, amqp
 from tests.support.cloud import REPOSITORY, Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Deployment, Options, deploy, keystone_options
@@ -31,9 +31,8 @@ from tests.support.waiting import COMMAND_SECONDS, SECONDS, patience, wait_for
 FREE_POOL = "freepool"
 HOSTS = ("compute-1", "compute-2", "compute-3", "compute-4")
 
-#: The testbed's database server and its message bus.
+#: The testbed's database server.
 MARIADB_URL = "mysql+pymysql://root:secret@127.0.0.1:3306"
-RABBITMQ_URL = "amqp://guest:guest@127.0.0.1:5672//"
 
 #: The oldest version at which servers are booted with no network and tell the host they were forced to.
 _COMPUTE = "2.87"
@@ -388,6 +387,6 @@ def name_in_catalogue(url: str | None) -> None:
 
 def delete_queues(names: Iterable[str], bus_url: str = RABBITMQ_URL) -> None:
     """Delete queues of a message bus with their messages; missing queues are ignored."""
-    with Connection(urlsplit(bus_url)._replace(scheme="amqp").geturl(), connect_timeout=patience()) as bus:
+    with Connection(amqp(bus_url), connect_timeout=patience()) as bus:
         for name in names:
             bus.default_channel.queue_delete(name)
