@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pytest
+from sqlalchemy import text
 
 from tenure import deadlines
 from tenure.clock import SimulatedClock
 from tenure.deadlines import Deadline, SearchTooLong
 from tenure.store.database import Database, Transaction
 from tenure.store.turns import WRITES_BEFORE_A_TRIAL, Turns
+from tests.conftest import FreshDatabase
 from tests.store.rows import new_lease
 from tests.support import schemas
+from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.waiting import patience, wait_for
 
 PROJECT = "the-project"
@@ -147,3 +151,103 @@ def test_what_is_rolled_back_comes_last_but_not_never():
     writes = [(f"project-{number}", False) for number in range(WRITES_BEFORE_A_TRIAL + 4)]
     assert order_of(Turns(), ("trial", True), *writes[:4]) == [*(name for name, _ in writes[:4]), "trial"]
     assert order_of(Turns(), ("trial", True), *writes).index("trial") == WRITES_BEFORE_A_TRIAL
+
+
+@pytest.fixture(
+    params=[pytest.param(POSTGRESQL, marks=pytest.mark.postgresql), pytest.param(MARIADB, marks=pytest.mark.mariadb)]
+)
+def server_url(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[str]:
+    """The URL of an empty database on a server: SQLite has one turn for all writers."""
+    with fresh_database(request.param) as url:
+        yield url
+
+
+@pytest.fixture
+def on_server(server_url: str) -> Iterator[Database]:
+    """A database on a server, with the newest schema and nothing in it."""
+    with closing(Database(server_url)) as database:
+        schemas.lay_out(database)
+        yield database
+
+
+def waits_for_a_turn(db: Database) -> bool:
+    """Whether a transaction of any process waits for the turn of its project."""
+    asked = (
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+        if db.dialect == "postgresql"
+        else "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock'"
+    )
+    with db.engine.connect() as connection:
+        return bool(connection.execute(text(asked)).scalar_one())
+
+
+def test_large_transactions_of_a_project_take_turns_in_all_processes(on_server: Database, server_url: str):
+    """Those of a flood would wait for each other's rows, and all other projects behind them."""
+    order: list[str] = []
+
+    def book(database: Database, project: str, name: str, meanwhile: Callable[[], object] = tuple) -> None:
+        def work(tx: Transaction) -> None:
+            tx.projects.take_turn(name)
+            meanwhile()
+            order.append(f"{name} ends")
+
+        with deadlines.on_behalf_of(project):
+            database.write(work, survey=lambda _tx: order.append(f"{name} begins"))
+
+    with closing(Database(server_url)) as another_process, ThreadPoolExecutor(1) as threads:
+
+        def meanwhile() -> None:
+            threads.submit(book, another_process, "flooding", "second")
+            wait_for("the second to wait, or to end", lambda: waits_for_a_turn(on_server) or "second ends" in order)
+            book(another_process, "another", "of another")
+
+        book(on_server, "flooding", "first", meanwhile)
+    assert order == [
+        "first begins",
+        "of another begins",
+        "of another ends",
+        "first ends",
+        "second begins",
+        "second ends",
+    ]
+
+
+def test_large_work_has_its_turn_until_it_is_done(on_server: Database, server_url: str):
+    """Else all large requests of a project would search at once, and none would end in time."""
+    order: list[str] = []
+
+    def work(database: Database, name: str, meanwhile: Callable[[], object] = tuple) -> None:
+        def look(_tx: Transaction) -> None:
+            order.append(name)
+
+        with deadlines.on_behalf_of("flooding"), database.project_turn():
+            for _ in range(2):
+                database.write(lambda _tx: None, survey=look)
+                meanwhile()
+
+    with closing(Database(server_url)) as another_process, ThreadPoolExecutor(1) as threads:
+
+        def meanwhile() -> None:
+            if len(order) == 1:
+                threads.submit(work, another_process, "second")
+                wait_for("the second to wait, or to end", lambda: waits_for_a_turn(on_server) or len(order) > 1)
+
+        work(on_server, "first", meanwhile)
+    assert order == ["first", "first", "second", "second"]
+
+
+def test_a_transaction_that_gets_no_turn_ends_with_its_deadline(on_server: Database):
+    surveys: list[str] = []
+
+    def late() -> None:
+        with deadlines.on_behalf_of("flooding"), deadlines.within(deadlines.until_at_most(0.05)):
+            on_server.write(lambda _tx: None, survey=lambda _tx: surveys.append("late"))
+
+    with deadlines.on_behalf_of("flooding"), ThreadPoolExecutor(1) as threads:
+
+        def work(_tx: Transaction) -> None:
+            with pytest.raises(SearchTooLong):
+                threads.submit(late).result(patience())
+
+        on_server.write(work, survey=lambda _tx: surveys.append("in time"))
+    assert surveys == ["in time"]
