@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ from tenure.store.keys import KeyStore
 from tenure.store.leases import LeaseStore
 from tenure.store.ledger import LedgerStore
 from tenure.store.outbox import OutboxStore
+from tenure.store.project_turns import ProjectTurns
 from tenure.store.projects import ProjectStore
 from tenure.store.purge import PurgeStore
 from tenure.store.resources import ResourceStore
@@ -261,6 +262,9 @@ class Database:
         self.on_admitted: Callable[[AdmissionWay], None] = lambda _way: None
         #: The turns of this process to write, on SQLite.
         self._turns = Turns()
+        #: The turns of projects for large transactions, on a server.
+        self._project_turns = ProjectTurns(self.engine, most=pool_size)
+        self._row_wait_seconds = row_wait_seconds
 
     @property
     def dialect(self) -> str:
@@ -301,11 +305,25 @@ class Database:
         is_trial: bool,
     ) -> T:
         """Run ``work`` as ``write`` says. A trial always raises."""
+        with ExitStack() as project_turn:
+            return self._attempts(work, survey, project_turn, is_trial=is_trial)
+
+    def _attempts(
+        self,
+        work: Callable[[Transaction], T],
+        survey: Callable[[Transaction], object] | None,
+        project_turn: ExitStack,
+        *,
+        is_trial: bool,
+    ) -> T:
+        """Run ``work`` until it succeeds. What is large, or has conflicted, is in a ``project_turn`` until then."""
         contended: set[int] = set()
         began = time.monotonic()
         attempt, has_given_way = 1, 0
         while attempt <= ATTEMPTS:
             deadlines.check()
+            if not is_trial and (survey is not None or contended):
+                project_turn.enter_context(self.project_turn())
             wanted: set[int] = set()
             surveyed = None
             if survey is not None:
@@ -401,6 +419,21 @@ class Database:
         finally:
             if mine:
                 self._turns.hand_on()
+
+    @contextmanager
+    def project_turn(self) -> Iterator[None]:
+        """Carry out large work in a turn of its project: on a server, of all managers, one such work at a time.
+
+        Each that waited for rows would make all other projects wait longer for theirs. The service itself waits for no
+        turn. Raises the errors of ``Deadline.check``.
+        """
+        project_id = deadlines.project()
+        if self.dialect == "sqlite" or not project_id:
+            yield
+            return
+        with self._project_turns.turn(project_id, min(self._row_wait_seconds, deadlines.seconds_left())):
+            deadlines.check()
+            yield
 
     def others_wait(self, session: Session) -> bool:
         """Whether transactions that write wait for locks of this session; on MariaDB, for locks of any session."""

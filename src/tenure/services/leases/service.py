@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -76,6 +77,7 @@ from tenure.services.leases.intake import Intake
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
 from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
+from tenure.services.planning.survey import is_large
 from tenure.services.repetition import Repetition
 from tenure.services.waiting.order import in_order
 from tenure.services.waiting.waiting_list import WaitingList
@@ -390,13 +392,15 @@ class LeaseService(ContextualService):
         lease = draft.lease
         with self._trusts.given_by(actor, self._trusts.needed_for(lease.reservations)) as trust_id:
             entrusted = replace(draft, lease=replace(lease, trust_id=trust_id))
-            booked = self._booker.admit(
-                actor,
-                entrusted,
-                lambda booking: self._waiting_list.in_turn(
-                    lambda: self._enforcement.create(lease, in_order(booking.work), survey=booking.survey)
-                ),
-            )
+            # The searches of a large one, too: if all large ones of a project searched at once, none would end in time.
+            with self._db.project_turn() if is_large(draft.demands) else nullcontext():
+                booked = self._booker.admit(
+                    actor,
+                    entrusted,
+                    lambda booking: self._waiting_list.in_turn(
+                        lambda: self._enforcement.create(lease, in_order(booking.work), survey=booking.survey)
+                    ),
+                )
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:

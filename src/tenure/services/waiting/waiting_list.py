@@ -225,7 +225,7 @@ class WaitingList(ContextualService):
 
         Raises ``Unavailable``, and ``TooManyConflicts`` if other transactions come in between again and again.
         """
-        with self._guard, deadlines.within(None):  # not that of the request that waits for this
+        with self._guard, deadlines.on_behalf_of(""), deadlines.within(None):  # not those of the request that waits
             for _ in range(PASSES):
                 with self._db.read() as tx:
                     freed = tx.waiting.freed()
