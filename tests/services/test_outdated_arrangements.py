@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tenure import deadlines
+from tenure.deadlines import Deadline
 from tenure.domain.errors import NotEnoughResources
 from tenure.services.planning.arrangements import Arrangements, Search
 from tests.support import ledger
@@ -80,6 +82,19 @@ def test_deletion_of_a_lease_that_is_to_move_outdates_an_arrangement(
     assert found
     assert world.units(lease) == [("sim-host-001", 1)]
     assert ledger.faults(url) == []
+
+
+def test_a_refusal_stays_a_refusal_if_no_time_is_left_for_the_arrangement(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    clock = [0.0]
+    outdate(world, monkeypatch, 1, lambda _number: clock.__setitem__(0, 2.0))
+    with (
+        deadlines.within(Deadline(1.0, 1.0, seconds=lambda: clock[0])),
+        pytest.raises(NotEnoughResources) as refused,
+    ):
+        world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
+    assert not refused.value.is_proven
 
 
 def test_a_refusal_stays_a_refusal_whatever_the_exact_search_raises(
