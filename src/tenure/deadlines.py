@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tenure.domain.errors import Unavailable
+from tenure.domain.errors import Busy, Unavailable
 
 T = TypeVar("T")
 
@@ -26,6 +26,10 @@ CHECKED_EACH = 500
 
 class SearchTooLong(Unavailable):
     """The time for searching free resources is over."""
+
+
+class NotInTime(SearchTooLong, Busy):
+    """A request was not carried out in time, since it waited for others. Nothing was done; retry in a moment."""
 
 
 class CallerGone(Unavailable):
@@ -56,8 +60,8 @@ class Deadline:
     allowed: float
     is_gone: Callable[[], bool] = never
     seconds: Callable[[], float] = time.monotonic
-    #: The work, for the text of the error.
-    work: str = "The search for free resources"
+    #: Whether it is that of a booking, which takes long only if it waits for others.
+    of_booking: bool = False
 
     @property
     def left(self) -> float:
@@ -70,14 +74,20 @@ class Deadline:
         return self.seconds() >= self.at or self.is_gone()
 
     def check(self) -> None:
-        """Raise ``SearchTooLong`` if the time is over, ``CallerGone`` if the caller has disconnected."""
+        """Raise ``SearchTooLong`` or ``NotInTime`` if the time is over, ``CallerGone`` if the caller is gone."""
         if self.is_gone():
             raise CallerGone
-        if self.seconds() >= self.at:
-            raise SearchTooLong(
-                f"{self.work} took longer than {self.allowed:g} seconds; nothing was changed. "
-                "Ask for fewer resources at once, or try again later."
+        if self.seconds() < self.at:
+            return
+        if self.of_booking:
+            raise NotInTime(
+                f"The request was not carried out within {self.allowed:g} seconds, since others came before it; "
+                "nothing was changed. Send it again in a moment."
             )
+        raise SearchTooLong(
+            f"The search for free resources took longer than {self.allowed:g} seconds; nothing was changed. "
+            "Ask for fewer resources at once, or try again later."
+        )
 
 
 _DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
@@ -134,7 +144,7 @@ def until_at_most(allowed: float) -> Deadline:
     at, around = time.monotonic() + allowed, _DEADLINE.get()
     if around is None:
         return Deadline(at, allowed)
-    return around if around.at <= at else replace(around, at=at, allowed=allowed)
+    return around if around.at <= at else replace(around, at=at, allowed=allowed, of_booking=False)
 
 
 @contextmanager

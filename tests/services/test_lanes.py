@@ -102,7 +102,7 @@ def test_a_booking_has_a_deadline_until_it_has_changed_something():
     lanes = Lanes(search_seconds=5.0)
     long_ago = Arrival(deadlines.arrival().at - 11.0)
     with deadlines.arrived(long_ago), lanes.enter(Lane.BOOKING, "a"):
-        with pytest.raises(Busy, match="not carried out within 10 seconds.*nothing was changed"):
+        with pytest.raises(Busy, match=r"not carried out within 10 seconds.*nothing was changed"):
             deadlines.check()
         deadlines.lift()
         deadlines.check()

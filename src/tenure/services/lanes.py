@@ -182,7 +182,7 @@ class Lanes:
             return around  # a booking inside of a search has the time of the search
         seconds = self._seconds[lane]
         if lane is Lane.BOOKING:  # which is carried out for a caller that is gone, too
-            return Deadline(arrival.at + seconds, seconds, work="The request")
+            return Deadline(arrival.at + seconds, seconds, of_booking=True)
         return Deadline(arrival.at + seconds, seconds, arrival.is_gone)
 
 

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from tenure import deadlines
+from tenure.deadlines import SearchTooLong
 from tenure.domain.allocation import Allocation, Demand
 from tenure.domain.arrangement import Problem, Solution
 from tenure.domain.errors import NotEnoughResources
@@ -150,8 +151,11 @@ def admit(
             refusal.is_undecided = not refusal.is_proven
             if search.arrangement is None:
                 break
-            with suppress(OutdatedArrangement, NotEnoughResources):
-                return run(search.arrangement)
+            try:
+                with suppress(OutdatedArrangement, NotEnoughResources):
+                    return run(search.arrangement)
+            except SearchTooLong:
+                break  # the refusal is the answer, undecided
         raise
 
 
