@@ -82,3 +82,15 @@ def test_only_a_running_lease_is_prolonged_on_a_host_that_is_out_of_service(api:
     assert may_end(api, lease["id"]) == (None if running else 3)
     longer = api.put(f"/v1/leases/{lease['id']}", {"end_date": rfc3339(api.now + 4 * HOUR)})
     assert longer.status_code == (200 if running else 409)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_parts_of_a_host_that_has_shrunk_below_them_may_not_last_longer(api: Api, running: bool):
+    """Alone, each would still fit; together they are more than there is, though nothing is booked after them."""
+    api.world.resize(8)
+    lease = api.book(start=0 if running else 1, hours=2, reservations=[INSTANCE, {**INSTANCE, "vcpus": 3}])
+    api.book(start=9, hours=1)
+    api.world.pass_time(timedelta(minutes=30))
+    api.world.resize(6)
+    date = api.get(f"/v1/leases/{lease['id']}").json["lease"]["may_end_at"]
+    assert date == lease["end_date"]
