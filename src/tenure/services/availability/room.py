@@ -231,7 +231,7 @@ def free_until(view: View, row: int, amounts: Capacity | None, time: int) -> int
     uses = uses.select(~uses.exclusive)
     for name, amount in amounts.items():
         loads = Loads.of(uses.starts, uses.ends, _table(view, [name])[uses.amounts, 0])
-        times = np.unique(np.maximum(uses.starts, time))
+        times = np.unique(np.append(np.maximum(uses.starts, time), time))
         crowded = times[loads.at(times) + amount > view.catalogue.capacity(name)[row]]
         limit = min(limit, int(crowded.min(initial=FOREVER)))
     return limit
