@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 from sqlalchemy import event
 
-from tenure.domain.lease import AllocationState
+from tenure.domain.lease import AllocationState, LeaseStatus
 from tenure.domain.request import LeaseChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.api.rig import ADDRESSES, HOSTS, INSTANCES, Api, api_over, open_api, rfc3339
@@ -368,3 +368,29 @@ def test_lease_that_starts_late_elsewhere_is_booked_from_its_start_date(tmp_path
         with world.db.read() as tx:
             [allocation] = tx.allocations.of_reservations([late[0].reservations[0].id])
         assert allocation.state is AllocationState.RELEASED
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_lease_whose_host_is_cleaned_first_is_booked_from_its_start_date(tmp_path: Path, hosts: int):
+    """Its plan begins when the hosts are clean, also if it is changed or deleted meanwhile."""
+    with open_api(tmp_path, hosts=hosts) as api:
+        world = api.world
+        rebuild(world, rules=replace(world.service.parts.rules, cleaning_time=HOUR / 2))
+        before = world.reserve(worlds.reservation(hosts, hosts), hours=0.5)
+        world.engine.settle()
+        world.teardown_lasts(before, until=NOW + 0.75 * HOUR)  # clean at 1:15
+        late = world.reserve(worlds.reservation(hosts, hosts), start=1, hours=2, actor=STRANGER)
+        admin, project_id = api.using("admin", "1.3"), STRANGER.project_id
+        end = 3.0
+        for minute in (50, 65, 70):  # before its start date, and after it
+            world.pass_until(NOW + minute * timedelta(minutes=1))
+            assert world.leases.get(STRANGER, late.id).status is LeaseStatus.PENDING
+            assert hours(admin, project_id=project_id) == [(hosts * (end - 1), 0)]
+            end += 0.5
+            world.leases.update(STRANGER, late.id, LeaseChange(ends_at=NOW + end * HOUR))
+            assert hours(admin, project_id=project_id) == [(hosts * (end - 1), 0)]
+        world.pass_until(NOW + 2 * HOUR, leap=STEP)
+        assert world.leases.get(STRANGER, late.id).status is LeaseStatus.ACTIVE
+        [(booked, held)] = hours(admin, project_id=project_id)
+        assert booked == hosts * (end - 1)
+        assert hosts * 0.5 < held <= hosts * 0.75  # from the moment at which the hosts are clean
