@@ -357,10 +357,10 @@ def test_the_largest_amount_is_shown(server: FakeServer, tenure: Run) -> None:
         *("find", "most", "--instances", "1", "--vcpus", "4", "--ram", "1g", "--to", "+1h", "-f", "json")
     )
     assert "--instances 8 --vcpus 4 --ram 1024" in json.loads(instances.output)["command"]
-    none = json.loads(
-        tenure("find", "most", "--hosts", "1", "--with", "vcpus>=99", "--to", "+1h", "-f", "json").output
-    )
+    nothing = tenure("find", "most", "--hosts", "1", "--with", "vcpus>=99", "--to", "+1h", "-f", "json")
+    none = json.loads(nothing.output)
     assert (none["amount"], none["command"]) == (0, None)
+    assert "No amount fits. Not enough hosts available" in nothing.errors
     length = tenure("find", "most", "--hosts", "1", "--from", "+1h", "--for", "2h", "-f", "json")
     assert json.loads(length.output) == json.loads(outcome.output)
     two = tenure("find", "most", "--hosts", "1", "--reservation", full[1], "--to", "+1h")

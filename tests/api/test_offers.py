@@ -336,6 +336,23 @@ def test_a_search_that_finds_nothing_gives_the_reason_of_a_refusal(api: Api):
     assert no_day["reason"] == "No start up to this date is on these days, at these times."
 
 
+def largest(api: Api, reservation: dict[str, Any]) -> Any:
+    """Search for the largest amount in the next hour."""
+    dates = {"start_date": "now", "end_date": rfc3339(api.now + HOUR)}
+    return api.post("/v1/offers/largest", {"reservation": reservation, **dates}).json
+
+
+def test_a_largest_amount_of_none_gives_the_reason_of_a_refusal(api: Api, tmp_path: Path):
+    assert largest(api, HOSTS)["reason"] is None
+    unknown = {**HOSTS, "resource_properties": '["==", "$gpo", "a100"]'}
+    assert "No resource has the property gpo" in largest(api, unknown)["reason"]
+    rebuild(api.world, quotas=Quotas(FixedLimits({"hosts": 0})))
+    (tmp_path / "limited").mkdir()
+    limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
+    found = largest(limited, {**HOSTS, "min": 3, "max": 3})
+    assert (found["amount"], found["reason"]) == (0, "Quota exceeded for hosts: 0 of 0 used, 1 more requested.")
+
+
 def test_a_search_beyond_a_limit_gives_the_reason_of_a_refusal(api: Api, tmp_path: Path):
     rebuild(api.world, quotas=Quotas(FixedLimits({"hosts": 2})))
     (tmp_path / "limited").mkdir()
