@@ -116,7 +116,8 @@ class LongestOffer:
 class LargestOffer:
     """How many units of the reservation fit in the period, and how many in each availability zone alone.
 
-    Unless ``is_complete``, the server had no time to try all larger amounts.
+    Unless ``is_complete``, the server had no time to try all larger amounts. ``reason`` says why none fits;
+    None if some do, or if the server does not say.
     """
 
     start_date: datetime
@@ -124,6 +125,7 @@ class LargestOffer:
     amount: int
     availability_zones: Mapping[str, int]
     is_complete: bool
+    reason: str | None = None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> LargestOffer:
@@ -134,6 +136,7 @@ class LargestOffer:
             amount=fields.number("amount"),
             availability_zones=fields.numbers("availability_zones"),
             is_complete=fields.flag("is_complete"),
+            reason=fields.maybe_text("reason"),
         )
 
 

@@ -143,6 +143,8 @@ class LargestOffer:
     amount: int
     zones: Mapping[str, int]
     is_complete: bool
+    #: Why none fits: the text of the refusal that a lease of a single unit would get. None if some fit, or if unknown.
+    reason: str | None = None
 
 
 class Change(StrEnum):

@@ -241,6 +241,8 @@ class FindMost(_FindOne):
         end = self._end(parsed_args, start if isinstance(start, datetime) else None)
         found = self.client().offers.largest(reservations[0], start=start, end=end)
         self.warn_unless(found.is_complete)
+        if not found.amount and found.reason:
+            self.log.warning(f"No amount fits. {found.reason}")
         zone = self.surroundings.zone
         row: dict[str, object] = {
             "start_date": MomentColumn(found.start_date, zone),

@@ -276,13 +276,17 @@ class LongestDocument(Answer):
 
 
 class LargestDocument(Answer):
-    """How many units fit in a period, and in each zone alone as plans are."""
+    """How many units fit in a period, and in each zone alone as plans are.
+
+    If none fits, ``reason`` is the message of the refusal that a lease of one would get; it may be unknown.
+    """
 
     start_date: Annotated[Rfc3339Text, From("starts_at")]
     end_date: Annotated[Rfc3339Text, From("ends_at")]
     amount: int
     availability_zones: Annotated[dict[str, int], From("zones")]
     is_complete: bool
+    reason: str | None
 
 
 class StepDocument(Answer):

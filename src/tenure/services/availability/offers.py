@@ -24,7 +24,7 @@ from tenure.services.availability.periods import MINUTE, PeriodSearch
 from tenure.services.availability.room import count
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
 from tenure.services.availability.steps import moment, ticks, ticks_of
-from tenure.services.availability.trials import Trials
+from tenure.services.availability.trials import Trial, Trials
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.changes import SHORTEST, check_length, resolve
 from tenure.services.leases.intake import Completed
@@ -86,7 +86,7 @@ class OfferService(ContextualService):
     def largest(
         self, actor: Actor, reservation: ReservationRequest, starts_at: When | None, ends_at: datetime
     ) -> LargestOffer:
-        """Return how many units of a reservation fit in a period. Raises the errors of ``first``."""
+        """Return how many units of a reservation fit in a period, or why none does. Raises the errors of ``first``."""
         wanted = self._wanted(actor, (reservation,))
         start = self._start(starts_at)
         check_length(self._rules, start, ends_at)
@@ -99,9 +99,12 @@ class OfferService(ContextualService):
         end = ticks(ends_at) + self._cleaning
         hint, most = (count(view, demand, chosen, ticks(start), end, planned=planned) for planned in (True, False))
 
-        def fits(amount: int) -> bool:
+        def attempt(amount: int) -> Trial:
             resized = replace(wanted, demands=[replace(demand, minimum=amount, maximum=amount)])
-            return trial.of(self._trials.booking(actor, resized, view)).fits(start, ends_at, direct=amount <= hint)
+            return trial.of(self._trials.booking(actor, resized, view))
+
+        def fits(amount: int) -> bool:
+            return attempt(amount).fits(start, ends_at, direct=amount <= hint)
 
         if demand.subject is not None:  # a thing that exists is reserved once
             hint, most = min(hint, 1), min(most, 1)
@@ -110,7 +113,9 @@ class OfferService(ContextualService):
             zone: count(view, demand, chosen & view.catalogue.has(ZONE, zone), ticks(start), end)
             for zone in view.catalogue.values(ZONE, chosen)
         }
-        return LargestOffer(start, ends_at, amount, zones, not trial.has_given_up)
+        refusal = None if amount else attempt(1).refusal(start, ends_at)
+        reason = None if refusal is None else refusal.message
+        return LargestOffer(start, ends_at, amount, zones, not trial.has_given_up, reason)
 
     @property
     def _cleaning(self) -> int:
