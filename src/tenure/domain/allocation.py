@@ -161,6 +161,8 @@ class Allocation:
     amounts: Capacity
     exclusive: bool
     units: int = 1
+    #: Since when it is booked for accounts, if its start was delayed until the resource is clean.
+    booked_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ _ALLOCATION = (
     AMOUNTS,
     AllocationRow.exclusive,
     AllocationRow.units,
+    AllocationRow.booked_from,
 )
 
 #: The states of allocations that a reservation has now, or is planned to have.
@@ -347,8 +348,11 @@ class AllocationStore:
         demand: Demand,
         *,
         state: AllocationState = AllocationState.PLANNED,
+        booked_from: datetime | None = None,
     ) -> dict[int, int]:
         """Allocate units of resources, given by resource id; return the ids of the new allocations, by resource id.
+
+        They are booked from their start on, or already from ``booked_from``.
 
         The caller raises the versions of the resources in the same transaction.
         """
@@ -360,7 +364,12 @@ class AllocationStore:
         added = self._session.execute(
             insert(AllocationRow).returning(AllocationRow.resource_id, AllocationRow.id),
             [
-                {"resource_id": resource_id, "reservation_id": reservation_id, **rows[count]}
+                {
+                    "resource_id": resource_id,
+                    "reservation_id": reservation_id,
+                    "booked_from": booked_from,
+                    **rows[count],
+                }
                 for resource_id, count in units.items()
             ],
         )
@@ -521,23 +530,39 @@ class AllocationStore:
         self._gains.add([resource_id], Period(start, allocation.period.end))
         self._changed.add_resources([allocation.resource_id, resource_id], frees=True)
 
-    def lapse(self, allocations: Iterable[Allocation], *, now: datetime) -> None:
+    def delay(self, plan: Allocation, until: datetime) -> None:
+        """Let a plan begin later, because its resource is cleaned until then; it stays booked from its start on."""
+        booked_from = plan.booked_from or plan.period.start
+        self._set_period([plan.id], AllocationRow.starts_at < until, {"starts_at": until, "booked_from": booked_from})
+
+    def lapse(self, allocations: Iterable[Allocation], *, now: datetime, since: datetime | None = None) -> None:
         """Record the past of allocations whose lease has not started, and that now move, shrink or begin later.
 
-        It was booked and never had. The caller changes the allocations.
+        It was booked and never had. Plans that were delayed are booked from now on, or from ``since``. The caller
+        changes the allocations.
         """
-        rows = []
+        rows, delayed = [], []
         for allocation in allocations:
             past_end = min(now, allocation.period.end)
-            if allocation.period.start < past_end:
+            past_start = allocation.booked_from or allocation.period.start
+            if allocation.booked_from is not None:
+                delayed.append(allocation.id)
+            if past_start < past_end:
                 each = Capacity({name: amount // allocation.units for name, amount in allocation.amounts.items()})
-                past = Period(allocation.period.start, past_end)
+                past = Period(past_start, past_end)
                 # Not exclusive: another lease had the resource in this time.
                 booked = Capacity({WHOLE: 1}) if allocation.exclusive else each
                 row = _new_row(booked, False, past, allocation.units, AllocationState.LAPSED)
                 rows.append({"resource_id": allocation.resource_id, "reservation_id": allocation.reservation_id, **row})
         if rows:
             self._session.execute(insert(AllocationRow), rows)
+        if delayed:
+            self._session.execute(
+                update(AllocationRow)
+                .where(AllocationRow.id.in_(delayed))
+                .values(booked_from=max(since or now, now))
+                .execution_options(synchronize_session=False)
+            )
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
         """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
@@ -939,7 +964,7 @@ def _fitting_units(demand: Demand, rooms: Collection[int]) -> int:
 
 def _allocation(row: Any) -> Allocation:
     """Return the allocation in a row that begins with the columns ``_ALLOCATION``."""
-    allocation_id, resource_id, reservation_id, starts_at, ends_at, state, amounts, exclusive, units, *_ = row
+    allocation_id, resource_id, reservation_id, starts_at, ends_at, state, amounts, exclusive, units, booked, *_ = row
     return Allocation(
         id=allocation_id,
         resource_id=resource_id,
@@ -949,4 +974,5 @@ def _allocation(row: Any) -> Allocation:
         amounts=capacity_of(amounts),
         exclusive=exclusive,
         units=units,
+        booked_from=booked,
     )

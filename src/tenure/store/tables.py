@@ -271,6 +271,8 @@ class AllocationRow(Base):
     reservation_id: Mapped[str] = mapped_column(text(36), ForeignKey("reservations.id"))
     starts_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ends_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    #: Since when it is booked for accounts, if its start was delayed until the resource is clean.
+    booked_from: Mapped[datetime | None] = mapped_column(UtcDateTime)
     state: Mapped[str] = mapped_column(text(16))
     exclusive: Mapped[bool] = mapped_column(Boolean)
     units: Mapped[int] = mapped_column(Integer, server_default="1")

@@ -12,7 +12,6 @@ from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.lease import AllocationState, LeaseStatus
 from tenure.domain.period import Period
 from tenure.domain.usage import UsagePart
-from tenure.store import conditions
 from tenure.store.amounts import AMOUNTS, capacity_of
 from tenure.store.tables import AllocationRow, HistoryRow, LeaseRow, ReservationRow
 
@@ -50,6 +49,7 @@ class UsageStore:
             ReservationRow.resource_type,
             ReservationRow.region,
             AllocationRow.starts_at,
+            AllocationRow.booked_from,
             AllocationRow.ends_at,
             AllocationRow.state,
             AllocationRow.exclusive,
@@ -64,13 +64,14 @@ class UsageStore:
             .select_from(LeaseRow)
             .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
-            .where(*leases, conditions.overlaps(period), or_(AllocationRow.state != lapsed, has_others))
+            .where(*leases, *_booked_in(period), or_(AllocationRow.state != lapsed, has_others))
             .group_by(*alike[:-1], AMOUNTS.element)
             .execution_options(yield_per=_AT_ONCE)
         )
         for row in rows:
             end = min(row.ends_at, row.lease_ends_at, row.deleted_at or row.ends_at)
-            if row.starts_at >= end:
+            booked_from = row.booked_from or row.starts_at
+            if booked_from >= end:
                 continue
             amounts = Capacity({WHOLE: int(row.units)}) if row.exclusive else _times(row.amounts, row.allocations)
             held_from = None if row.state in _NEVER_HAD else active_since.get(row.id)
@@ -79,7 +80,7 @@ class UsageStore:
                 row.resource_type,
                 row.region,
                 amounts,
-                Period(row.starts_at, end),
+                Period(booked_from, end),
                 None if held_from is None else _between(max(row.starts_at, held_from), min(end, now)),
             )
 
@@ -93,6 +94,12 @@ class UsageStore:
             .group_by(LeaseRow.id)
         )
         return {row.id: row.at for row in rows}
+
+
+def _booked_in(period: Period) -> list[ColumnElement[bool]]:
+    """Return the conditions that an allocation is booked in a part of the period."""
+    booked_from = func.coalesce(AllocationRow.booked_from, AllocationRow.starts_at)
+    return [booked_from < period.end, AllocationRow.ends_at > period.start]
 
 
 def _leases_in(period: Period, project_id: str | None) -> list[ColumnElement[bool]]:

@@ -663,7 +663,7 @@ class LeaseChanger:
             planner.touch(versions)
         if not gained:
             return False
-        self._tx.allocations.lapse(allocations, now=self._now)
+        self._tx.allocations.lapse(allocations, now=self._now, since=dates.starts_at)
         for span, plan in moved.items():
             self._tx.allocations.reschedule(plan, span)
         return True
@@ -685,7 +685,7 @@ class LeaseChanger:
         if period is None:
             self._tx.allocations.remove_planned([reservation.id])
             return
-        self._tx.allocations.lapse(allocations, now=self._now)
+        self._tx.allocations.lapse(allocations, now=self._now, since=dates.starts_at)
         if self._arrangement is not None:
             self._tx.allocations.remove_planned([reservation.id])
             planner.book(reservation.id, demand, period, position=position)

@@ -291,16 +291,20 @@ class Planner:
     def _rearrange(self, moved: Moved) -> None:
         """Give the plans of a reservation their new places; what stays is not touched."""
         wanted = Counter(moved.units)
-        leaving = []
+        leaving: list[Allocation] = []
         for plan in moved.plans:
             if wanted[plan.resource_id] >= plan.units:
                 wanted[plan.resource_id] -= plan.units
             else:
                 leaving.append(plan)
+        self._tx.allocations.lapse(leaving, now=self._now)
         for plan in leaving:
             self._tx.allocations.drop(plan)
         new = {resource_id: count for resource_id, count in wanted.items() if count}
-        self._tx.allocations.add(moved.plans[0].reservation_id, new, moved.plans[0].period, moved.demand)
+        plan = moved.plans[0]
+        self._tx.allocations.add(
+            plan.reservation_id, new, plan.period, moved.demand, booked_from=self._booked_from(leaving)
+        )
         self._filled.update(new)
 
     @property
@@ -567,6 +571,10 @@ class Planner:
         """Let the units of a reservation that stay together follow an allocation to its new resource."""
         if demand.spread is Spread.TOGETHER:
             self._gathered[allocation.reservation_id] = resource_id
+
+    def _booked_from(self, plans: Iterable[Allocation]) -> datetime | None:
+        """Return since when plans in place of these are booked, if these were delayed; their past has lapsed."""
+        return self._now if any(plan.booked_from is not None for plan in plans) else None
 
     def _from_now_on(self, allocation: Allocation) -> Period:
         """Return the rest of the period of an allocation that has not ended."""
@@ -854,12 +862,15 @@ class Planner:
     def _scatter_rest(self, plan: Allocation, demand: Demand, units: Counter[int], *, without: Collection[int]) -> None:
         """Move the rest of a plan to resources where room can be made; ``units`` has the units that have moved."""
         left = plan.units - units.total()
-        rest = replace(plan, units=left, amounts=demand.amounts.times(left))
+        booked_from = self._booked_from([plan]) if units else plan.booked_from
+        rest = replace(plan, units=left, amounts=demand.amounts.times(left), booked_from=booked_from)
         period = self._from_now_on(plan)
         some = replace(demand, minimum=1, maximum=left, named=())
         room = self._make_room(some, period, left, asking=plan.reservation_id, without=without, closed=without)
         for resource_id, count in room:
-            self._tx.allocations.add(plan.reservation_id, {resource_id: count}, period, demand)
+            self._tx.allocations.add(
+                plan.reservation_id, {resource_id: count}, period, demand, booked_from=self._booked_from([plan])
+            )
             self._filled.add(resource_id)
             units[resource_id] += count
         if units.total() < plan.units:
@@ -876,7 +887,7 @@ class Planner:
         if not places:
             return None
         units = {place.resource_id: place.units for place in places}
-        self._tx.allocations.add(plan.reservation_id, units, period, demand)
+        self._tx.allocations.add(plan.reservation_id, units, period, demand, booked_from=self._booked_from([plan]))
         self._tx.allocations.lapse([plan], now=self._now)
         self._tx.allocations.drop(plan)
         self._filled.update(units)
@@ -903,9 +914,11 @@ class Planner:
         if left > plan.units - at_least:
             return {}
         self.touch({place.resource_id: place.version for place in places})
-        self._tx.allocations.add(plan.reservation_id, units, period, demand)
+        self._tx.allocations.add(plan.reservation_id, units, period, demand, booked_from=self._booked_from([plan]))
         count = plan.units - left
-        self._tx.allocations.lapse([replace(plan, units=count, amounts=demand.amounts.times(count))], now=self._now)
+        gone = replace(plan, units=count, amounts=demand.amounts.times(count))
+        # Of a delayed plan, the past of the rest lapses, too: both are booked from now on.
+        self._tx.allocations.lapse([gone if plan.booked_from is None else plan], now=self._now)
         if left:
             self._tx.allocations.shrink(plan, left, demand)
         else:

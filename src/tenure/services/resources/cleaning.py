@@ -129,7 +129,7 @@ def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until:
         return
     stored = tx.events.get(start.id)
     payload = replace(StartPayload.of(stored), not_before=until)
-    tx.allocations.shorten([plan.id], start=until)
+    tx.allocations.delay(plan, until)
     tx.events.change([start.id], now=now, ready_at=until, payload=payload.to_json())
     [resource] = tx.resources.by_ids([plan.resource_id]).values()
     late = f"was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
