@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tenure.domain.availability import OfferQuery
-from tenure.domain.errors import Conflict, NotEnoughResources, OverQuota, TenureError
+from tenure.domain.errors import Conflict, InvalidParameter, NotEnoughResources, OverQuota, TenureError
 from tenure.domain.lease import LeaseStatus
+from tenure.domain.period import minute_of
 from tenure.domain.request import (
     FlexibleRequest,
     LeaseChange,
@@ -262,7 +263,38 @@ def check_prolongation(history: LimitedHistory) -> None:
                 continue
 
 
-CHECKS = (check_first, check_longest, check_largest, check_alternatives, check_choices, check_prolongation)
+def check_soon(history: LimitedHistory) -> None:
+    """Search for leases that begin in this minute, and may be over before now: they are refused, or can be taken."""
+    dice, world, wanted = history.dice, history.world, history.wanted()
+    world.pass_time(MINUTE / 2)
+    start, length = minute_of(history.now), dice.choice((1, 10, 40, 90)) * SECOND
+    offers, window = world.service.manager.offers, Window(length, start, dice.choice((None, start + HOUR)))
+    for offer in offers.first(OWNER, OfferQuery(wanted, window, 1)).offers:
+        assert offer.ends_at > history.now
+        take(history, wanted, offer.starts_at, offer.ends_at)
+    request = FlexibleRequest("soon", (wanted,), window, waits=dice.random() < 0.5 and window.latest is not None)
+    for ask in (
+        lambda: world.service.manager.rehearsals.create(OWNER, replace(request, waits=False)),
+        lambda: world.leases.delete(OWNER, world.leases.create(OWNER, request).id),
+        lambda: offers.largest(OWNER, wanted[0], start, start + length),
+    ):
+        with suppress(NotEnoughResources, OverQuota, Conflict, InvalidParameter):
+            ask()
+    with suppress(NotEnoughResources, OverQuota):
+        found = offers.longest(OWNER, wanted, start)
+        assert found.ends_at is None or found.ends_at > history.now
+    world.pass_time(MINUTE / 2)
+
+
+CHECKS = (
+    check_first,
+    check_longest,
+    check_largest,
+    check_alternatives,
+    check_choices,
+    check_prolongation,
+    check_soon,
+)
 
 
 def accounts(world: World, until: datetime) -> object:

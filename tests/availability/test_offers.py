@@ -36,14 +36,17 @@ assert PARTS * HISTORIES * SEARCHES >= 10_000
 
 
 @contextmanager
-def open_site(folder: Path) -> Iterator[World]:
-    """Open a service with three hosts and two addresses, whose exact search takes as long as it needs."""
+def open_site(folder: Path, *, hosts: int = 3, cleaning: timedelta = timedelta(0)) -> Iterator[World]:
+    """Open a service with hosts of 4 and, the last, 8 VCPUs, and two addresses.
+
+    Its exact search takes as long as it needs.
+    """
     rng = random.Random(0)  # the choice of hosts depends on the ids of leases: failures must be repeatable
     with (
         patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)),
-        open_world(folder, hosts=3, rules=Rules(exact_time=timedelta(minutes=1))) as world,
+        open_world(folder, hosts=hosts, rules=Rules(exact_time=timedelta(minutes=1), cleaning_time=cleaning)) as world,
     ):
-        world.resize(4, 4, 8)
+        world.resize(*(hosts - 1) * (4,), 8)
         for address in ("203.0.113.10", "203.0.113.11"):
             world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/{address}", {})
         yield world
