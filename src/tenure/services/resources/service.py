@@ -166,7 +166,9 @@ class ResourceService(ContextualService):
         try:
             return self._db.write(offer)
         except Conflict as refused:
-            if refused is not taken:
+            if refused is not taken:  # first in the cloud: if that fails, the same request or a deletion completes it
+                with _domain_errors(stock, reference):
+                    self._cloud.unregister(resource_type, ref)
                 self._db.write(lambda tx: self._drop(tx, resource))
             raise
 
