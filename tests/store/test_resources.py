@@ -45,6 +45,21 @@ def page(db: Database, **query) -> list[str]:
         return [resource.name for resource in tx.resources.page(ResourceQuery(HOST, **query))]
 
 
+def walk(db: Database, limit: int, order: ResourceOrder, descending: bool) -> list[str]:
+    """Return the ids of all hosts, read in pages."""
+    walked: list[str] = []
+    marker = None
+    while True:
+        with db.read() as tx:
+            page = tx.resources.page(ResourceQuery(HOST, limit, marker, order, descending))
+        found_ids = [resource.external_id for resource in page]
+        walked += found_ids[:limit]
+        assert len(set(walked)) == len(walked)
+        if len(found_ids) <= limit:
+            return walked
+        marker = walked[-1]
+
+
 def test_resource_is_stored_as_discovered(db: Database):
     resource = add(db, found("ä/1", vcpus=64, ratio=1.5, tags=["a", None]), {"gpu": "a100", "rack": ""})
     assert get(db, "ä/1") == resource
@@ -339,17 +354,12 @@ class TestPages:
         key = (lambda row: (row[1], row[0])) if order is ResourceOrder.NAME else (lambda row: (row[0], row[1]))
         expected = [str(number) for number, _ in sorted(names, key=key, reverse=descending)]
         for limit in (1, 2, 100):
-            walked: list[str] = []
-            marker = None
-            while True:
-                query = ResourceQuery(HOST, limit, marker, order, descending)
-                with db.read() as tx:
-                    ids = [resource.external_id for resource in tx.resources.page(query)]
-                walked += ids[:limit]
-                if len(ids) <= limit:
-                    break
-                marker = walked[-1]
-            assert walked == expected
+            assert walk(db, limit, order, descending) == expected
+
+    @pytest.mark.parametrize("descending", [False, True])
+    def test_what_the_release_before_has_added_during_an_upgrade_is_listed(self, db: Database, descending: bool):
+        execute(db, "UPDATE resources SET sort_name = '' WHERE external_id IN ('2', '4')")
+        assert sorted(walk(db, 1, ResourceOrder.NAME, descending)) == [str(each) for each in range(len(self.NAMES))]
 
     def test_filters(self, db: Database):
         execute(db, "UPDATE resources SET reservable = :no WHERE name = 'b'", no=False)
