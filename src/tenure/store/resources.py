@@ -244,7 +244,8 @@ class ResourceStore:
             marker = self.marker(query.resource_type, query.marker)
             ids = ResourceRow.id < marker.id if query.descending else ResourceRow.id > marker.id
             if by_name:
-                after = sort_name(marker.name)
+                # As it is stored: a manager of the release before, which may run during an upgrade, does not fill it.
+                after = select(ResourceRow.sort_name).where(ResourceRow.id == marker.id).scalar_subquery()
                 names = ResourceRow.sort_name < after if query.descending else ResourceRow.sort_name > after
                 statement = statement.where(or_(names, and_(ResourceRow.sort_name == after, ids)))
             else:
