@@ -74,6 +74,18 @@ def test_what_is_over_is_deleted_with_all_that_belongs_to_it(world: World):
     assert purge.purge(before) == Purged()
 
 
+def test_lease_that_started_late_elsewhere_is_deleted_too(world: World):
+    lease = world.book(hours=2)
+    world.clock.advance(DAY / 24)
+    with world.db.read() as tx:
+        plans = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
+    world.db.write(lambda tx: tx.allocations.lapse(plans, now=world.clock.now()))
+    world.pass_time(DAY / 12)
+    world.clock.advance(2 * DAY)
+    assert PurgeService(world.db).purge(world.clock.now() - DAY).leases == 1
+    assert rows(world) == dict.fromkeys(OF_LEASES, 0)
+
+
 def test_what_lives_or_ended_later_stays(world: World):
     running, pending = world.book(hours=24 * 10), world.book(start=24 * 20)
     world.engine.settle()
