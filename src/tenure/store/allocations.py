@@ -681,7 +681,7 @@ class AllocationStore:
         They are deleted only if nothing is left of them. For a clock that was set back: what lies beyond has not been.
         """
         over = and_(
-            AllocationRow.state.in_([AllocationState.RELEASED.value, AllocationState.LAPSED.value]),
+            conditions.IS_PAST,
             AllocationRow.ends_at > until,
         )
         resource_ids = list(self._session.scalars(select(AllocationRow.resource_id).where(over)))

@@ -32,6 +32,9 @@ from tenure.store.tables import (
 #: plan will have moved.
 OVERDUE_MATTERS = timedelta(minutes=15)
 
+#: Whether an allocation is past: history that takes no room.
+IS_PAST = AllocationRow.state.in_([AllocationState.RELEASED.value, AllocationState.LAPSED.value])
+
 #: More than the capacity of any resource, and still within the integer range of all databases.
 _MOST = 2**62
 

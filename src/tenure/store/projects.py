@@ -10,8 +10,9 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from tenure.domain.lease import AllocationState, LeaseStatus
+from tenure.domain.lease import LeaseStatus
 from tenure.domain.period import Period
+from tenure.store.conditions import IS_PAST
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, LeaseRow, ProjectRow, ReservationRow
 from tenure.store.writing import count_changed
@@ -91,7 +92,7 @@ class ProjectStore:
                 LeaseRow.project_id == project_id,
                 LeaseRow.deleted_at.is_(None),
                 LeaseRow.ends_at > after,
-                AllocationRow.state.not_in([AllocationState.RELEASED.value, AllocationState.LAPSED.value]),
+                ~IS_PAST,
             )
             .group_by(LeaseRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
         )

@@ -8,7 +8,8 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from tenure.domain.lease import AllocationState, LeaseStatus
+from tenure.domain.lease import LeaseStatus
+from tenure.store.conditions import IS_PAST
 from tenure.store.feed import Feed
 from tenure.store.tables import (
     AllocationRow,
@@ -110,7 +111,7 @@ def _ended(before: datetime) -> ColumnElement[bool]:
         # An ended lease that was changed later, such as by a late teardown, was over only then.
         or_(LeaseRow.updated_at.is_(None), LeaseRow.updated_at < before),
         _is_done(),
-        ~_has_allocations(or_(AllocationRow.state != AllocationState.RELEASED.value, AllocationRow.ends_at >= before)),
+        ~_has_allocations(or_(~IS_PAST, AllocationRow.ends_at >= before)),
     )
 
 

@@ -30,7 +30,7 @@ from tenure.domain.resource import (
     ResourceHealth,
     scarcity,
 )
-from tenure.store.conditions import among
+from tenure.store.conditions import IS_PAST, among
 from tenure.store.conflict import Overtaken
 from tenure.store.feed import Feed
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, TraitRow, key_of
@@ -418,7 +418,7 @@ class ResourceStore:
                 select(AllocationRow.id)
                 .where(
                     AllocationRow.resource_id == resource_id,
-                    AllocationRow.state.not_in([AllocationState.RELEASED.value, AllocationState.LAPSED.value]),
+                    ~IS_PAST,
                 )
                 .limit(1)
             ).first()
@@ -450,7 +450,7 @@ class ResourceStore:
             .where(
                 AllocationRow.resource_id == resource_id,
                 AllocationRow.ends_at > now,
-                AllocationRow.state != AllocationState.RELEASED.value,
+                ~IS_PAST,
             )
         )
         return [(row.resource_type, row.parameters) for row in rows]
