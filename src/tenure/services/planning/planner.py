@@ -303,7 +303,7 @@ class Planner:
         new = {resource_id: count for resource_id, count in wanted.items() if count}
         plan = moved.plans[0]
         self._tx.allocations.add(
-            plan.reservation_id, new, self._from_now_on(plan), moved.demand, booked_from=self._booked_from(leaving)
+            plan.reservation_id, new, plan.period, moved.demand, booked_from=self._booked_from(leaving)
         )
         self._filled.update(new)
 
