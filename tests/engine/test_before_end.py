@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure.domain.errors import InvalidState
+from tenure.domain.errors import Conflict, InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.services.context import Rules
@@ -246,6 +246,92 @@ def test_moment_of_an_action_that_has_run_can_be_set_again(world: World):
     world.leases.update(OWNER, lease.id, LeaseChange(before_end_at=NOW + 2 * HOUR + 30 * MINUTE))
     world.pass_time(30 * MINUTE)
     assert len(images(world)) == 2
+
+
+# --- the cloud refuses the change that moves the end
+
+
+def grow_in_vain(world: World, lease: Lease, change: LeaseChange) -> None:
+    """Change the lease so, and ask for a host more that the cloud refuses."""
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reason="no"))
+    grown = ReservationChange(lease.reservations[0].id, {"min": 2, "max": 2})
+    with pytest.raises(Conflict, match="undone"):
+        world.leases.update(OWNER, lease.id, replace(change, reservations=(grown,)))
+    assert lease_of(world, lease.id).ends_at == lease.ends_at
+
+
+LATER = pytest.mark.parametrize(
+    "change", [LeaseChange(ends_at=NOW + 9 * HOUR), LeaseChange(before_end_at=NOW + 2 * HOUR + 30 * MINUTE)]
+)
+
+
+@LATER
+def test_finished_action_does_not_run_again_after_a_refused_change(
+    world: World, messages: list[Message], change: LeaseChange
+):
+    lease = book(world, hosts("snapshot"), hosts("notify"))
+    world.boot(lease)
+    world.pass_time(2 * HOUR + MINUTE)
+    before = event_of(world, lease.id, EventType.BEFORE_END)
+    grow_in_vain(world, lease, change)
+    event = event_of(world, lease.id, EventType.BEFORE_END)
+    assert (event.status, event.due_at) == (before.status, before.due_at) == (EventStatus.DONE, NOW + 2 * HOUR)
+    world.pass_time(HOUR)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert len(images(world)) == len(notified(messages)) == 1
+    assert topics(messages) == [NOTICE]
+
+
+def test_action_that_was_given_up_stays_so_after_a_refused_change(world: World):
+    lease = book(world, hosts("snapshot"))
+    world.boot(lease)
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="before_end", reason="quota"))
+    world.pass_time(2 * HOUR + MINUTE)
+    grow_in_vain(world, lease, LeaseChange(ends_at=NOW + 9 * HOUR))
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.ERROR
+    world.pass_time(HOUR)
+    ended = lease_of(world, lease.id)
+    assert ended.status is LeaseStatus.TERMINATED
+    assert ended.reason is not None
+    assert "quota" in ended.reason.text
+
+
+@LATER
+def test_action_that_is_running_goes_on_after_a_refused_change(world: World, change: LeaseChange):
+    lease = book(world, hosts("snapshot"))
+    world.boot(lease)
+    slow = Fault(FaultKind.SLOW, verb="before_end", until=NOW + 2 * HOUR + 10 * MINUTE, reason="saving")
+    world.cloud.inject(slow)
+    world.pass_time(2 * HOUR + MINUTE)
+    grow_in_vain(world, lease, change)
+    world.pass_time(20 * MINUTE)
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.DONE
+    assert images(world) == [(lease.reservations[0].id, "active")]
+    world.pass_time(HOUR)
+    assert len(images(world)) == 1
+
+
+def test_distance_of_a_short_lease_stays_after_a_refused_change(world: World):
+    lease = world.reserve(hosts("none"), hours=1 / 2)
+    world.engine.settle()
+    grow_in_vain(world, lease, LeaseChange(ends_at=NOW + 9 * HOUR))
+    prolong(world, lease, 3 * HOUR)
+    assert event_of(world, lease.id, EventType.BEFORE_END).due_at == NOW + 2 * HOUR
+
+
+def test_moment_of_a_refused_change_is_not_added_to_a_lease_without(hasty: World):
+    lease = book(hasty, hosts("notify"))
+    grow_in_vain(hasty, lease, LeaseChange(before_end_at=NOW + 2 * HOUR))
+    assert lease_of(hasty, lease.id).event(EventType.BEFORE_END) is None
+
+
+def test_others_are_notified_of_actions_that_run_again_when_the_change_is_done(world: World, messages: list[Message]):
+    lease = book(world, hosts("notify"))
+    world.pass_time(2 * HOUR + MINUTE)
+    grown = ReservationChange(lease.reservations[0].id, {"min": 2, "max": 2})
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 9 * HOUR, reservations=(grown,)))
+    world.pass_time(MINUTE)
+    assert topics(messages) == [NOTICE, f"{NOTICE}.stop"]
 
 
 # --- short leases
