@@ -11,11 +11,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from tenure.domain.errors import InvalidState
-from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
+from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
 from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, SNAPSHOT, ResourceTypes
-from tenure.services.context import Rules, notify
-from tenure.services.events.payloads import BeforeEndPayload, EndPayload
+from tenure.services.context import Rules, new_id, notify
+from tenure.services.events.payloads import ActionsBefore, BeforeEndPayload, EndPayload, NoticeBefore
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
@@ -75,13 +75,100 @@ def record_finished(
     tx.events.change([end.event.id], now=now, payload=payload.to_json())
 
 
-def arm_again(tx: Transaction, lease: Lease, *, now: datetime) -> None:
-    """Record that all actions are still to be run: the end has moved beyond those that have."""
+def add_notice(tx: Transaction, lease: Lease, due_at: datetime, *, now: datetime) -> NoticeBefore:
+    """Add the event before the end to a lease that has none; return what ``restore_notice`` needs to undo that."""
+    event = Event(new_id(), lease.id, EventType.BEFORE_END, due_at, EventStatus.UNDONE, 0, now)
+    tx.events.add([event])
+    return NoticeBefore(event_id=event.id)
+
+
+def move_notice(
+    tx: Transaction, stored: StoredEvent, lease: Lease, due_at: datetime, payload: BeforeEndPayload, *, now: datetime
+) -> NoticeBefore | None:
+    """Move the event before the end; return what ``restore_notice`` needs to undo that, or None if it stays.
+
+    If it has begun, and is later now, all actions are armed again. An event that has begun is not moved to an earlier
+    time.
+    """
+    event = stored.event
+    is_open = event.status is EventStatus.UNDONE and stored.claim_token is None
+    if due_at == event.due_at or (not is_open and due_at < event.due_at):
+        return None
+    has_begun = not is_open or event.due_at <= now
+    before = NoticeBefore(
+        event_id=event.id,
+        due_at=event.due_at,
+        status=EventStatus.UNDONE if event.status is EventStatus.IN_PROGRESS else event.status,
+        distance=BeforeEndPayload.of(stored).distance,
+        actions=_arm_again(tx, lease, now=now) if has_begun and due_at > event.due_at else None,
+    )
+    tx.events.change(
+        [event.id],
+        now=now,
+        due_at=due_at,
+        ready_at=due_at,
+        attempts=0,
+        status=EventStatus.UNDONE.value,
+        claim_token=None,  # a worker that still runs it for the earlier end loses its claim
+        payload=payload.to_json() or None,
+    )
+    return before
+
+
+def restore_notice(tx: Transaction, lease: Lease, before: NoticeBefore, *, now: datetime) -> None:
+    """Restore the event before the end, and what was recorded of its actions; what has run since stays recorded."""
+    stored = tx.events.get(before.event_id)
+    if stored is None or stored.event.status is not EventStatus.UNDONE or stored.claim_token is not None:
+        return
+    if before.due_at is None:
+        tx.events.discard([before.event_id])
+        return
+    if stored.event.attempts and before.actions is not None:  # a part of the actions may have run again
+        tx.events.change([before.event_id], now=now, due_at=before.due_at, ready_at=before.due_at)
+        return
+    tx.events.change(
+        [before.event_id],
+        now=now,
+        due_at=before.due_at,
+        ready_at=None if before.had_run else before.due_at,
+        status=before.status.value,
+        payload=replace(BeforeEndPayload.of(stored), distance=before.distance).to_json() or None,
+    )
+    if before.actions is not None:
+        end = _end_of(tx, lease)
+        actions = before.actions
+        payload = replace(
+            EndPayload.of(end),
+            finished=actions.finished,
+            failed=actions.failed,
+            outcome=actions.outcome,
+            outcome_detail=actions.outcome_detail,
+            repetition=actions.repetition,
+        )
+        tx.events.change([end.event.id], now=now, payload=payload.to_json())
+
+
+def notify_armed_again(tx: Transaction, lease: Lease, before: NoticeBefore | None, *, now: datetime) -> None:
+    """Notify others if actions before the end that had run will run again."""
+    if before is not None and before.had_run:
+        notify(tx, ARMED_AGAIN, lease, now=now)
+
+
+def _arm_again(tx: Transaction, lease: Lease, *, now: datetime) -> ActionsBefore:
+    """Record that all actions are still to be run; return what was recorded before."""
     end = _end_of(tx, lease)
     payload = EndPayload.of(end)
+    before = ActionsBefore(
+        finished=payload.finished,
+        failed=payload.failed,
+        outcome=payload.outcome,
+        outcome_detail=payload.outcome_detail,
+        repetition=payload.repetition,
+    )
     payload = replace(payload, finished={}, failed=(), outcome=None, outcome_detail=None)
     payload = replace(payload, repetition=payload.repetition + 1)
     tx.events.change([end.event.id], now=now, payload=payload.to_json())
+    return before
 
 
 def record_outcome(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:

@@ -116,6 +116,34 @@ class UserEventsBefore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsBefore:
+    """What the end event had recorded of the actions before the end when an update armed them again."""
+
+    finished: Mapping[str, str] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
+    outcome: str | None = None
+    outcome_detail: str | None = None
+    repetition: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeBefore:
+    """The event before the end before an update that has moved or added it."""
+
+    event_id: str
+    #: When it was due; None if the update has added the event.
+    due_at: datetime | None = None
+    status: EventStatus = EventStatus.UNDONE
+    distance: timedelta | None = None
+    #: None if the update has not armed the actions again.
+    actions: ActionsBefore | None = None
+
+    @property
+    def had_run(self) -> bool:
+        return self.status is not EventStatus.UNDONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatePayload(Payload):
     """A change of a running lease that the cloud has to follow, and what undoes the change."""
 
@@ -132,6 +160,8 @@ class UpdatePayload(Payload):
     due: Mapping[str, datetime] = field(default_factory=dict)
     #: The owner's events before the change; None if they stay.
     events: UserEventsBefore | None = None
+    #: The event before the end before the change; None if it stays. Earlier releases have its time in ``due``.
+    notice: NoticeBefore | None = None
     #: The reservations that the change binds to a subject.
     bound: tuple[str, ...] = ()
     #: Allocations that do not last beyond the end of the lease any more, and those that now do.

@@ -41,8 +41,15 @@ from tenure.domain.requirement import Comparison
 from tenure.domain.zones import is_within_days
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, notify, write_history
-from tenure.services.events.before_end import ARMED_AGAIN, arm_again, notice_after
-from tenure.services.events.payloads import NO_PAYLOAD, LeaseBefore, Payload, UpdatePayload, UserEventsBefore
+from tenure.services.events.before_end import add_notice, move_notice, notice_after, notify_armed_again
+from tenure.services.events.payloads import (
+    NO_PAYLOAD,
+    LeaseBefore,
+    NoticeBefore,
+    Payload,
+    UpdatePayload,
+    UserEventsBefore,
+)
 from tenure.services.events.user_events import check_events, replace_events
 from tenure.services.leases.bounds import check_one_more, check_sizes
 from tenure.services.leases.default_leases import give_way
@@ -325,8 +332,8 @@ class LeaseChanger:
         self._events_before: UserEventsBefore | None = None
         #: The earlier due dates of events, by event id.
         self._due_before: dict[str, datetime] = {}
-        #: Whether an action before the end that had run will run again.
-        self._has_armed_again = False
+        #: The event before the end before the change, if the change moves or adds it.
+        self._notice_before: NoticeBefore | None = None
 
     def apply(self, lease: Lease, change: LeaseChange) -> Changed:
         """Change the lease."""
@@ -877,31 +884,12 @@ class LeaseChanger:
         if dates.notice_at is not None and all(
             stored.event.event_type is not EventType.BEFORE_END for stored in events
         ):
-            event = Event(new_id(), lease.id, EventType.BEFORE_END, dates.notice_at, EventStatus.UNDONE, 0, self._now)
-            self._tx.events.add([event])
+            self._notice_before = add_notice(self._tx, lease, dates.notice_at, now=self._now)
 
     def _move_notice(self, stored: StoredEvent, lease: Lease, dates: _Dates) -> None:
-        """Move the action before the end along with the dates. If it has begun, and is later now, it is armed again."""
-        event = stored.event
+        """Move the action before the end along with the dates."""
         due_at, payload = notice_after(stored, lease, self._rules, dates.starts_at, dates.ends_at, dates.notice_at)
-        is_open = event.status is EventStatus.UNDONE and stored.claim_token is None
-        has_begun = not is_open or event.due_at <= self._now
-        if due_at == event.due_at or (not is_open and due_at < event.due_at):
-            return
-        if has_begun and due_at > event.due_at:
-            arm_again(self._tx, lease, now=self._now)
-            self._has_armed_again = event.status in {EventStatus.DONE, EventStatus.ERROR}
-        self._due_before[event.id] = event.due_at
-        self._tx.events.change(
-            [event.id],
-            now=self._now,
-            due_at=due_at,
-            ready_at=due_at,
-            attempts=0,
-            status=EventStatus.UNDONE.value,
-            claim_token=None,  # a worker that still runs it for the earlier end loses its claim
-            payload=payload.to_json() or None,
-        )
+        self._notice_before = move_notice(self._tx, stored, lease, due_at, payload, now=self._now)
 
     def _due_at(self, event: Event, dates: _Dates) -> datetime | None:
         if event.event_type is EventType.START:
@@ -923,17 +911,16 @@ class LeaseChanger:
                 before=LeaseBefore(**lease.details(), starts_at=lease.starts_at, ends_at=lease.ends_at),
                 due=self._due_before,
                 events=self._events_before,
+                notice=self._notice_before,
                 bound=tuple(outcome.bound),
                 ending=tuple(outcome.ending),
                 lasting=tuple(outcome.lasting),
             )
-            claim = self._follow(lease, payload=payload, reason=what, **values)
-            self._notify_armed_again(lease)
-            return Changed(lease, claim)
+            return Changed(lease, self._follow(lease, payload=payload, reason=what, **values))
         for end, allocation_ids in self._outcome.shorter.items():
             self._tx.allocations.shorten(allocation_ids, end)
         changed = self._record(lease, what, **values)
-        self._notify_armed_again(lease)
+        notify_armed_again(self._tx, changed, self._notice_before, now=self._now)
         if self._outcome.ends_otherwise:
             request_mending(self._tx, changed, now=self._now)  # writes the new end to the metadata
         if lease.status is LeaseStatus.PENDING and any(
@@ -944,11 +931,6 @@ class LeaseChanger:
         ):
             return Changed(changed, self._claimed(lease, EventType.PREPARE))
         return Changed(changed)
-
-    def _notify_armed_again(self, lease: Lease) -> None:
-        """Notify others if an action before the end that had run will run again."""
-        if self._has_armed_again:
-            notify(self._tx, ARMED_AGAIN, self._again(lease), now=self._now)
 
     def _record(self, lease: Lease, what: str, **values: Any) -> Lease:
         """Record a change that the cloud need not follow, and notify others; return the changed lease."""

@@ -12,6 +12,7 @@ from tenure.domain.reason import Reason
 from tenure.drivers.contract import Order, Progress
 from tenure.services.context import apply, columns_of, notify, write_history
 from tenure.services.enforcement.commitments import notify_updated
+from tenure.services.events.before_end import notify_armed_again, restore_notice
 from tenure.services.events.handler import Attempt, Handler, Work, lease_of
 from tenure.services.events.handlers.calls import end_all, start_all
 from tenure.services.events.orders import orders_of
@@ -52,7 +53,9 @@ class UpdateHandler(Handler[UpdatePayload]):
             lease = flag(tx, lease, lacking(tx, self._types, lease, lease.reason), now=now)
         apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)
         topic = "lease.resources_changed" if change.replaced else "lease.update"
-        notify(tx, topic, lease_of(tx, lease.id), now=now)
+        changed = lease_of(tx, lease.id)
+        notify(tx, topic, changed, now=now)
+        notify_armed_again(tx, changed, change.notice, now=now)
 
     def give_up(self, tx: Transaction, work: Work[UpdatePayload], lease: Lease, reason: Reason, now: datetime) -> bool:
         """Restore the lease to what it was before the update; then the cloud has to follow once more.
@@ -77,6 +80,8 @@ class UpdateHandler(Handler[UpdatePayload]):
             end_with_the_lease(tx, previous_lease, self._rules, without=change.added_ids, ending=change.lasting)
         if change.events is not None:
             restore_events(tx, lease.id, change.events, now)
+        if change.notice is not None:
+            restore_notice(tx, lease, change.notice, now=now)
         for moved_id, due_at in change.due.items():
             event = tx.events.get(moved_id)
             if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
