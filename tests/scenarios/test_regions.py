@@ -16,12 +16,11 @@ from tenure.drivers.contract import CloudBusy, ResourceRef
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedCloud
 from tenure.factory import build
-from tenure.services.context import Rules
 from tenure.services.regions import RegionService
 from tests.support.engines import wait_for_leases
 from tests.support.regions import NORTH, SOUTH, Regions, open_regions
 from tests.support.waiting import wait_for
-from tests.support.world import ADMIN, HOST, NOW, OWNER, open_world, reservation
+from tests.support.world import ADMIN, HOST, NOW, OWNER, World, open_world, reservation
 
 
 @pytest.fixture
@@ -255,6 +254,12 @@ def test_lease_is_refused_if_a_trust_cannot_be_created(
     assert regions.leases.create(OWNER, grouped(NORTH)).id
 
 
+def manage(world: World, driver: Router, *regions: str) -> None:
+    """Let the service manage these regions, by its other rules."""
+    rules = replace(world.service.parts.rules, regions=regions)
+    world.service = build(replace(world.service.parts, driver=driver, rules=rules))
+
+
 def test_trust_without_a_region_belongs_to_the_home_region(tmp_path: Path) -> None:
     with open_world(tmp_path, hosts=2) as world:
         asked = replace(grouped(""), reservations=(ReservationRequest("flavor:instance", GROUPED),))
@@ -262,7 +267,7 @@ def test_trust_without_a_region_belongs_to_the_home_region(tmp_path: Path) -> No
         RegionService(world.db).name_home(NORTH)
         south = SimulatedCloud.create(hosts=1, clock=world.clock, sleep=lambda _seconds: None)
         driver = Router({NORTH: world.cloud, SOUTH: south})
-        world.service = build(replace(world.service.parts, driver=driver, rules=Rules(regions=(NORTH, SOUTH))))
+        manage(world, driver, NORTH, SOUTH)
         world.resources.register(ADMIN, HOST, "1", {}, region=SOUTH)
         for region in (NORTH, SOUTH):
             world.leases.add_reservation(OWNER, lease.id, ReservationRequest("flavor:instance", GROUPED, region))
@@ -291,9 +296,8 @@ def test_earlier_hosts_and_leases_belong_to_the_home_region(tmp_path: Path) -> N
         assert RegionService(world.db).name_home(NORTH) == (2, 2)
         assert RegionService(world.db).name_home(NORTH) == (0, 0)
         south = SimulatedCloud.create(hosts=1, clock=world.clock, sleep=lambda _seconds: None)
-        rules = Rules(regions=(NORTH, SOUTH))
         driver = Router({NORTH: world.cloud, SOUTH: south})
-        world.service = build(replace(world.service.parts, driver=driver, rules=rules))
+        manage(world, driver, NORTH, SOUTH)
         assert world.resources.register(ADMIN, HOST, "1", {}, region=SOUTH).external_id == "south:1"
         assert world.service.repair.run() == 0
         world.clock.advance(timedelta(hours=2))
@@ -312,9 +316,7 @@ def test_lease_that_waits_is_booked_in_the_home_region(tmp_path: Path) -> None:
         waiting = world.leases.create(OWNER, waits)
         assert waiting.status is LeaseStatus.WAITING
         RegionService(world.db).name_home(NORTH)
-        world.service = build(
-            replace(world.service.parts, driver=Router({NORTH: world.cloud}), rules=Rules(regions=(NORTH,)))
-        )
+        manage(world, Router({NORTH: world.cloud}), NORTH)
         world.leases.delete(OWNER, taken.id)
         with pytest.raises(NotEnoughResources):  # the lease that waits comes first
             world.reserve(replace(reservation(2, 2), region=NORTH), start=1)
