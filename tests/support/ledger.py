@@ -20,7 +20,7 @@ _OVERLAPS = """
     SELECT a.id, b.id, a.resource_id
     FROM allocations a JOIN allocations b
       ON b.resource_id = a.resource_id AND b.id > a.id AND a.starts_at < b.ends_at AND b.starts_at < a.ends_at
-    WHERE a.exclusive OR b.exclusive
+    WHERE (a.exclusive OR b.exclusive) AND a.state <> 'lapsed' AND b.state <> 'lapsed'
     ORDER BY a.id, b.id
 """
 _PARTS = """
