@@ -592,7 +592,8 @@ def test_the_refusal_of_a_long_lease_says_how_long_it_would_be(api: Api, tmp_pat
     assert refused.json["error_message"] == "A lease lasts for 2 days at most, and this one for 2 days 1 hour."
 
 
-@pytest.mark.parametrize(
+#: For each type: its path, the field with its name, its registration and a reservation.
+PAST_RESOURCES = pytest.mark.parametrize(
     ("path", "name", "register", "wanted"),
     [
         ("os-hosts", "hypervisor_hostname", {"name": "sim-host-001"}, HOSTS),
@@ -610,6 +611,9 @@ def test_the_refusal_of_a_long_lease_says_how_long_it_would_be(api: Api, tmp_pat
         ),
     ],
 )
+
+
+@PAST_RESOURCES
 def test_a_past_lease_names_what_it_had_also_when_that_is_unregistered(
     tmp_path: Path, path: str, name: str, register: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
@@ -630,3 +634,71 @@ def test_a_past_lease_names_what_it_had_also_when_that_is_unregistered(
             assert [after[field] for field in same] == [had[field] for field in same]
             assert admin.post(f"/v1/{path}", register).status_code == 201
             assert admin.delete(f"/v1/{path}/{had['id']}").status_code == 204
+
+
+def _allocations(admin: Api, path: str, query: str = "") -> list[dict[str, Any]]:
+    """Return the allocations on all pages of a list."""
+    answer = admin.get(f"/v1/{path}/allocations?{query}")
+    assert answer.status_code == 200, answer.text
+    found = list(answer.json["allocations"])
+    while links := answer.json.get("allocations_links"):
+        answer = admin.get(links[0]["href"].removeprefix("http://falconframework.org"))
+        found += answer.json["allocations"]
+    return found
+
+
+@PAST_RESOURCES
+def test_allocations_of_a_past_lease_name_what_is_unregistered(
+    tmp_path: Path, path: str, name: str, register: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    with open_api(tmp_path, hosts=1) as api:
+        admin = api.using("admin", "1.3")
+        if path != "os-hosts":
+            assert admin.post(f"/v1/{path}", register).status_code == 201
+        lease = api.using(version="1.3").book(start=0, hours=1, reservations=[wanted])
+        of_lease = f"lease_id={lease['id']}"
+        of_reservation = f"reservation_id={lease['reservations'][0]['id']}"
+        api.world.pass_time(timedelta(hours=2))
+        [had] = _allocations(admin, path, of_lease)
+        assert [reservation["lease_id"] for reservation in had["reservations"]] == [lease["id"]]
+        assert admin.delete(f"/v1/{path}/{had['resource_id']}").status_code == 204
+        for _ in range(2):  # while it is unregistered, and when another one of its name was registered
+            assert _allocations(admin, path, of_lease) == _allocations(admin, path, of_reservation) == [had]
+            assert admin.post(f"/v1/{path}", register).status_code == 201
+            assert had in _allocations(admin, path, of_lease)
+            [registered] = _allocations(admin, path)
+            assert registered["reservations"] == []
+            assert admin.delete(f"/v1/{path}/{registered['resource_id']}").status_code == 204
+        if path == "os-hosts":  # Blazar has no history of a host that is unregistered
+            assert _allocations(api.using("admin", "1.0"), path, of_lease) == []
+
+
+def test_a_host_that_a_lease_had_in_two_registrations_is_in_its_allocations_once(tmp_path: Path) -> None:
+    with open_api(tmp_path, hosts=2) as api:
+        admin = api.using("admin", "1.3")
+        lease = api.using(version="1.3").book(start=0, hours=4, reservations=[HOSTS])
+        api.world.pass_time(timedelta(minutes=10))
+        of_lease = f"lease_id={lease['id']}"
+        [first] = [allocation["resource_id"] for allocation in _allocations(admin, "os-hosts", of_lease)]
+        [second] = {"1", "2"} - {first}
+        for host in (first, second):
+            moved = admin.post(f"/v1/os-hosts/{host}/reallocate", {"running": True})
+            assert [part["moves_to"] for part in moved.json["reservations"]] == [({first, second} - {host}).pop()]
+            api.world.pass_time(timedelta(minutes=10))
+            assert admin.delete(f"/v1/os-hosts/{host}").status_code == 204
+            assert admin.post("/v1/os-hosts", {"name": f"sim-host-{int(host):03}"}).status_code == 201
+        for limit in (1, 2, 9):
+            listed = _allocations(admin, "os-hosts", f"{of_lease}&limit={limit}")
+            assert [allocation["resource_id"] for allocation in listed] == ["1", "2"]
+            assert [[part["lease_id"] for part in allocation["reservations"]] for allocation in listed] == [
+                [lease["id"]],
+                [lease["id"]],
+            ]
+
+
+def test_the_allocations_of_a_deleted_lease_are_empty(api: Api) -> None:
+    admin = api.using("admin", "1.3")
+    lease = api.using(version="1.3").book(start=0, hours=4)
+    api.world.pass_time(timedelta(minutes=10))
+    assert api.delete(f"/v1/leases/{lease['id']}").status_code == 204
+    assert _allocations(admin, "os-hosts", f"lease_id={lease['id']}") == []

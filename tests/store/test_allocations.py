@@ -459,21 +459,28 @@ class TestBookings:
         assert listed(lease_id=ended.id, reservation_id=reservation_of(running)) == []
         assert listed(lease_id=gone.id) == []
 
-    def test_booked_resource_ids_in_pages(self, db: Database):
+    def test_booked_resources_by_external_id(self, db: Database):
         ids = add_hosts(db, 5)
-        lease, other = add_lease(db, *ids[:4]), add_lease(db, ids[4])
+        past = add_lease(db, ids[2], start=-2, end=-1, state=RELEASED)
+        lease, other = add_lease(db, *ids[:3]), add_lease(db, ids[4])
+        gone = add_lease(db, ids[3], start=3, end=4)
+        db.write(lambda tx: tx.leases.change(gone, now=NOW, deleted_at=NOW))
 
-        def page(after: int, limit: int, **whose) -> list[int]:
-            whose = {"lease_id": None, "reservation_id": None, **whose}
+        def booked(lease_id: str | None = None, reservation_id: str | None = None) -> dict[str, list[int]]:
             return ask(
                 db,
-                lambda tx: tx.allocations.booked_resource_ids("physical:host", after=after, limit=limit, **whose),
+                lambda tx: tx.allocations.booked_resources(
+                    "physical:host", now=NOW, lease_id=lease_id, reservation_id=reservation_id
+                ),
             )
 
-        assert page(0, 3, lease_id=lease.id) == ids[:3]
-        assert page(ids[2], 3, lease_id=lease.id) == [ids[3]]
-        assert page(0, 9, reservation_id=reservation_of(other)) == [ids[4]]
-        assert page(0, 9) == ids
+        names = ask(db, lambda tx: {id: resource.external_id for id, resource in tx.resources.by_ids(ids).items()})
+        assert booked(lease.id) == {names[id]: [id] for id in ids[:3]}
+        assert booked(reservation_id=reservation_of(other)) == {names[ids[4]]: [ids[4]]}
+        assert booked(lease.id, reservation_of(other)) == booked(gone.id) == {}
+        db.write(lambda tx: tx.resources.retire(tx.resources.by_ids([ids[2]])[ids[2]]))
+        assert booked(past.id) == {names[ids[2]]: [ids[2]]}
+        assert list(booked(lease.id)) == [names[id] for id in ids[:3]]
 
     def test_predecessors(self, db: Database):
         ids = add_hosts(db, 4)
