@@ -31,11 +31,11 @@ from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.regions import ids_in
-from tenure.domain.resource import ResourceHealth
+from tenure.domain.resource import RETIRED, RETIRED_ID, ResourceHealth
 from tenure.domain.shortfall import Stage
 from tenure.store import conditions
 from tenure.store.amounts import AMOUNTS, capacities_of, capacity_of
-from tenure.store.feed import Feed
+from tenure.store.feed import Feed, batched
 from tenure.store.gains import Gains
 from tenure.store.tables import (
     AllocationRow,
@@ -49,6 +49,8 @@ from tenure.store.writing import change_row
 SAMPLE = 24
 #: How many shared allocations to fetch on either side of the end of a period, to find resources that are in use.
 SHARED_SAMPLE = 64
+#: The largest number of ids in a statement.
+_AT_ONCE = 500
 
 #: Aliases, created once like those of ``conditions``: allocations that end before a period, start after it, and others.
 _BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), aliased(AllocationRow)
@@ -770,27 +772,34 @@ class AllocationStore:
         # Of what was reduced, there is an allocation that is over, and one for the rest.
         return list(dict.fromkeys(Booking(*row) for row in rows))
 
-    def booked_resource_ids(
-        self, resource_type: str, *, lease_id: str | None, reservation_id: str | None, after: int, limit: int
-    ) -> list[int]:
-        """Return the resources in which a lease or reservation has a part, in order of id."""
-        # A subquery instead of a join, so that no database begins with all resources of the type.
-        type_of_resource = (
-            select(ResourceRow.resource_type).where(ResourceRow.id == AllocationRow.resource_id).scalar_subquery()
+    def booked_resources(
+        self, resource_type: str, *, now: datetime, lease_id: str | None, reservation_id: str | None
+    ) -> dict[str, list[int]]:
+        """Return the resources in which a lease or reservation has a part, by external id, in order of id.
+
+        Unregistered resources have the external id that they had. Those of one external id are in order of
+        registration.
+        """
+        bookings = self._select_bookings(now=now, lease_id=lease_id, reservation_id=reservation_id)
+        booked = self._session.execute(bookings.with_only_columns(AllocationRow.resource_id).distinct()).scalars()
+        retired = f"{RETIRED}{resource_type}"
+        external_id = case(
+            (
+                ResourceRow.resource_type == retired,
+                func.coalesce(ResourceRow.facts[RETIRED_ID].as_string(), ResourceRow.external_id),
+            ),
+            else_=ResourceRow.external_id,
         )
-        statement = (
-            select(AllocationRow.resource_id)
-            .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id)
-            .where(AllocationRow.resource_id > after, type_of_resource == resource_type)
-            .where(AllocationRow.state != AllocationState.LAPSED.value)
-        )
-        if lease_id is not None:
-            statement = statement.where(ReservationRow.lease_id == lease_id)
-        if reservation_id is not None:
-            statement = statement.where(ReservationRow.id == reservation_id)
-        return list(
-            self._session.execute(statement.distinct().order_by(AllocationRow.resource_id).limit(limit)).scalars()
-        )
+        found: dict[str, list[int]] = {}
+        for ids in batched(sorted(booked), _AT_ONCE):
+            rows = self._session.execute(
+                select(ResourceRow.id, external_id.label("external_id"))
+                .where(ResourceRow.id.in_(ids), ResourceRow.resource_type.in_([resource_type, retired]))
+                .order_by(ResourceRow.id)
+            )
+            for row in rows:
+                found.setdefault(row.external_id, []).append(row.id)
+        return found
 
     def _select_bookings(
         self, *, now: datetime, lease_id: str | None, reservation_id: str | None

@@ -319,16 +319,16 @@ class ResourceService(ContextualService):
         return ResourceChange(resource, parts)
 
     def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
-        """Return a page of resources, each with its bookings.
+        """Return a page of resources, each with its bookings; with ``only_booked`` also of unregistered resources.
 
         Raises ``InvalidParameter`` for an unknown marker.
         """
         self._require(actor, query.resource_type, "get_allocations")
         now = self._clock.now()
         with self._db.read() as tx:
-            resources, more = self._page_of_resources(tx, query)
+            resources, more = self._page_of_resources(tx, query, now=now)
             bookings = tx.allocations.bookings(
-                [resource.id for resource in resources],
+                [resource_id for ids in resources.values() for resource_id in ids],
                 now=now,
                 lease_id=query.lease_id,
                 reservation_id=query.reservation_id,
@@ -445,24 +445,26 @@ class ResourceService(ContextualService):
         if current is not None and current.version == closed.version:
             tx.resources.change(current, now=now, registration=Registration.REGISTERED)
 
-    def _page_of_resources(self, tx: Transaction, query: BookingQuery) -> tuple[Sequence[Resource], bool]:
+    def _page_of_resources(
+        self, tx: Transaction, query: BookingQuery, *, now: datetime
+    ) -> tuple[Mapping[str, Sequence[int]], bool]:
+        """Return a page of resources by external id, and whether more follow."""
         if not query.only_booked:
             found = tx.resources.page(
                 ResourceQuery(resource_type=query.resource_type, limit=query.limit, marker=query.marker)
             )
-            return found[: query.limit], len(found) > query.limit
-        after = 0
-        if query.marker is not None:
-            after = tx.resources.marker(query.resource_type, query.marker).id
-        ids = tx.allocations.booked_resource_ids(
-            query.resource_type,
-            lease_id=query.lease_id,
-            reservation_id=query.reservation_id,
-            after=after,
-            limit=query.limit + 1,
+            return {resource.external_id: (resource.id,) for resource in found[: query.limit]}, len(found) > query.limit
+        booked = tx.allocations.booked_resources(
+            query.resource_type, now=now, lease_id=query.lease_id, reservation_id=query.reservation_id
         )
-        resources = tx.resources.by_ids(ids[: query.limit])
-        return [resources[resource_id] for resource_id in ids[: query.limit]], len(ids) > query.limit
+        following = list(booked.items())
+        if query.marker is not None:
+            if query.marker in booked:
+                after = booked[query.marker][0]
+            else:
+                after = tx.resources.marker(query.resource_type, query.marker).id
+            following = [(external_id, ids) for external_id, ids in following if ids[0] > after]
+        return dict(following[: query.limit]), len(following) > query.limit
 
     def _check_properties(self, properties: Mapping[str, str | None]) -> None:
         if len(properties) > MAX_PROPERTIES:
@@ -499,11 +501,12 @@ def _check_lent(stock: Inventory, found: DiscoveredResource, capacity: Capacity)
         raise InvalidParameter(text, field="capacity_gb")
 
 
-def _grouped(resources: Sequence[Resource], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:
-    parts: dict[int, list[Booking]] = {resource.id: [] for resource in resources}
+def _grouped(resources: Mapping[str, Sequence[int]], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:
+    names = {resource_id: external_id for external_id, ids in resources.items() for resource_id in ids}
+    parts: dict[str, dict[str, Booking]] = {external_id: {} for external_id in resources}
     for booking in bookings:
-        parts[booking.resource_id].append(booking)
-    return tuple(ResourceBookings(resource.external_id, tuple(parts[resource.id])) for resource in resources)
+        parts[names[booking.resource_id]].setdefault(booking.reservation_id, booking)
+    return tuple(ResourceBookings(external_id, tuple(found.values())) for external_id, found in parts.items())
 
 
 @contextmanager
