@@ -5,7 +5,7 @@ They are the same for hosts, addresses and all other resources. The differences 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -15,8 +15,8 @@ from pydantic import BaseModel, create_model
 
 from tenure.api.answers import PAGE, Many, One, Pages, Whole, pages
 from tenure.api.operations import Operation, Request
-from tenure.api.schemas import answers
-from tenure.api.schemas.answers import AffectedReservation, Answer, AnswerAt, From
+from tenure.api.schemas import answers, as_shown
+from tenure.api.schemas.answers import AffectedReservation, Answer, AnswerAt, From, ModelAt
 from tenure.api.schemas.queries import (
     AllocationListQuery,
     AllocationQuery,
@@ -25,6 +25,7 @@ from tenure.api.schemas.queries import (
     QueryAt,
     list_queries,
 )
+from tenure.api.schemas.refusals import check
 from tenure.api.schemas.resources import (
     SETTING,
     Disable,
@@ -38,6 +39,7 @@ from tenure.api.schemas.resources import (
     served_inventories,
 )
 from tenure.api.versions import OLDEST, Version, by_version
+from tenure.domain.json_text import JsonObject
 from tenure.domain.request import (
     AffectedPart,
     BookingQuery,
@@ -180,12 +182,26 @@ class _InventoryOperations:
         )
 
     def update(self, properties: WireProperties, request: Request) -> Resource:
-        changed = properties.read(request.body(), request.version)
+        body = self._without_shown(request, properties.models)
+        if body in ({}, {"properties": {}}):  # without what is as it is shown, nothing is left
+            changed: Mapping[str, str | None] = {}
+        else:
+            changed = properties.read(request.body() if body is None else body, request.version)
         return request.manager.resources.update(request.actor, self._type, self._id(request), changed)
 
     def lend(self, lending: WireLending, request: Request) -> Resource:
-        capacity = lending.read(request.given())
-        return request.manager.resources.lend(request.actor, self._type, self._id(request), capacity)
+        body = self._without_shown(request, by_version(lending.model))
+        given = check(lending.model, request.body() if body is None else body, request.version)
+        return request.manager.resources.lend(request.actor, self._type, self._id(request), lending.read(given))
+
+    def _without_shown(self, request: Request, models: ModelAt) -> JsonObject | None:
+        """Return a body without what is as it is shown; None if it has no field that only the service sets."""
+        version = request.version
+        of_service = self._wire.answer(version).model_fields.keys() - models(version).model_fields.keys()
+        if not as_shown.is_accepted_of_resources(version) or of_service.isdisjoint(request.body()):
+            return None
+        shown = self._wire.answer(version).show(self.get(request))
+        return as_shown.only_changes_of_resource(request.body(), shown, of_service, is_strict=version is not OLDEST)
 
     def get(self, request: Request) -> Resource:
         return request.manager.resources.get(request.actor, self._type, self._id(request))

@@ -1,4 +1,4 @@
-"""Changes of leases in which clients send back what they were shown: what is as before is no change."""
+"""Changes in which clients send back what they were shown: what is as before is no change."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tenure.api.schemas.answers import Document
+from tenure.api.versions import OLDEST, Version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import EventType
 
@@ -16,6 +17,11 @@ _OF_THE_MOMENT = frozenset({"updated_at", "may_end_at"})
 _OF_EVENTS = frozenset({"id", "event_type", "time", "message"})
 #: What every reservation has, and no client sets.
 _OF_RESERVATIONS = frozenset({"lease_id", "status", "missing_resources", "resources_changed", "created_at"})
+
+
+def is_accepted_of_resources(version: Version) -> bool:
+    """Whether a change of a resource may have fields that only the service sets; versions between refuse them."""
+    return version is OLDEST or version >= Version.V1_3
 
 
 def has_shown(body: Mapping[str, object], of_service: Collection[str]) -> bool:
@@ -47,6 +53,24 @@ def only_changes(body: Mapping[str, object], shown: Document, of_service: Collec
             raise _set_by_service(name)
         else:
             changed[name] = value
+    return changed
+
+
+def only_changes_of_resource(
+    body: Mapping[str, object], shown: Document, of_service: Collection[str], *, is_strict: bool
+) -> Document:
+    """Return what a body has that a change of a resource may have, and that differs from the resource as it is shown.
+
+    Raises ``InvalidParameter`` for another value of what only the service sets, if ``is_strict``; otherwise it stays.
+    """
+    changed: Document = {}
+    for name, value in body.items():
+        if name in of_service:
+            if name in _OF_THE_MOMENT or _is_same(value, shown.get(name)):
+                continue
+            if is_strict:
+                raise _set_by_service(name)
+        changed[name] = value
     return changed
 
 

@@ -221,6 +221,8 @@ class ResourceService(ContextualService):
         stock = self._types.stock(resource_type)
         with self._db.read() as tx:
             known = self._existing(tx, resource_type, external_id)
+        if known.capacity == capacity and known.registration is Registration.REGISTERED:
+            return known  # also if the cloud has less of it by now
         with _domain_errors(stock, external_id):
             found = self._cloud.look_up(resource_type, qualified(known.region, known.name))
         _check_lent(stock, found, capacity)
