@@ -10,10 +10,12 @@ import pytest
 
 from tenure.domain.lease import Event, EventStatus, EventType
 from tenure.services.events.payloads import (
+    ActionsBefore,
     BeforeEndPayload,
     EndPayload,
     LeaseBefore,
     MendPayload,
+    NoticeBefore,
     NotifyPayload,
     Payload,
     PreparePayload,
@@ -91,6 +93,55 @@ STORED: list[tuple[EventType, Mapping[str, Any] | None, Payload]] = [
             undoing=True,
             refused={"r": {}},
         ),
+    ),
+    # A release before the actions of an update has no notice: it restores the time that is in ``due``.
+    (
+        EventType.UPDATE,
+        {
+            "due": {"notice": NINE.isoformat()},
+            "notice": {
+                "event_id": "notice",
+                "due_at": NINE.isoformat(),
+                "status": "DONE",
+                "distance": "PT1H",
+                "actions": {
+                    "finished": {"r": "notify"},
+                    "failed": ["s"],
+                    "outcome": "No image was made.",
+                    "outcome_detail": "The quota is full.",
+                    "repetition": 2,
+                },
+            },
+        },
+        UpdatePayload(
+            due={"notice": NINE},
+            notice=NoticeBefore(
+                event_id="notice",
+                due_at=NINE,
+                status=EventStatus.DONE,
+                distance=timedelta(hours=1),
+                actions=ActionsBefore(
+                    finished={"r": "notify"},
+                    failed=("s",),
+                    outcome="No image was made.",
+                    outcome_detail="The quota is full.",
+                    repetition=2,
+                ),
+            ),
+        ),
+    ),
+    (
+        EventType.UPDATE,
+        {
+            "notice": {
+                "event_id": "added",
+                "due_at": None,
+                "status": "UNDONE",
+                "distance": None,
+                "actions": None,
+            }
+        },
+        UpdatePayload(notice=NoticeBefore(event_id="added")),
     ),
 ]
 
