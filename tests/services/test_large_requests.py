@@ -50,8 +50,8 @@ def prolong(world: World, lease: Lease) -> object:
     return world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + timedelta(hours=1)))
 
 
-def statements(world: World, work: Callable[[], object]) -> int:
-    """Return the number of statements that the work executes."""
+def statements(world: World, work: Callable[[], object]) -> list[str]:
+    """Return the statements that the work executes."""
     run: list[str] = []
 
     def note(_connection, _cursor, statement, *_more) -> None:
@@ -62,17 +62,17 @@ def statements(world: World, work: Callable[[], object]) -> int:
         work()
     finally:
         event.remove(world.db.engine, "before_cursor_execute", note)
-    return len(run)
+    return run
 
 
 def test_equal_reservations_need_one_search(world: World):
-    few, many = (statements(world, partial(world.reserve, *apart(count), start=1)) for count in (6, 18))
+    few, many = (len(statements(world, partial(world.reserve, *apart(count), start=1))) for count in (6, 18))
     assert many - few < 12 * 4  # to prepare a reservation takes statements, to book it none
 
 
 def test_alike_reservations_are_booked_without_a_statement_each(world: World):
     few, many = (
-        statements(world, partial(world.reserve, *[instance_reservation()] * count, start=start))
+        len(statements(world, partial(world.reserve, *[instance_reservation()] * count, start=start)))
         for start, count in ((1, 6), (5, 18))
     )
     assert many - few < 12
@@ -80,14 +80,14 @@ def test_alike_reservations_are_booked_without_a_statement_each(world: World):
 
 def test_deleting_a_large_lease_needs_no_statements_for_each_reservation(world: World):
     leases = [world.reserve(*apart(count), start=1) for count in (6, 18)]
-    few, many = (statements(world, partial(world.leases.delete, OWNER, lease.id)) for lease in leases)
+    few, many = (len(statements(world, partial(world.leases.delete, OWNER, lease.id))) for lease in leases)
     assert many - few < 12
 
 
 def test_moving_a_pending_lease_needs_one_search(world: World):
     leases = [world.reserve(*apart(count), start=1) for count in (6, 18)]
     before = [world.units(lease) for lease in leases]
-    few, many = (statements(world, partial(prolong, world, lease)) for lease in leases)
+    few, many = (len(statements(world, partial(prolong, world, lease))) for lease in leases)
     assert many - few < 12 * 4
     assert [world.units(lease) for lease in leases] == before  # where they were
     assert ledger.faults(str(world.db.engine.url)) == []
@@ -200,6 +200,18 @@ class Agreeing(EnforcementFilter):
 
     def on_end(self, context, lease_values, *, key):
         raise NotImplementedError
+
+
+def test_request_is_refused_without_changing_hosts_if_plans_leave_too_few_wherever_they_move(world: World):
+    world.reserve(reservation(2, 2), start=2)
+
+    def ask() -> None:
+        with pytest.raises(NotEnoughResources) as refused:
+            world.reserve(reservation(HOSTS, HOSTS), start=1, hours=3)
+        assert refused.value.is_proven
+
+    run = statements(world, ask)
+    assert not [each for each in run if each.startswith(("UPDATE resources", "INSERT INTO allocations"))]
 
 
 def test_large_lease_is_judged_once_and_booked_as_judged(tmp_path: Path):
