@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.errors import NotEnoughResources, Unavailable
-from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
+from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest, Window
 from tenure.services.planning.arrangements import Arrangement, Arrangements, OutdatedArrangement, Search
 from tenure.services.planning.planner import Planner
 from tenure.store.conflict import Overtaken
@@ -22,7 +22,7 @@ from tenure.store.database import Database, OutcomeUnknown
 from tests.services.test_exact_admission import Demander, prepared
 from tests.services.test_large_requests import Agreeing
 from tests.support.engines import rebuild
-from tests.support.world import ADMIN, HOST, OWNER, World, open_world, reservation
+from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation
 
 WAYS = tuple(way.value for way in AdmissionWay)
 LEASE_ID = "0d3a4f4e-7c4f-4d53-9a5b-3a1de6a7c001"
@@ -52,9 +52,14 @@ class Count:
         return {name: now[name] - self._before[name] for name in now if now[name] != self._before[name]}
 
 
-def asked(world: World, *, hosts: int = 1) -> LeaseRequest:
+def asked(world: World, wanted: ReservationRequest | None = None) -> LeaseRequest:
     begin = world.clock.now() + timedelta(hours=1)
-    return LeaseRequest("lease", begin, begin + timedelta(hours=1), reservations=(reservation(hosts, hosts),))
+    return LeaseRequest("lease", begin, begin + timedelta(hours=1), reservations=(wanted or reservation(1, 1),))
+
+
+def apart(amount: int) -> ReservationRequest:
+    """Return a reservation of small instances on different hosts: a count of hosts proves nothing about it."""
+    return instance_reservation(amount, affinity=False)
 
 
 def test_lease_beside_all_plans_is_greedy(world: World):
@@ -139,10 +144,10 @@ def test_refusal_without_proof_is_counted(world: World, monkeypatch: pytest.Monk
     world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources):
-        world.book(3, start=1)
+        world.reserve(apart(3), start=1)
     assert count.since() == {"unproven": 1}
     with pytest.raises(NotEnoughResources):
-        world.service.manager.rehearsals.create(OWNER, asked(world, hosts=3))
+        world.service.manager.rehearsals.create(OWNER, asked(world, apart(3)))
     assert count.since() == {"unproven": 1}
 
 
@@ -153,7 +158,7 @@ def test_refusal_of_a_flexible_request_without_proof_is_counted(
     monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
     world.book(2, start=1)
     begin, end = world.clock.now() + timedelta(hours=1), world.clock.now() + timedelta(hours=2)
-    choices = ((reservation(3, 3),), (reservation(4, 4),))
+    choices = ((apart(3),), (apart(4),))
     asked = FlexibleRequest("lease", choices if "choices" in form else choices[:1])
     if "window" in form:
         asked = replace(asked, window=Window(timedelta(hours=1), begin, begin))
@@ -170,7 +175,7 @@ def test_refusal_of_an_added_reservation_without_proof_is_counted(world: World, 
     lease = world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources):
-        world.leases.add_reservation(OWNER, lease.id, reservation(3, 3))
+        world.leases.add_reservation(OWNER, lease.id, apart(3))
     assert count.since() == {"unproven": 1}
 
 
@@ -178,7 +183,7 @@ def test_proven_refusal_is_not_counted(world: World):
     world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources):
-        world.book(3, start=1)
+        world.reserve(apart(3), start=1)
     assert count.since() == {}
 
 
@@ -187,7 +192,7 @@ def test_refusal_without_a_search_is_not_counted(world: World):
     world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources):
-        world.book(3, start=1)
+        world.reserve(apart(3), start=1)
     assert count.since() == {}
 
 
@@ -202,6 +207,6 @@ def test_arrangement_that_is_always_outdated_proves_nothing(world: World, monkey
     world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources) as refused:
-        world.book(3, start=1)
+        world.reserve(apart(3), start=1)
     assert not refused.value.is_proven
     assert count.since() == {"unproven": 1}

@@ -307,7 +307,7 @@ def test_a_refusal_without_an_answer_of_the_search_is_not_proven(world: World, m
     monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
     world.reserve(reservation(2, 2), start=2, hours=4)
     with pytest.raises(NotEnoughResources) as refused:
-        world.reserve(reservation(3, 3), start=2, hours=4)
+        world.reserve(instance_reservation(3, affinity=False), start=2, hours=4)
     assert not refused.value.is_proven
     assert not refused.value.is_hopeless
 

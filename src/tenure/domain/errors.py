@@ -137,7 +137,7 @@ class NotEnoughResources(TenureError):
     ) -> None:
         super().__init__(shortfall.message, field=field)
         self.shortfall = shortfall
-        #: Whether there would be too little room even without plans, so that no search can help.
+        #: Whether a count shows that there is too little room wherever plans move, so that no search can help.
         self.is_hopeless = is_hopeless
         #: Whether it is certain that no arrangement of plans admits the request.
         self.is_proven = is_proven or is_hopeless

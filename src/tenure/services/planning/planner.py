@@ -237,12 +237,13 @@ class Planner:
         if wanted := set(named).difference(without):
             self._make_room_on(wanted, demand.part(1), period, without=without)
         places = self._choose(reservation_id, demand, period, wanted=wanted, without=without, only=only)
-        self.touch({place.resource_id: place.version for place in places})
-        self._spend()
         units = Counter({place.resource_id: place.units for place in places})
         missing = demand.minimum - units.total()
         added: list[int] = []
         hopeless = missing > 0 and self._is_hopeless(demand, period)
+        if not hopeless:  # a refusal locks nothing
+            self.touch({place.resource_id: place.version for place in places})
+        self._spend()
         if missing > 0 and not hopeless and self._tx.allocations.any_planned(period):
             units, added = self._take_with_moves(
                 reservation_id, demand, period, units, state=state, without=without, only=only
@@ -320,7 +321,7 @@ class Planner:
         return self._counts is not None and self._counts.is_ready and not self._tx.chosen and not self._filled
 
     def _is_hopeless(self, demand: Demand, period: Period) -> bool:
-        """Whether there is known to be too little room even if there were no plans."""
+        """Whether there is known to be too little room wherever plans move."""
         if not self._can_count:
             return False
         assert self._counts is not None
