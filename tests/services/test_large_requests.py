@@ -15,7 +15,14 @@ from sqlalchemy import event
 
 from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.lease import Lease
-from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseQuery, ReservationRequest, ResourceQuery
+from tenure.domain.request import (
+    FlexibleRequest,
+    LeaseChange,
+    LeaseQuery,
+    LeaseRequest,
+    ReservationRequest,
+    ResourceQuery,
+)
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.store.conflict import GaveWay
 from tenure.store.database import Database, Transaction
@@ -261,6 +268,37 @@ def test_large_request_gives_way_to_waiting_ones(database_url: str):
         other.join()
         assert attempts[0] is False
         assert attempts[-1] is True
+
+
+def test_a_booking_does_not_wait_for_a_dry_run_that_takes_the_same_hosts_at_another_time(server_url: str):
+    with open_world(server_url, hosts=3, database=partial(Database, row_wait_seconds=1, patience_seconds=0)) as world:
+        booked: list[Lease | None] = []
+
+        def book_meanwhile(_connection, _cursor, statement, *_more) -> None:
+            if statement.startswith("INSERT INTO allocations") and not booked:
+                booked.append(None)
+                booked[0] = world.reserve(reservation(3, 3), start=5)
+
+        event.listen(world.db.engine, "after_cursor_execute", book_meanwhile)
+        request = LeaseRequest("dry", NOW, NOW + timedelta(hours=1), reservations=(reservation(3, 3),))
+        world.service.manager.rehearsals.create(OWNER, request)
+        [lease] = booked
+        assert lease is not None
+
+
+def test_a_dry_run_is_tried_again_if_others_book_its_hosts_meanwhile(server_url: str):
+    with open_world(server_url, hosts=4) as world:
+        booked: list[Lease | None] = []
+
+        def book_meanwhile(_connection, _cursor, statement, *_more) -> None:
+            if "FROM resources" in statement and "allocations" in statement and not booked:
+                booked.append(None)
+                booked[0] = world.reserve(reservation(2, 2), start=0)
+
+        event.listen(world.db.engine, "after_cursor_execute", book_meanwhile)
+        request = LeaseRequest("dry", NOW, NOW + timedelta(hours=1), reservations=(reservation(2, 2),))
+        world.service.manager.rehearsals.create(OWNER, request)
+        assert booked[0] is not None
 
 
 def book_with_an_address_by_name(world: World) -> object:

@@ -16,10 +16,8 @@ from tenure.clock import SimulatedClock
 from tenure.deadlines import Deadline, SearchTooLong
 from tenure.store.database import Database, Transaction
 from tenure.store.turns import WRITES_BEFORE_A_TRIAL, Turns
-from tests.conftest import FreshDatabase
 from tests.store.rows import new_lease
 from tests.support import schemas
-from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.waiting import patience, wait_for
 
 PROJECT = "the-project"
@@ -151,15 +149,6 @@ def test_what_is_rolled_back_comes_last_but_not_never():
     writes = [(f"project-{number}", False) for number in range(WRITES_BEFORE_A_TRIAL + 4)]
     assert order_of(Turns(), ("trial", True), *writes[:4]) == [*(name for name, _ in writes[:4]), "trial"]
     assert order_of(Turns(), ("trial", True), *writes).index("trial") == WRITES_BEFORE_A_TRIAL
-
-
-@pytest.fixture(
-    params=[pytest.param(POSTGRESQL, marks=pytest.mark.postgresql), pytest.param(MARIADB, marks=pytest.mark.mariadb)]
-)
-def server_url(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[str]:
-    """The URL of an empty database on a server: SQLite has one turn for all writers."""
-    with fresh_database(request.param) as url:
-        yield url
 
 
 @pytest.fixture
