@@ -221,6 +221,16 @@ def test_request_is_refused_without_changing_hosts_if_plans_leave_too_few_wherev
     assert not [each for each in run if each.startswith(("UPDATE resources", "INSERT INTO allocations"))]
 
 
+def test_plans_move_to_hosts_that_a_request_does_not_want(world: World):
+    with world.db.read() as tx:
+        hosts = [host.external_id for host in tx.resources.page(ResourceQuery(HOST, 100))]
+    for number, host in enumerate(hosts):
+        world.resources.update(ADMIN, HOST, host, {"gpu": "yes" if number < HOSTS - 2 else "no"})
+    world.reserve_on(int(hosts[0]), reservation(1, 1), start=2)
+    asked = reservation(HOSTS - 2, HOSTS - 2, resource_properties='["==", "$gpu", "yes"]')
+    assert len(world.units(world.reserve(asked, start=1, hours=3))) == HOSTS - 2
+
+
 def test_large_lease_is_judged_once_and_booked_as_judged(tmp_path: Path):
     judge = Agreeing(cfg.ConfigOpts())
     with open_world(tmp_path, hosts=HOSTS, filters={"judge": judge}) as world:

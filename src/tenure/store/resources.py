@@ -43,9 +43,11 @@ _AT_ONCE = 500
 class ResourceStore:
     """The table of resources."""
 
-    def __init__(self, session: Session, changed: Feed) -> None:
+    def __init__(self, session: Session, changed: Feed, *, is_trial: bool = False) -> None:
+        """``is_trial`` is whether the transaction is rolled back in any case: it promises nothing, and locks no row."""
         self._session = session
         self._changed = changed
+        self._is_trial = is_trial
         #: The resources whose versions this transaction has raised, or has tried to raise.
         self.wanted: set[int] = set()
 
@@ -362,22 +364,24 @@ class ResourceStore:
             .values(version=ResourceRow.version + 1, **values),
         )
 
-    def raise_versions(self, seen: Mapping[int, int], *, wait: bool = True) -> None:
-        """Record that these resources can promise something else now.
+    def raise_versions(self, seen: Mapping[int, int], *, wait: bool = True) -> Mapping[int, int]:
+        """Record that these resources can promise something else now; return their versions in this transaction.
 
         ``seen`` maps ids to the versions that were read before, or together with, the basis of the decision. Raises
         ``Overtaken`` if any version has changed: this is the guard that makes overbooking impossible. The rows stay
         locked until the end of the transaction. Without ``wait`` it fails, to be retried, if another transaction has
-        locked one of them.
+        locked one of them. A transaction that is rolled back in any case raises no versions, so that others need not
+        wait for it.
         """
-        if not seen:
-            return
+        if not seen or self._is_trial:
+            return seen
         ids = sorted(seen)
         self.wanted.update(ids)
         if (len(ids) > 1 or not wait) and self._session.get_bind().dialect.name != "sqlite":
             self._lock(among(ResourceRow.id, ids), wait=wait)
         for first in range(0, len(ids), _AT_ONCE):
             self._raise_batch(ids[first : first + _AT_ONCE], seen)
+        return {resource_id: version + 1 for resource_id, version in seen.items()}
 
     def _raise_batch(self, ids: Sequence[int], seen: Mapping[int, int]) -> None:
         raised = count_changed(

@@ -117,7 +117,7 @@ class Planner:
         self._fixed = Fixed(now + notice if notice else None)
         highest = tx.resources.highest_id()
         self._turn = turn % highest + 1 if highest else 0
-        #: The versions that this transaction has raised.
+        #: The resources whose versions this transaction has raised, with the versions that they have now.
         self._raised: dict[int, int] = {}
         #: Resources to which this transaction has moved plans; earlier reads of these may be out of date.
         self._filled: set[int] = set()
@@ -197,9 +197,9 @@ class Planner:
             return
         # A transaction never waits for a row before one that it has locked, so there are no deadlocks.
         with self._budget.waiting() if self._budget is not None else nullcontext():
-            self._tx.resources.raise_versions(new, wait=self._highest < min(new))
+            raised = self._tx.resources.raise_versions(new, wait=self._highest < min(new))
         self._highest = max(self._highest, *new)
-        self._raised.update({resource_id: version + 1 for resource_id, version in new.items()})
+        self._raised.update(raised)
 
     def book(
         self,
