@@ -15,6 +15,7 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState, Lease, LeaseStatus
 from tenure.domain.period import Period
 from tenure.domain.request import LeaseChange, ReservationChange
+from tenure.domain.usage import MICROSECOND, UsageQuery
 from tenure.services.planning.arrangements import Arrangements, Search
 from tenure.services.planning.demands import demand_of
 from tests.services.test_exact_admission import Asked, Demander, Load, can_be_arranged, is_possible, prepared
@@ -129,6 +130,24 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, action: Any) -> list[Search]:
 
     monkeypatch.setattr(Arrangements, "find", find_and_act)
     return searches
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in {"grows", "earlier-start"}], ids=lambda case: case.name
+)
+def test_plans_whose_start_passes_during_the_search_are_counted_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, case: Case
+):
+    """The search and the write go by one time, that of the request: by it, no plan that moves has begun."""
+    chain = crowd(world, case)
+    start, end = world.clock.now(), chain.date(9)
+    interrupted(monkeypatch, lambda: world.clock.set(chain.date(3) + MINUTE))
+    carry_out(world, case, chain)
+    for _ in range(2):
+        [usage] = world.service.manager.usage.show(ADMIN, UsageQuery(start, end)).sums
+        assert usage.booked * MICROSECOND == (2 * 2 + 2 + 2 if case.name == "grows" else 5 + 2 + 2) * HOUR
+        world.engine.settle()
+    assert_rearranged(world, chain)
 
 
 def test_an_arrangement_for_an_earlier_state_of_the_lease_is_not_used(world: World, monkeypatch: pytest.MonkeyPatch):
