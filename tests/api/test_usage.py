@@ -370,6 +370,24 @@ def test_lease_that_starts_late_elsewhere_is_booked_from_its_start_date(tmp_path
         assert allocation.state is AllocationState.RELEASED
 
 
+def test_instances_that_start_late_on_several_hosts_are_booked_from_their_start_date(tmp_path: Path):
+    """Their host is not given back; of those that are, each has room for one of them only."""
+    with open_api(tmp_path, hosts=3) as api:
+        world = api.world
+        world.resize(8, 4, 4)
+        before = [world.reserve_on(number, worlds.reservation(1, 1)) for number in (1, 2, 3)]
+        world.engine.settle()
+        for lease, end in zip(before, (9, 2, 2), strict=True):
+            world.teardown_lasts(lease, until=NOW + end * HOUR)
+        late = world.reserve_on(1, worlds.instance_reservation(2, vcpus=4), start=1, hours=4, actor=STRANGER)
+        admin, project_id = api.using("admin", "1.3"), STRANGER.project_id
+        for hour in (1.5, 2.5, 6):
+            world.pass_until(NOW + hour * HOUR, leap=STEP)
+            _, processors = hours(admin, project_id=project_id)  # the first are those of memory
+            assert processors[0] == 8 * 4
+            assert len(world.units(late)) == (1 if hour < 2 else 2)
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_lease_whose_host_is_cleaned_first_is_booked_from_its_start_date(tmp_path: Path, hosts: int):
     """Its plan begins when the hosts are clean, also if it is changed or deleted meanwhile."""
