@@ -317,7 +317,7 @@ def run(folder: Path, seed: int, steps: int, checks: Sequence[Callable[[LimitedH
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 60))])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 60))])
 def test_what_is_found_with_limits_can_be_taken_and_nothing_is_better(tmp_path: Path, seed: int):
     run(tmp_path, seed, 6)
 

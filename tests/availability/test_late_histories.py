@@ -5,6 +5,7 @@ A lease is booked from its start date to its end, whatever became of its plans; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -71,13 +72,19 @@ class LateHistory:
         with self.world.db.read() as tx:
             return any(entry.to_status == LeaseStatus.ACTIVE for entry in tx.leases.history(lease.id))
 
+    def living(self) -> list[Booked]:
+        """Return the leases that have not ended; only those that should have started, if there are any."""
+        known = [(booked, lease) for booked in self.booked if (lease := self.lease(booked)) and _lives(lease)]
+        late = [booked for booked, lease in known if _is_late(lease, self.now)]
+        return late if late and self.dice.random() < 0.7 else [booked for booked, _ in known]
+
     def step(self) -> None:
         """Make a random request, which may be refused, or none."""
-        dice, world = self.dice, self.world
-        booked = dice.choice(self.booked) if self.booked else None
+        dice, world, living = self.dice, self.world, self.living()
+        booked = dice.choice(living) if living else None
         lease = self.lease(booked) if booked else None
         with suppress(TenureError):
-            match dice.choice(("book", "book", "book", "pass", "pass", "pass", "end", "units", "delete")):
+            match dice.choice(("book", "book", "pass", "end", "end", "units", "delete")):
                 case "end" if lease is not None and booked is not None:
                     end = lease.ends_at + dice.choice((-20, 30, 90)) * MINUTE
                     world.leases.update(booked.actor, lease.id, LeaseChange(ends_at=end))
@@ -88,21 +95,33 @@ class LateHistory:
                 case "book":
                     self.book()
 
+    def begin(self, hosts: int) -> None:
+        """Book the first leases; of two hosts, both are given back late, so that the next lease may have to move."""
+        for number in range(3):
+            if hosts > 1 and number < hosts:
+                self.book_first(reservation(1, 1), 1, hours=0.5, late=(70, 150, 300))
+            else:
+                self.book()
+
     def book(self) -> None:
         """Book a lease as early as there is room, so that leases follow each other on the hosts."""
-        dice, number = self.dice, len(self.booked)
+        dice = self.dice
         count = dice.choice((1, 1, 2))
         whole = dice.random() < 0.7
         asked = reservation(count, count) if whole else instance_reservation(count, vcpus=dice.choice((2, 4)))
+        late = (15, 40, 70, 150, 300) if dice.random() < 0.7 else ()
+        self.book_first(asked, count, hours=dice.choice((0.5, 1, 2)), late=late)
+
+    def book_first(self, asked: ReservationRequest, count: int, *, hours: float, late: Sequence[int]) -> None:
+        """Book a lease as early as there is room; its hosts are given back that many minutes ``late``, if any."""
+        dice, number = self.dice, len(self.booked)
         actor = Actor(f"user-{number}", f"project-{number}", frozenset({"member", "reader"}))
-        hours = dice.choice((0.5, 1, 2))
         for start in range(8):
             with suppress(NotEnoughResources):
                 lease = self.world.reserve(asked, start=start / 4, hours=hours, actor=actor)
                 self.booked.append(Booked(lease.id, actor, asked, [(self.now, count)]))
-                if dice.random() < 0.7:
-                    late = dice.choice((15, 40, 70, 150)) * MINUTE
-                    self.world.teardown_lasts(lease, until=lease.ends_at + late)
+                if late:
+                    self.world.teardown_lasts(lease, until=lease.ends_at + dice.choice(late) * MINUTE)
                 return
 
     def change_units(self, booked: Booked, lease: Lease, count: int) -> None:
@@ -110,6 +129,14 @@ class LateHistory:
         change = LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, sizes),))
         self.world.leases.update(booked.actor, lease.id, change)
         booked.units.append((self.now, count))
+
+
+def _lives(lease: Lease) -> bool:
+    return lease.status in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}
+
+
+def _is_late(lease: Lease, now: datetime) -> bool:
+    return lease.status is LeaseStatus.PENDING and lease.starts_at < now
 
 
 def check_accounts(history: LateHistory) -> None:
@@ -148,10 +175,10 @@ def check_prolongation(history: LateHistory) -> None:
 
 
 def run(folder: Path, seed: int, steps: int) -> None:
-    with open_site(folder, hosts=1 + seed % 2, cleaning=CLEANING) as world:
+    hosts = 1 + seed % 2
+    with open_site(folder, hosts=hosts, cleaning=CLEANING) as world:
         history = LateHistory(world, seed)
-        for _ in range(3):
-            history.book()
+        history.begin(hosts)
         for _ in range(steps):
             history.step()
             check_prolongation(history)
@@ -160,6 +187,6 @@ def run(folder: Path, seed: int, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [3, 4, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 60))])
+@pytest.mark.parametrize("seed", [1, 3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 60))])
 def test_late_leases_are_booked_from_their_start_date_and_last_as_long_as_is_said(tmp_path: Path, seed: int):
     run(tmp_path, seed, 12)
