@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import Run
 from tenureclient.moments import (
     NOW,
     UnreadableDuration,
@@ -20,6 +22,7 @@ from tenureclient.moments import (
     parse_length,
     parse_moment,
 )
+from tenureclient.testing import FakeServer
 from tenureclient.wire import read_moment, rfc3339
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -234,3 +237,32 @@ def test_past_start_is_ignored() -> None:
 def test_length_must_not_be_zero(text: str) -> None:
     with pytest.raises(UnreadableDuration, match="no time at all"):
         parse_length(text)
+
+
+def test_a_day_is_24_hours_in_every_command_when_clocks_change(server: FakeServer, tenure: Run) -> None:
+    """On 31 October 2027 the clocks of Berlin are set back, between 2027-10-25 12:00 and ten days later."""
+    server.add_host("c1")
+    noon, ten_days = datetime(2027, 10, 25, 10, tzinfo=UTC), timedelta(days=10)
+    hosts = ("--hosts", "1")
+
+    def length_of(name: str) -> timedelta:
+        lease = server.client().leases.find(name)
+        return lease.end_date - lease.start_date
+
+    assert tenure("lease", "create", "days", *hosts, "--start", "2027-10-25 12:00", "--for", "10d").code == 0
+    assert (server.client().leases.find("days").start_date, length_of("days")) == (noon, ten_days)
+    assert "2027-11-04 11:00 CET" in tenure("lease", "show", "days").output
+    assert tenure("lease", "prolong", "days", "--by", "10d").code == 0
+    assert length_of("days") == 2 * ten_days
+    assert tenure("lease", "set", "days", "--for", "10d").code == 0
+    assert length_of("days") == ten_days
+    found = tenure(
+        "find", *hosts, "--for", "10d", "--earliest", "2027-10-25 12:00", "--limit", "1", "-f", "json"
+    )
+    [offer] = json.loads(found.output)
+    begin, end = (datetime.fromisoformat(offer[field]) for field in ("start_date", "end_date"))
+    assert end - begin == ten_days
+    assert tenure("lease", "delete", "days").code == 0
+    dates = ("--start", "2027-10-25 12:00", "--end", "2027-11-04 12:00")
+    assert tenure("lease", "create", "calendar", *hosts, *dates).code == 0
+    assert length_of("calendar") == ten_days + timedelta(hours=1)

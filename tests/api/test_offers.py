@@ -318,6 +318,10 @@ def test_a_longest_lease_in_days_may_have_the_hour_of_an_autumn_change(api: Api,
     longest = api.post("/v1/offers/longest", {"reservations": [HOSTS], "start_date": body["start_date"]})
     assert longest.json["end_date"] == "2030-10-29T23:00:00Z", longest.text
     assert api.post("/v1/leases", {**body, "end_date": "2030-10-29T23:00:00Z"}).status_code == 201
+    offers = {"reservations": [HOSTS], "duration": 10 * 86400, "earliest": body["start_date"], "limit": 1}
+    [offer] = api.post("/v1/offers", offers).json["offers"]  # a length is in days of 24 hours
+    assert (offer["start_date"], offer["end_date"]) == (body["start_date"], "2030-10-29T22:00:00Z")
+    assert api.post("/v1/leases", {**body, "end_date": offer["end_date"]}).status_code == 201
     begun = api.post("/v1/leases", {**body, "end_date": "2030-10-20T22:00:00Z"}).json["lease"]
     shown = api.get(f"/v1/leases/{begun['id']}").json["lease"]
     assert shown["may_end_at"] == "2030-10-29T23:00:00Z"
