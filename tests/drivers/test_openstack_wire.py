@@ -333,6 +333,17 @@ def test_catalogues_may_name_nova_in_many_ways(cloud: FakeOpenStack, path: str):
         assert len(driver.check(HOST)) == 6
 
 
+def test_a_new_token_brings_a_new_catalogue(cloud: FakeOpenStack, driver: OpenStackCloud):
+    """Nova moves: its old address is used as long as the token is valid, which came with it."""
+    assert len(driver.check(HOST)) == 6
+    cloud.compute_url = f"{cloud.url}/nowhere"
+    assert len(driver.check(HOST)) == 6
+    cloud.tokens.clear()
+    with pytest.raises(CloudError):
+        driver.check(HOST)
+    assert cloud.seen[-1].service == "nowhere"
+
+
 def test_a_reference_is_no_way_to_another_address(cloud: FakeOpenStack, driver: OpenStackCloud):
     for reference in ("..", ".", "a/b", "../../os-aggregates?x=", "a?b", "a#b", "a%2fb", "ä b", "\n"):
         with pytest.raises(CloudNotFound):

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from keystoneauth1 import exceptions, plugin
-from keystoneauth1.identity import v3
+from keystoneauth1.access import AccessInfo
+from keystoneauth1.identity import BaseIdentityPlugin, v3
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from tenure.clock import Clock
@@ -61,6 +63,9 @@ class HttpTransport:
         self.session = _open_session(options)
         self._options = options
         self._on_call = on_call
+        #: The endpoints by service, for each token. The catalogue comes with the token, and keystoneauth copies the
+        #: whole of it for each search.
+        self._endpoints: WeakKeyDictionary[AccessInfo, dict[str, str | None]] = WeakKeyDictionary()
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="openstack")
 
     def close(self) -> None:
@@ -155,13 +160,7 @@ class HttpTransport:
     def _address(self, request: Request, account: plugin.BaseAuthPlugin | None) -> str:
         if request.service == "identity":
             return f"{self._options.identity_url}{request.path}"
-        endpoint = self.session.get_endpoint(
-            account,
-            service_type=request.service,
-            interface=self._options.interface,
-            region_name=self._options.region,
-            skip_discovery=True,
-        )
+        endpoint = self._find_endpoint(request.service, account or self.session.auth)
         if endpoint is None:
             where = f" in region {self._options.region}" if self._options.region else ""
             raise CloudBusy(f"The catalogue has no {self._options.interface} endpoint of {request.service}{where}.")
@@ -170,6 +169,20 @@ class HttpTransport:
             written, version = _VERSIONS[request.service]
             root = written.sub("", root) + version
         return f"{root}{request.path}"
+
+    def _find_endpoint(self, service: str, account: plugin.BaseAuthPlugin | None) -> str | None:
+        """Return the endpoint in the catalogue of the account's token; logs in unless there is a valid token."""
+        assert isinstance(account, BaseIdentityPlugin)
+        endpoints = self._endpoints.setdefault(account.get_access(self.session), {})
+        if service not in endpoints:
+            endpoints[service] = self.session.get_endpoint(
+                account,
+                service_type=service,
+                interface=self._options.interface,
+                region_name=self._options.region,
+                skip_discovery=True,
+            )
+        return endpoints[service]
 
 
 def _open_session(options: OpenStackOptions) -> Session:
