@@ -131,6 +131,9 @@ def test_resources_are_selected(api: Api):
     assert sum(group["resources"] for group in zones) == 4
     zone = zones[0]["availability_zone"]
     assert ask(api, availability_zone=zone)["groups"][0]["resources"] == zones[0]["resources"]
+    refused = api.get("/v1/availability?resource_type=physical:host&availability_zone=nowhere")
+    assert (refused.status_code, refused.json["field"]) == (400, "availability_zone")
+    assert "'nowhere'" in refused.json["error_message"]
 
 
 def test_only_administrators_see_resources_and_projects(api: Api):
