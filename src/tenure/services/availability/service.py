@@ -71,7 +71,11 @@ class AvailabilityService(ContextualService):
         chosen &= catalogue.meets(parse_expression(query.resource_properties, field="resource_properties"))
         chosen &= catalogue.has_traits(query.required, query.forbidden)
         if query.zone is not None:
-            chosen &= catalogue.has(ZONE, query.zone)
+            in_zone = catalogue.has(ZONE, query.zone)
+            if not (catalogue.of_type(kind.inventory) & in_zone).any():
+                noun = self._types.stock(kind.inventory).noun
+                raise InvalidParameter(f"No {noun} is in an availability zone '{query.zone[:80]}'.", field=ZONE)
+            chosen &= in_zone
         classes = catalogue.classes(catalogue.of_type(kind.inventory))
         resource_class = query.resource_class or kind.counted or next(iter(classes), WHOLE)
         if resource_class not in {WHOLE, *classes} and query.resource_class is not None:
