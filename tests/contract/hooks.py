@@ -96,6 +96,7 @@ EXPECTED = {
         r"The period lasts for \d+ days at most, and this one for [\w ]+\.",
         r"There would be \d+ steps, and may be \d+ at most\.",
         r"No resource of (.|\n)* has (.|\n)*\.",
+        r"No (.|\n)* is in an availability zone '(.|\n)*'\.",
         _TYPE,
         *_CHOICE,
     ),
