@@ -12,14 +12,20 @@ import pytest
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, write_token_file
+from tenure.api.table import operations_of
+from tenure.api.versions import LATEST, OLDEST, Version
 from tenure.domain.actor import Actor
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseQuery, Page
+from tenure.resources.contract import load_types
 from tenure.services.manager import Manager
 from tests.api.rig import USERS
+from tests.support.samples import NEEDED_QUERIES, NOWHERE, sampled_inventories
 from tests.support.world import open_world
 
 MOST = 2
+#: What the parts of a URL stand for.
+PARTS = {"property_name": "rack", **{wire.part: "1" for wire, _ in sampled_inventories()}}
 
 
 @dataclass
@@ -51,11 +57,15 @@ def app(tmp_path: Path) -> Iterator[Any]:
         )
 
 
-def begin(app: Any, user: str, path: str = "/v1/leases") -> tuple[int, dict[str, str], Iterable[bytes]]:
+def begin(
+    app: Any, user: str, path: str = "/v1/leases", query: str = "", version: Version = OLDEST
+) -> tuple[int, dict[str, str], Iterable[bytes]]:
     """Ask for a list; return the status, the headers and the body, of which nothing has been read."""
     environ: dict[str, Any] = {
         "PATH_INFO": path,
+        "QUERY_STRING": query,
         "HTTP_X_AUTH_TOKEN": USERS[user].token,
+        "HTTP_OPENSTACK_API_VERSION": f"reservation {version.value}",
     }
     setup_testing_defaults(environ)
     started: list[Any] = []
@@ -90,3 +100,26 @@ def test_refusals_of_all_kinds_leave(app: Any):
         assert begin(app, "demo", "/v1/nothing")[0] == 404
         assert begin(app, "demo", "/v1/leases/unknown/nothing")[0] == 404
     assert begin(app, "demo")[0] == 200
+
+
+@pytest.mark.parametrize("version", [OLDEST, LATEST])
+def test_each_answer_is_complete_or_counts_until_it_is_read(app: Any, version: Version):
+    """A client that reads slowly has a complete answer, or keeps a place of its project."""
+    paths = {
+        operation.path: operation.path.format(lease_id=NOWHERE, reservation_id=NOWHERE, **PARTS)
+        for operation in operations_of(tuple(load_types()))
+        if operation.method == "GET" and not operation.public
+    }
+    sent_while_read = set()
+    for name, path in paths.items():
+        slow = [begin(app, "admin", path, NEEDED_QUERIES.get(name, ""), version) for _ in range(MOST)]
+        assert slow[-1][0] in {200, 404}, path
+        is_complete = isinstance(slow[-1][2], list)
+        next_status, _, _ = begin(app, "admin", path, NEEDED_QUERIES.get(name, ""), version)
+        assert next_status == (slow[-1][0] if is_complete else 503), path
+        assert begin(app, "demo", f"/v1/leases/{NOWHERE}")[0] == 404
+        if not is_complete:
+            sent_while_read.add(name)
+            for _, _, body in slow:
+                body.close()  # type: ignore[attr-defined]  # as servers do
+    assert ("/v1/leases" in sent_while_read) is (version is OLDEST)  # later versions have pages
