@@ -92,3 +92,10 @@ def test_what_is_changed_in_it_is_changed(tmp_path: Path, path: str):
         assert admin.put(f"{wire.path}/another", shown).status_code == 404
         assert admin.put(url, after | {"updated_at": None}).status_code == 200
         assert admin.get(url).json[key] == after
+
+
+def test_a_field_alone_is_no_host_that_is_sent_back_at_1_0(tmp_path: Path):
+    with open_api(tmp_path, hosts=1) as api:
+        admin = api.using("admin", "1.0")
+        for field, value in {"status": None, "trust_id": ""}.items():
+            assert admin.put("/v1/os-hosts/1", {field: value}).status_code == 400

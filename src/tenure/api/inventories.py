@@ -200,6 +200,8 @@ class _InventoryOperations:
         of_service = self._wire.answer(version).model_fields.keys() - models(version).model_fields.keys()
         if not as_shown.is_accepted_of_resources(version) or of_service.isdisjoint(request.body()):
             return None
+        if version is OLDEST and request.body().get("id") != self._id(request):
+            return None  # its fields are names of properties, which are refused one by one
         shown = self._wire.answer(version).show(self.get(request))
         return as_shown.only_changes_of_resource(request.body(), shown, of_service, is_strict=version is not OLDEST)
 
