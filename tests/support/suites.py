@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree
@@ -35,7 +36,8 @@ from tests.support.lengths import LONG
 from tests.support.provision import provision
 from tests.support.real_cloud import CloudFailed, real_cloud
 
-#: Tests that need the machine for themselves: they run in suites of their own after all others, races one at a time.
+#: Tests that need most of the machine for themselves: they run in two suites of their own after all others. The suites
+#: run at the same time, each one test at a time; together they keep two processors busy.
 ALONE = "races or crash"
 
 #: The folders of tests that need something of the testbed: they share it, so they run one at a time.
@@ -70,7 +72,7 @@ class Lane(Enum):
     #: At low priority, while those that need a real cloud run.
     BESIDE = "beside"
     CLOUD = "cloud"
-    #: After all others, with the machine for itself.
+    #: After all others, with the machine for itself and for the others of this lane.
     ALONE = "alone"
     #: Only when it is named.
     ON_REQUEST = "on request"
@@ -142,7 +144,7 @@ def find_suites(repository: Path, jobs: int, *, long: bool = LONG) -> list[Suite
     suites += [
         Suite(
             name="crashes",
-            arguments=[*parallel, *_marked("crash", long), *alone],
+            arguments=[*_marked("crash", long), *alone],
             folder=repository,
             lane=Lane.ALONE,
         ),
@@ -276,13 +278,20 @@ def run_all(suites: Sequence[Suite]) -> int:
             except ServerMissing:
                 continue  # its tests say so themselves
         if on_cloud and beside:
-            with _started_beside(beside, environ) as wait:
+            print(f"{_names(beside)}: beside the cloud, with what processors it leaves; output at the end", flush=True)
+            with _started(beside, environ, NICENESS) as wait:
                 results |= run_on_cloud(on_cloud, environ)
                 results |= wait()
         else:
             results |= {suite.name: run_suite(suite, environ) for suite in beside}
             results |= run_on_cloud(on_cloud, environ)
-        results |= {suite.name: run_suite(suite, environ) for suite in alone}
+        if len(alone) > 1:
+            print(f"{_names(alone[:-1])}: beside {alone[-1].name}; output at the end", flush=True)
+            with _started(alone[:-1], environ) as wait:
+                results |= {alone[-1].name: run_suite(alone[-1], environ)}
+                results |= wait()
+        else:
+            results |= {suite.name: run_suite(suite, environ) for suite in alone}
     REPORTS.mkdir(exist_ok=True)
     reports = {suite.name: report for suite in suites if (report := _report_of(suite)).exists()}
     durations = [duration for name, report in reports.items() for duration in read_durations(name, report)]
@@ -305,18 +314,23 @@ def run_on_cloud(suites: Sequence[Suite], environ: Mapping[str, str]) -> dict[st
         return {suite.name: Result(failed=1) for suite in suites}
 
 
+def _names(suites: Iterable[Suite]) -> str:
+    return ", ".join(suite.name for suite in suites)
+
+
 @contextmanager
-def _started_beside(suites: Sequence[Suite], environ: Mapping[str, str]) -> Iterator[Callable[[], dict[str, Result]]]:
-    """Run suites at low priority in a process of their own until the end of the block.
+def _started(
+    suites: Sequence[Suite], environ: Mapping[str, str], niceness: int = 0
+) -> Iterator[Callable[[], dict[str, Result]]]:
+    """Run suites in a process of their own until the end of the block, which is less urgent by ``niceness``.
 
     Yields a function that waits for them, prints their output and returns what came of each.
     """
     REPORTS.mkdir(exist_ok=True)
-    log = REPORTS / "beside.log"
+    log = REPORTS / f"{suites[0].name}-beside.log"
     for suite in suites:
         _report_of(suite).unlink(missing_ok=True)
     names = [suite.name for suite in suites]
-    print(f"{', '.join(names)}: beside the cloud, with what processors it leaves; output at the end", flush=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.suites", ONLY_RUN, *names],
@@ -326,7 +340,7 @@ def _started_beside(suites: Sequence[Suite], environ: Mapping[str, str]) -> Iter
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_yield_processors,
+            preexec_fn=partial(_yield_processors, niceness),
         )
 
     def wait() -> dict[str, Result]:
@@ -352,9 +366,9 @@ def _read_again(suite: Suite) -> Result:
     return read_report(report) if report.exists() else Result(failed=1)
 
 
-def _yield_processors() -> None:
+def _yield_processors(niceness: int) -> None:
     """Be nice, as a process and as the group of processes that a new session is, and end with the parent."""
-    os.nice(NICENESS)
+    os.nice(niceness)
     follow_parent(signal.SIGTERM)
 
 
