@@ -55,6 +55,9 @@ NICENESS = 5
 
 NO_TESTS_COLLECTED = 5
 
+#: Everything listens on loopback: without this, ``requests`` looks for proxies in the environment at each request.
+NO_PROXIES = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+
 #: How much of an error the summary shows, in lines and characters of each: what comes before the summary may be cut off
 #: where it is read.
 ERROR_LINES, ERROR_LENGTH = 6, 300
@@ -271,7 +274,7 @@ def run_all(suites: Sequence[Suite]) -> int:
     on_cloud = [suite for suite in suites if suite.lane is Lane.CLOUD]
     alone = [suite for suite in suites if suite.lane is Lane.ALONE]
     with DatabaseServers() as servers:
-        environ = {"TMPDIR": str(quick_folder())} | os.environ
+        environ = {"TMPDIR": str(quick_folder()), **NO_PROXIES} | os.environ
         for kind in SERVER_KINDS:
             try:
                 environ[VARIABLES[kind]] = servers.url(kind)
