@@ -76,6 +76,30 @@ def test_failed_transaction_leaves_nothing(db: Database):
         assert tx.leases.get("half", deleted=True) is None
 
 
+@pytest.mark.parametrize("ending", ["returns", "raises", "is refused by the database"])
+def test_trial_leaves_no_connection_that_checks_no_foreign_keys(db: Database, ending: str):
+    """On MariaDB, trials switch the checks off for their connection, which another transaction takes next."""
+
+    def of_no_lease(tx: Transaction) -> None:
+        tx.session.execute(
+            text(
+                "INSERT INTO history (lease_id, at, actor, action, to_status)"
+                " VALUES ('of none', '2030-01-01', 'a', 'update', 'PENDING')"
+            )
+        )
+
+    def work(tx: Transaction) -> None:
+        if ending == "raises":
+            raise LookupError
+        if ending != "returns":
+            tx.session.execute(text("SELECT * FROM no_such_table"))
+
+    with nullcontext() if ending == "returns" else pytest.raises((LookupError, DBAPIError, Unavailable)):
+        db.rehearse(work)
+    with pytest.raises(IntegrityError):
+        db.write(of_no_lease)
+
+
 def test_overtaken_transaction_is_retried_from_the_beginning(db: Database):
     attempts: list[bool] = []
 
