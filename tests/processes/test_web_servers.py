@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
+from tenure.domain.lanes import USUAL, Lane
 from tests.conftest import FreshDatabase
 from tests.support.cloud import REPOSITORY
 from tests.support.databases import POSTGRESQL
@@ -264,14 +265,15 @@ def ledger_locked(database: str, *, waiting: int) -> Iterator[Callable[[], None]
 
 def test_a_stop_loses_no_request(server: Server):
     """Those that have come are answered; then the server ends. It is the last test of each server."""
-    with ThreadPoolExecutor(6) as callers:
-        with ledger_locked(server.database, waiting=6) as wait_for_them:
-            answers = [callers.submit(server.caller.call, "GET", "/leases") for _ in range(6)]
+    at_once = USUAL[Lane.READING].running_of_project  # more requests of a project would wait in their lane
+    with ThreadPoolExecutor(at_once) as callers:
+        with ledger_locked(server.database, waiting=at_once) as wait_for_them:
+            answers = [callers.submit(server.caller.call, "GET", "/leases") for _ in range(at_once)]
             wait_for_them()
             assert server.program.process is not None
             server.program.process.send_signal(server.stop_signal)
             wait_for(
                 lambda: f"{server.name} to say that it ends: {server.said()}", lambda: server.ends in server.said()
             )
-        assert [answer.result()[0] for answer in answers] == [200] * 6
+        assert [answer.result()[0] for answer in answers] == [200] * at_once
     assert server.program.stop(server.stop_signal) == 0, server.said()
