@@ -18,7 +18,6 @@ from tenure.domain.capacity import WHOLE
 from tenure.domain.lease import AllocationState, EventStatus, EventType, LeaseStatus, ReservationStatus
 from tenure.domain.requirement import number_of
 from tenure.domain.resource import DiscoveredResource, scarcity
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.store.database import Database
 from tenure.store.tables import (
     AllocationRow,
@@ -33,6 +32,7 @@ from tenure.store.tables import (
     ResourceRow,
     key_of,
 )
+from tests.support.simulated import SimulatedCloud
 
 HOST = "physical:host"
 Row = dict[str, Any]

@@ -44,13 +44,13 @@ from tenure.domain.request import (
     ResourceQuery,
     When,
 )
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.engine.delivery import Delivery
 from tenure.factory import Parts, Service, build
 from tenure.resources.contract import load_types
 from tenure.store import schema
 from tenure.store.database import Database
 from tenure.store.tables import EventRow, LeaseRow
+from tests.support.simulated import SimulatedCloud
 
 ADMIN = Actor("admin-user", "admin-project", frozenset({"admin", "member", "reader"}))
 PAGE = 100

@@ -25,12 +25,12 @@ from tenure.domain.availability import AvailabilityQuery, Grouping, OfferQuery
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import FlexibleRequest, Window
 from tenure.domain.usage import UsageQuery
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Parts, build
 from tenure.resources.contract import load_types
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.store.database import Database
 from tests.support.databases import DatabaseServers
+from tests.support.simulated import SimulatedCloud
 
 #: Half of the bookings are over, and not in the index.
 FULL_SIZE = Size("huge", 100_000, bookings_of_host=20, rush=False)

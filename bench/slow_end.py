@@ -18,8 +18,9 @@ from tenure.cmd.standalone import open_service
 from tenure.domain.actor import Actor
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseQuery, LeaseRequest, Moment, ReservationRequest, When
-from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.factory import Service
+from tests.support.simulated import SimulatedCloud
 
 OWNER = Actor("bench", "bench", frozenset({"member", "reader"}))
 HOUR = timedelta(hours=1)

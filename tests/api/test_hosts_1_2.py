@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tenure.drivers.simulated import HostHealth
 from tests.api.rig import HOSTS, Api, open_api
+from tests.support.simulated import HostHealth
 
 
 @pytest.fixture

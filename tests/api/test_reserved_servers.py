@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tenure.drivers.simulated import Fault, FaultKind, HostHealth, Server
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.notifications.outbox import Message
 from tests.api.rig import Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
+from tests.support.simulated import HostHealth, Server
 
 PROJECT = "demo-project"
 #: Of the simulated cloud: m1.large takes 4 processors and 8 GiB, m1.tiny one and half a GiB.

@@ -11,11 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from tenure.domain.volume import pool_id
-from tenure.drivers.simulated import Fault, FaultKind, Server, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.services.leases.default_leases import DefaultLeaseBook
 from tests.api.rig import ADDRESS, FLAVORS, HOSTS, INSTANCES, NETWORK, Api, api_over
 from tests.support.regions import NORTH, SOUTH, Regions, open_regions
+from tests.support.simulated import Server, SimulatedCloud
 
 POOL = "sim-storage@fast#nvme"
 VOLUMES = {"resource_type": "virtual:volume", "amount": 2, "size_gb": 30, "volume_type": "fast"}

@@ -18,9 +18,9 @@ import pytest
 from tenureclient import ReservationRequest
 
 from tenure.cmd.standalone import parser
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support.forking import run_forked
+from tests.support.simulated import SimulatedCloud
 from tests.support.standalone import BIN, Standalone, standalone
 from tests.support.waiting import COMMAND_SECONDS, patience
 

@@ -10,9 +10,10 @@ import pytest
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 
-from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tests.support.cloud import Cloud
 from tests.support.interception import Interception, interception
+from tests.support.simulated import SimulatedCloud
 from tests.support.site import FREE_POOL, Lease, Site, answered, moment, open_site
 from tests.support.waiting import wait_for
 

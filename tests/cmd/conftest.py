@@ -18,8 +18,8 @@ import pytest
 from tenure.cmd import manage, status
 from tenure.cmd.standalone import open_service
 from tenure.config import CONFIG_DIR_VARIABLE
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Service
+from tests.support.simulated import SimulatedCloud
 
 PROGRAMS: Mapping[str, Callable[[Sequence[str]], int]] = {"tenure-manage": manage.main, "tenure-status": status.main}
 

@@ -14,9 +14,9 @@ from tenure.config import new_config, read_config
 from tenure.deployment import open_driver
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.router import Router
-from tenure.drivers.simulated import SimulatedCloud
 from tests.cmd.conftest import Site
 from tests.support.openstack import PASSWORD, FakeOpenStack
+from tests.support.simulated import SimulatedCloud
 from tests.support.standalone import BIN, standalone
 from tests.support.waiting import patience
 

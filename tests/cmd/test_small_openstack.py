@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.drivers.simulated.openstack.state import FloatingIP, Volume, VolumeSnapshot
+from tests.support.simulated import SimulatedCloud
 from tests.support.standalone import Standalone, standalone
 from tests.support.waiting import patience, wait_for
 

@@ -22,8 +22,9 @@ import pytest
 import yaml
 
 from tenure.cmd.limits import LimitsError, read_limits
-from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tests.support.forking import run_forked
+from tests.support.simulated import SimulatedCloud
 from tests.support.standalone import BIN, Standalone, standalone, start
 from tests.support.waiting import patience, wait_for
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.drivers.simulated import SimulatedCloud
+from tests.support.simulated import SimulatedCloud
 
 
 def order_for(reservation_id: str, hosts: str, resource_type: str = "physical:host") -> Order:

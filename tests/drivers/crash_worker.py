@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tenure.drivers.contract import CloudBusy
-from tenure.drivers.simulated import SimulatedCloud
 from tests.drivers.crash_orders import order_for, trusting
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
 

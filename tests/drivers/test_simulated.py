@@ -15,17 +15,10 @@ import pytest
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudDriver, Order, ResourceRef
-from tenure.drivers.simulated import (
-    EffectKind,
-    Fault,
-    FaultKind,
-    HostHealth,
-    ImageStatus,
-    NoValidHost,
-    SimulatedCloud,
-)
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.testing.rig import NEIGHBOUR, OWNER, order_of
 from tests.drivers.contracts.hosts import DriverContract, Rig
+from tests.support.simulated import HostHealth, ImageStatus, NoValidHost, SimulatedCloud
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -17,8 +17,9 @@ import pytest
 
 import tenure
 from tenure.drivers.contract import CloudBusy, CloudNotFound, Order, Progress, ResourceOccupied, ResourceRef
-from tenure.drivers.simulated import POOL, EffectKind, Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import POOL, EffectKind, Fault, FaultKind
 from tests.drivers.crash_orders import order_for, trusting
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
 HOST = "physical:host"

@@ -15,9 +15,10 @@ from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, Group, ResourceRef
-from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.simulated.faults import VERBS
 from tenure.testing.rig import OWNER, order_of
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
 HOST = "physical:host"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tenure.drivers.contract import CloudRefused, ResourceRef
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.fleet import add_fleet
 from tenure.drivers.simulated.openstack.service import Asked, Refused
 from tenure.drivers.simulated.openstack.transport import SERVICE
 from tests.drivers.contracts.instances import InstanceContract, InstanceRig
 from tests.drivers.test_simulated import SimulatedRig
+from tests.support.simulated import SimulatedCloud
 
 
 class SimulatedInstanceRig(SimulatedRig):

@@ -19,8 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceRef
-from tenure.drivers.simulated import EffectKind, Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.testing.rig import order_of
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
 HOST = "physical:host"

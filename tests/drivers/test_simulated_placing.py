@@ -9,8 +9,8 @@ import pytest
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudNotFound, CloudRefused, Order, ResourceRef
-from tenure.drivers.simulated import HostHealth, NoValidHost, SimulatedCloud
 from tenure.testing.rig import NEIGHBOUR, OWNER, order_of
+from tests.support.simulated import HostHealth, NoValidHost, SimulatedCloud
 
 HOST = "physical:host"
 SMALL = {"vcpus": 4, "memory_mb": 8192, "local_gb": 100}

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, Order, ResourceRef
-from tenure.drivers.simulated import EffectKind, Fault, FaultKind, NoValidHost, SimulatedCloud
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.testing.rig import order_of
+from tests.support.simulated import NoValidHost, SimulatedCloud
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -20,7 +20,6 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.http import IDENTITY_ROUTES, CloudEndpoints
@@ -36,6 +35,7 @@ from tenure.drivers.simulated.openstack.state import (
 )
 from tenure.drivers.simulated.openstack.user_servers import ACTIONS
 from tenure.drivers.simulated.openstack.users import FOR_USERS
+from tests.support.simulated import SimulatedCloud
 
 #: The part of the path for each service.
 PARTS = {"compute": "compute/v2.1", "image": "image/v2", "network": "network/v2.0", "block-storage": "volume/v3"}

@@ -27,10 +27,11 @@ from tenure.drivers.contract import (
 from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.kind import openstack_kinds
 from tenure.drivers.router import Router
-from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.factory import build
 from tenure.resources.contract import load_types
 from tenure.testing.rig import order_of
+from tests.support.simulated import SimulatedCloud
 from tests.support.world import HOST, OWNER, World, open_world
 
 BENCH = "lab:bench"

@@ -10,7 +10,6 @@ import pytest
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.resource import ResourceHealth
-from tenure.drivers.simulated import HostHealth
 from tenure.engine.loop import Periodic
 from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.steps import ticks
@@ -28,6 +27,7 @@ from tests.support.engines import (
     rebuild,
     status_of,
 )
+from tests.support.simulated import HostHealth
 from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 

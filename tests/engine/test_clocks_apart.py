@@ -15,13 +15,14 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import EventType, Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, Moment
 from tenure.drivers.contract import ResourceRef
-from tenure.drivers.simulated import EffectKind, SimulatedCloud
+from tenure.drivers.simulated import EffectKind
 from tenure.engine.loop import POLL
 from tenure.factory import Parts, Service, build
 from tenure.simulation import default_policies, installed_types
 from tenure.store.database import Database
 from tests.support import ledger, schemas
 from tests.support.engines import HOUR, SECOND, Checkpoints, another, assert_all_in_pool, event_of, path_of, status_of
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import wait_for
 from tests.support.world import HOST, OWNER, World, open_world, reservation
 

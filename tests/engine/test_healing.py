@@ -14,7 +14,7 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.resource import ResourceHealth
 from tenure.drivers.contract import Health
-from tenure.drivers.simulated import EffectKind, Fault, FaultKind, HostHealth
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.services.context import Rules
 from tests.support import ledger
 from tests.support.engines import (
@@ -33,6 +33,7 @@ from tests.support.engines import (
     running,
     watch,
 )
+from tests.support.simulated import HostHealth
 from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 

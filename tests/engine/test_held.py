@@ -20,10 +20,11 @@ from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.reason import Reason
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudRefused
-from tenure.drivers.simulated import Fault, FaultKind, HostHealth
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.notifications.outbox import Message
 from tests.support import ledger
 from tests.support.engines import HOUR, Checkpoints, Killed, another, lease_of, path_of, rebuild, status_of, watch
+from tests.support.simulated import HostHealth
 from tests.support.waiting import patience
 from tests.support.world import NOW, OWNER, READER, STRANGER, World, open_world, reservation
 

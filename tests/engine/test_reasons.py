@@ -10,8 +10,8 @@ from tenure.domain.errors import InvalidParameter, TenureError
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudRefused, Progress
-from tenure.drivers.simulated import HostHealth
 from tests.support.engines import HOUR, MINUTE, SECOND, watch
+from tests.support.simulated import HostHealth
 from tests.support.world import ADMIN, OWNER, World, address_reservation, instance_reservation
 
 ADDRESS = "virtual:floatingip"

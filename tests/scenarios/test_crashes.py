@@ -22,16 +22,16 @@ from pathlib import Path
 
 import pytest
 
-from tenure.drivers.simulated import EffectKind, SimulatedCloud
+from tenure.drivers.simulated import EffectKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.drivers.simulated.openstack.cinder import VolumeEffect
 from tenure.drivers.simulated.openstack.neutron import AddressEffect
-from tenure.drivers.simulated.volume_world import VolumeWorld
 from tests.support import ledger
 from tests.support.agreement import ADDRESS, VOLUME, wait_for_agreement
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.engines import POINTS
 from tests.support.lengths import times
+from tests.support.simulated import SimulatedCloud, VolumeWorld
 from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
 from tests.support.waiting import patience, wait_for
 

@@ -22,7 +22,6 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.request import LeaseRequest
 from tenure.domain.resource import DiscoveredResource, Resource
-from tenure.drivers.simulated import HostHealth
 from tenure.store.database import Transaction
 from tests.scenarios.test_ledger_model import (
     ADDRESS,
@@ -36,6 +35,7 @@ from tests.scenarios.test_ledger_model import (
     Wish,
 )
 from tests.support.lengths import times
+from tests.support.simulated import HostHealth
 from tests.support.world import HOST, OWNER
 
 #: The length of a lane of a host, in ticks.

@@ -10,9 +10,9 @@ from tenure.domain.errors import Conflict
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.resource import ResourceHealth
 from tenure.drivers.contract import Health
-from tenure.drivers.simulated import HostHealth
 from tests.support import ledger
 from tests.support.engines import another
+from tests.support.simulated import HostHealth
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 HOUR = timedelta(hours=1)

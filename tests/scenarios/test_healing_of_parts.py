@@ -10,10 +10,10 @@ import pytest
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import ReservationRequest
-from tenure.drivers.simulated import HostHealth
 from tests.support import ledger
 from tests.support.agreement import disagreements
 from tests.support.engines import HOUR, MINUTE, SECOND, another, lease_of
+from tests.support.simulated import HostHealth
 from tests.support.world import (
     ADMIN,
     OWNER,

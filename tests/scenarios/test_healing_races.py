@@ -15,7 +15,6 @@ from tenure.domain.allocation import Allocation
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseRequest, ReservationRequest
-from tenure.drivers.simulated import HostHealth
 from tenure.store.allocations import AllocationStore
 from tenure.store.database import Database
 from tenure.store.gains import Gains
@@ -24,6 +23,7 @@ from tests.support import ledger
 from tests.support.agreement import disagreements
 from tests.support.collisions import Meeting, drop_constraint, without_versions
 from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.simulated import HostHealth
 from tests.support.waiting import SECONDS, patience
 from tests.support.world import NOW, OWNER, World, open_world, reservation
 

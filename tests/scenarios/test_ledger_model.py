@@ -45,7 +45,7 @@ from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.period import ENDLESS
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
-from tenure.drivers.simulated import Fault, FaultKind, HostHealth
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.context import Rules
 from tenure.services.planning import survey
 from tenure.store.tables import AllocationRow
@@ -53,6 +53,7 @@ from tests.scenarios.test_model import template
 from tests.support import ledger
 from tests.support.engines import rebuild
 from tests.support.lengths import times
+from tests.support.simulated import HostHealth
 from tests.support.world import (
     ADMIN,
     HOST,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support import ledger
 from tests.support.agreement import wait_for_agreement
@@ -19,6 +18,7 @@ from tests.support.lengths import RACE_OPERATIONS, times
 from tests.support.racers import Race, Report, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.racing_manager import Figures, managers
+from tests.support.simulated import SimulatedCloud
 from tests.support.standalone import Caller
 
 #: Fewer operations for the race of all types, each of which takes several times as long.

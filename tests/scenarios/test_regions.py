@@ -14,11 +14,12 @@ from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.request import FlexibleRequest, LeaseQuery, LeaseRequest, ReservationRequest, ResourceQuery, Window
 from tenure.drivers.contract import CloudBusy, ResourceRef
 from tenure.drivers.router import Router
-from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.factory import build
 from tenure.services.regions import RegionService
 from tests.support.engines import wait_for_leases
 from tests.support.regions import NORTH, SOUTH, Regions, open_regions
+from tests.support.simulated import HostHealth, SimulatedCloud
 from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, HOST, NOW, OWNER, World, open_world, reservation
 

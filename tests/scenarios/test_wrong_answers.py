@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from falcon import testing
 
-from tenure.drivers.simulated import EffectKind, Fault, FaultKind, HostHealth
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tests.api.rig import ADDRESS, ADDRESSES, FLAVORS, HOSTS, INSTANCES, Api, minutes, open_api, rfc3339
 from tests.support import ledger
 from tests.support.agreement import disagreements
+from tests.support.simulated import HostHealth
 
 HOUR = timedelta(hours=1)
 #: Clients of Blazar use the first version; the other version is tested in long runs only.

@@ -12,10 +12,11 @@ from tenure.domain.errors import Conflict, NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.period import TICK
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
-from tenure.drivers.simulated import Fault, FaultKind, HostHealth
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.context import Rules
 from tests.support import ledger
 from tests.support.engines import rebuild
+from tests.support.simulated import HostHealth
 from tests.support.world import (
     ADMIN,
     HOST,

@@ -14,8 +14,9 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.simulated import Fault, FaultKind, HostHealth
+from tenure.drivers.simulated import Fault, FaultKind
 from tests.services.test_parts import HOUR, hosts, instances
+from tests.support.simulated import HostHealth
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 HOSTS = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tenure.drivers.simulated import SimulatedCloud
 from tests.support import ledger
 from tests.support.ledger import Holding
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import SECONDS, wait_for
 
 HOST, ADDRESS, VOLUME = "physical:host", "virtual:floatingip", "virtual:volume"

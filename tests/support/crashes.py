@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tenure.drivers.simulated import EffectKind, SimulatedCloud
+from tenure.drivers.simulated import EffectKind
 from tests.support import ledger
 from tests.support.agreement import ADDRESS, HOST, VOLUME, disagreements
+from tests.support.simulated import SimulatedCloud
 from tests.support.standalone import Caller
 from tests.support.waiting import wait_for
 

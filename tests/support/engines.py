@@ -13,9 +13,10 @@ from sqlalchemy import bindparam, func, select, text
 
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.drivers.cloud import KindCloud
-from tenure.drivers.simulated import Effect, EffectKind, SimulatedCloud
+from tenure.drivers.simulated import Effect, EffectKind
 from tenure.factory import Service, build
 from tenure.store.tables import OutboxRow
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, World
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tenure.api.auth import TokenUser, write_token_file
 from tenure.drivers.contract import ResourceRef
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.store.database import Database
 from tests.support import ledger, schemas
 from tests.support.agreement import ADDRESS
 from tests.support.racers import Report
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 from tests.support.world import HOST
 

@@ -21,10 +21,10 @@ from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Parts, build
 from tenure.resources.contract import load_types
 from tenure.store.database import Database
+from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
 THREADS = 16

@@ -12,12 +12,12 @@ from tenure.clock import SimulatedClock
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseRequest
 from tenure.drivers.router import Router
-from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Parts, build
 from tenure.services.context import Rules
 from tenure.simulation import default_policies, installed_types
 from tenure.store.database import Database
 from tests.support import schemas
+from tests.support.simulated import SimulatedCloud
 from tests.support.world import (
     ADMIN,
     HOST,

@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 from tenure.api.schemas.resources import WireInventory, served_inventories
 from tenure.api.versions import LATEST, OLDEST, Version
-from tenure.drivers.simulated import World
 from tenure.resources.contract import load_types
+from tests.support.simulated import World
 
 #: An id that nothing has.
 NOWHERE = "00000000-0000-0000-0000-000000000000"

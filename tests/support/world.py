@@ -18,7 +18,7 @@ from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, build
@@ -27,6 +27,7 @@ from tenure.services.events.orders import orders_of
 from tenure.simulation import Simulation, default_policies, installed_types
 from tenure.store.database import Database, Transaction
 from tests.support import schemas
+from tests.support.simulated import SimulatedCloud
 
 NOW = datetime(2030, 1, 1, 10, 0, 0, tzinfo=UTC)
 HOST = "physical:host"
@@ -39,6 +40,8 @@ STRANGER = Actor("other-user", "other-project", frozenset({"member", "reader"}))
 @dataclass
 class World(Simulation):
     """A service with its clock, clouds and database."""
+
+    clouds: Mapping[str, SimulatedCloud]
 
     @property
     def cloud(self) -> SimulatedCloud:

@@ -41,6 +41,7 @@ from tenure.domain.regions import NAME
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated.fleet import add_fleet, pooled_hosts
 from tenure.drivers.simulated.openstack.http import CloudEndpoints
 from tenure.factory import Filters, Parts, Service, build, open_type_drivers
 from tenure.resources.contract import load_types
@@ -316,8 +317,8 @@ def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int, driver: Clo
         known = tx.resources.known_external_ids(HOST_TYPE, region=region)
     if len(known) >= hosts:
         return
-    cloud.world.ensure_hosts(hosts, pooled=True)
-    pool = cloud.world.pool()
+    add_fleet(cloud.openstack, hosts, pooled=True)
+    pool = pooled_hosts(cloud.openstack)
     found = [host for host in driver.discover(HOST_TYPE) if host.external_id not in known]
     numbers = {host.external_id: host.external_id.rpartition(":")[2] for host in found}
     new = sorted(

@@ -16,7 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from keystoneauth1 import session, token_endpoint
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
-from tenure.drivers.simulated import HostHealth, SimulatedCloud
+from tenure.drivers.simulated import SimulatedCloud
 from tenure.simulation import Simulation, open_simulation
 
 from tenureclient.addresses import FloatingIP
@@ -190,7 +190,7 @@ class FakeServer:
     ) -> None:
         """Let the cloud report a host as down or disabled, or as up again; the service notices at once."""
         with self._front.lock:
-            self._cloud(region).world.mark_host(hypervisor_hostname, HostHealth(health))
+            supplies.mark_host(self._cloud(region), hypervisor_hostname, health)
             self._simulation.service.health_check.run()
             self._simulation.service.engine.settle()
 
@@ -245,7 +245,8 @@ class FakeServer:
 
     def boot_server(self, name: str = "server", *, flavor_id: str = "1", region: str | None = None) -> str:
         """Boot a server of the user on a host that is not registered; return its id."""
-        return self._cloud(region).world.instances.boot(_PROJECT, flavor_id, name=name, user_id=_USER)
+        cloud = self._cloud(region)
+        return supplies.boot_server(cloud, name, flavor_id, project_id=_PROJECT, user_id=_USER)
 
     def set_status(self, lease_id: str, status: str, reason: str | None = None) -> None:
         """Put a lease into a status, for example ERROR with its reason."""

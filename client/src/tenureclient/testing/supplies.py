@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
+from typing import Literal
 
-from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated import SimulatedCloud, fleet
 from tenure.drivers.simulated.catalogue import FAST_POOL, SLOW_POOL
 from tenure.drivers.simulated.openstack.state import Flavor, Subnet, VolumePool, VolumeType
 
@@ -18,7 +19,24 @@ def add_hypervisor(
         "local_gb": local_gb,
         "availability_zone": availability_zone,
     }
-    cloud.world.add_host(name, facts=facts, traits=())
+    fleet.add_single_host(cloud.openstack, name, facts=facts, traits=())
+
+
+def mark_host(cloud: SimulatedCloud, name: str, health: Literal["up", "down", "disabled"]) -> None:
+    state = cloud.openstack
+    with state.objects.change():
+        host = state.find_host(name)
+        host.state = "down" if health == "down" else "up"
+        host.status = "disabled" if health == "disabled" else "enabled"
+        state.hosts.save(host.service_host)
+
+
+def boot_server(cloud: SimulatedCloud, name: str, flavor_id: str, *, project_id: str, user_id: str) -> str:
+    state = cloud.openstack
+    with state.objects.change():
+        if (flavor := state.flavors.get(flavor_id)) is None:
+            raise LookupError(f"there is no flavor {flavor_id}")
+        return state.scheduler.boot(name, project_id, flavor, user_id=user_id).id
 
 
 def add_network(cloud: SimulatedCloud, network_id: str, cidr: str) -> None:

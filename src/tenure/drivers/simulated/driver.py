@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
@@ -27,11 +27,10 @@ from tenure.drivers.simulated.openstack.objects import IN_MEMORY
 from tenure.drivers.simulated.openstack.service import Caller
 from tenure.drivers.simulated.openstack.state import Server
 from tenure.drivers.simulated.openstack.transport import InProcess
-from tenure.drivers.simulated.world import World
 
 
 class SimulatedCloud(OpenStackCloud):
-    """A ``CloudDriver`` with a cloud of its own; ``world`` is that cloud, for looking and for meddling.
+    """A ``CloudDriver`` with a cloud of its own, ``openstack``.
 
     Each request to it is a transaction: a verb that is killed in the middle leaves some of its effects, and the next
     call completes them. Safe for any number of threads; any number of processes may open the same file.
@@ -55,21 +54,6 @@ class SimulatedCloud(OpenStackCloud):
         super().__init__(OpenStackOptions(verb_timeout=longest_call - timedelta(seconds=1)), transport, clock=clock)
         cloud.slowed_by = self._slowed_by
         cloud.is_over = self._faults.is_over
-        self.world = World(cloud)
-
-    @classmethod
-    def create(
-        cls,
-        path: str | PathLike[str] = IN_MEMORY,
-        *,
-        hosts: int,
-        clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> SimulatedCloud:
-        """The cloud of that file, with a fleet of at least so many hosts."""
-        cloud = cls(path, clock=clock, sleep=sleep)
-        cloud.world.ensure_hosts(hosts)
-        return cloud
 
     @property
     def openstack(self) -> OpenStack:
@@ -84,7 +68,7 @@ class SimulatedCloud(OpenStackCloud):
         super().close()
         self._cloud.objects.close()
 
-    def __enter__(self) -> SimulatedCloud:
+    def __enter__(self) -> Self:
         return self
 
     # Faults

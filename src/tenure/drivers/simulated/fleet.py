@@ -78,7 +78,7 @@ def add_host(
     number = state.next_number("host")
     host = Host(number, name, service_host)
     state.hosts[service_host] = host
-    _place_in_zone(state, host, facts["availability_zone"])
+    place_in_zone(state, host, facts["availability_zone"])
     known = host_traits(number) if traits is None else sorted(traits)
     provider = Provider(name, traits=list(known))
     # A host of a name that there is already reports to the provider of that name.
@@ -88,16 +88,44 @@ def add_host(
     return host
 
 
+def add_single_host(
+    state: State,
+    name: str | None = None,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    traits: Iterable[str] | None = None,
+    inventory: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """A host beside the fleet, like a host of it but for what is given here. Returns its id.
+
+    ``inventory`` is what its provider has beyond what the facts say, by resource class: ``total``, ``reserved``,
+    ``allocation_ratio``, ``min_unit``, ``max_unit``, ``step_size``, of which any may be left out.
+    """
+    with state.objects.change():
+        number = max((host.number for host in state.hosts.values()), default=0) + 1
+        name = name or f"sim-extra-{number:03d}"
+        own = {**host_facts(number), **(facts or {})}
+        service_host = str(own.pop("service_name", name))
+        own.pop("hypervisor_hostname", None)
+        if service_host in state.hosts:
+            service_host = f"{service_host}-{number}"
+        return add_host(state, name, service_host, own, traits, inventory).id
+
+
+def pooled_hosts(state: State) -> frozenset[str]:
+    """Return the ids of the hosts that are set aside for reservations, and in none now."""
+    with state.objects.look():
+        pool = state.aggregate(POOL)
+        names = pool.hosts if pool is not None else ()
+        return frozenset(state.hosts[name].id for name in names if name in state.hosts)
+
+
 def describe(
     state: State, host: Host, facts: Mapping[str, Any], inventories: Mapping[str, Mapping[str, float]] | None = None
 ) -> None:
     """Have the host say this of itself; ``inventories`` is what its provider has besides, by resource class."""
     for name, value in facts.items():
-        if name == "availability_zone":
-            _leave_zone(state, host)
-            _place_in_zone(state, host, value)
-        else:
-            setattr(host, name, value)
+        setattr(host, name, value)
     state.hosts.save(host.service_host)
     provider = state.provider_named(host.name)
     if provider is None:
@@ -117,27 +145,8 @@ def describe(
     state.providers.save(provider.uuid)
 
 
-def remove_host(state: State, host: Host) -> None:
-    """The host is gone for good, with its servers, its providers, and its places in aggregates."""
-    del state.hosts[host.service_host]
-    for server in [server for server in state.servers.values() if server.host == host.service_host]:
-        del state.servers[server.id]
-    for aggregate in state.aggregates_of(host.service_host):
-        aggregate.hosts.remove(host.service_host)
-        state.aggregates.save(aggregate.number)
-    for provider in [state.provider_named(host.name), state.provider_named(f"{OWN_PROVIDER}{host.name}")]:
-        if provider is not None:
-            del state.providers[provider.uuid]
-
-
-def _leave_zone(state: State, host: Host) -> None:
-    for aggregate in state.aggregates_of(host.service_host):
-        if aggregate.zone is not None and aggregate.name != POOL:
-            aggregate.hosts.remove(host.service_host)
-            state.aggregates.save(aggregate.number)
-
-
-def _place_in_zone(state: State, host: Host, zone: str) -> None:
+def place_in_zone(state: State, host: Host, zone: str) -> None:
+    """Put the host into the aggregate of the zone, which is made if need be."""
     home = state.aggregate(zone) or state.add_aggregate(zone, zone)
     home.hosts.append(host.service_host)
     state.aggregates.save(home.number)

@@ -8,14 +8,15 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tenure.drivers.simulated import fleet
-from tenure.drivers.simulated.address_world import AddressWorld
-from tenure.drivers.simulated.instance_world import InstanceWorld, NoValidHost
 from tenure.drivers.simulated.openstack import state as objects
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.effects import Effect
 from tenure.drivers.simulated.openstack.nova import POOL, is_set_aside
 from tenure.drivers.simulated.openstack.scheduler import NoValidHost as NoHost
-from tenure.drivers.simulated.volume_world import VolumeWorld
+from tenure.drivers.simulated.openstack.state import OWN_PROVIDER
+from tests.support.simulated.addresses import AddressWorld
+from tests.support.simulated.instances import InstanceWorld, NoValidHost
+from tests.support.simulated.volumes import VolumeWorld
 
 _OWNER: Final = "blazar:owner"
 #: What servers are booted with of which it does not matter.
@@ -118,21 +119,8 @@ class World:
         traits: Iterable[str] | None = None,
         inventory: Mapping[str, Mapping[str, float]] | None = None,
     ) -> str:
-        """A host beside the fleet, like one of it but for what is given here. Returns its id.
-
-        ``inventory`` is what its provider has beyond what the facts say, by resource class: ``total``, ``reserved``,
-        ``allocation_ratio``, ``min_unit``, ``max_unit``, ``step_size``, of which any may be left out.
-        """
-        cloud = self._cloud
-        with cloud.objects.change():
-            number = max((host.number for host in cloud.hosts.values()), default=0) + 1
-            name = name or f"sim-extra-{number:03d}"
-            own = {**fleet.host_facts(number), **(facts or {})}
-            service_host = str(own.pop("service_name", name))
-            own.pop("hypervisor_hostname", None)
-            if service_host in cloud.hosts:
-                service_host = f"{service_host}-{number}"
-            return fleet.add_host(cloud, name, service_host, own, traits, inventory).id
+        """Add a host beside the fleet. Returns its id."""
+        return fleet.add_single_host(self._cloud, name, facts=facts, traits=traits, inventory=inventory)
 
     def change_host(
         self,
@@ -154,12 +142,26 @@ class World:
                     name: {key: value for key, value in record.items() if name not in fleet.SIZES or key in _KEPT}
                     for name, record in kept
                 }
-            fleet.describe(self._cloud, known, facts or {}, inventory)
+            said = dict(facts or {})
+            if (zone := said.pop("availability_zone", None)) is not None:
+                self._leave_zone(known)
+                fleet.place_in_zone(self._cloud, known, str(zone))
+            fleet.describe(self._cloud, known, said, inventory)
 
     def remove_host(self, host: str) -> None:
         """The host is gone for good, and its servers with it."""
-        with self._cloud.objects.change():
-            fleet.remove_host(self._cloud, self._cloud.find_host(host))
+        cloud = self._cloud
+        with cloud.objects.change():
+            known = cloud.find_host(host)
+            del cloud.hosts[known.service_host]
+            for server in [server for server in cloud.servers.values() if server.host == known.service_host]:
+                del cloud.servers[server.id]
+            for aggregate in cloud.aggregates_of(known.service_host):
+                aggregate.hosts.remove(known.service_host)
+                cloud.aggregates.save(aggregate.number)
+            for name in (known.name, f"{OWN_PROVIDER}{known.name}"):
+                if (provider := cloud.provider_named(name)) is not None:
+                    del cloud.providers[provider.uuid]
 
     def mark_host(self, host: str, health: HostHealth) -> None:
         with self._cloud.objects.change():
@@ -209,10 +211,7 @@ class World:
 
     def pool(self) -> frozenset[str]:
         """The ids of the hosts that are set aside and free."""
-        with self._cloud.objects.look():
-            pool = self._cloud.aggregate(POOL)
-            hosts = self._cloud.hosts
-            return frozenset(hosts[name].id for name in (pool.hosts if pool is not None else ()) if name in hosts)
+        return fleet.pooled_hosts(self._cloud)
 
     def groups(self) -> dict[str, Group]:
         """The groups by reservation."""
@@ -309,6 +308,12 @@ class World:
     def _leave_all(self, host: objects.Host) -> None:
         for aggregate in self._cloud.aggregates_of(host.service_host):
             if is_set_aside(aggregate):
+                aggregate.hosts.remove(host.service_host)
+                self._cloud.aggregates.save(aggregate.number)
+
+    def _leave_zone(self, host: objects.Host) -> None:
+        for aggregate in self._cloud.aggregates_of(host.service_host):
+            if aggregate.zone is not None and aggregate.name != POOL:
                 aggregate.hosts.remove(host.service_host)
                 self._cloud.aggregates.save(aggregate.number)
 
