@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
@@ -81,6 +82,11 @@ class Site:
             except SystemExit as end:  # of argparse
                 code = end.code if isinstance(end.code, int) else 1
         return Ended(code, out.getvalue(), err.getvalue())
+
+    def set_revision(self, revision: str) -> None:
+        """Let the database say that its schema is at this revision."""
+        with closing(sqlite3.connect(self.folder / "tenure.db")) as db, db:
+            db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
 
     @contextmanager
     def service(self, *, hosts: int) -> Iterator[Service]:

@@ -22,7 +22,8 @@ from tests.support.waiting import COMMAND_SECONDS
 from tests.support.world import OWNER, reservation
 
 NEWEST = schema.head() or ""
-OLDEST = "0001"
+#: The newest revision of checkouts from before the first release.
+BEFORE_RELEASE = "0020"
 
 
 def manage(site: Site, *arguments: str, code: int = 0) -> str:
@@ -39,11 +40,6 @@ def refused(site: Site, *arguments: str) -> str:
     [line] = done.stderr.splitlines()
     assert line.startswith("tenure-manage: ")
     return line.removeprefix("tenure-manage: ")
-
-
-def set_revision(site: Site, revision: str) -> None:
-    with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
-        db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
 
 
 # The schema and what is in it
@@ -84,17 +80,18 @@ def test_schema_is_created_and_passes_the_check(site: Site):
     assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
 
 
-def test_older_schema_is_upgraded(site: Site):
-    assert manage(site, "db", "upgrade", "--revision", OLDEST) == f"the schema is at {OLDEST}\n"
+def test_schema_from_before_the_first_release_is_upgraded(site: Site):
+    assert manage(site, "db", "upgrade", "--revision", "0001") == "the schema is at 0001\n"
+    site.set_revision(BEFORE_RELEASE)
     said = manage(site, "db", "check", code=1)
-    assert said == f"the schema is at {OLDEST}, this release needs {NEWEST}: run tenure-manage db upgrade\n"
+    assert said == f"the schema is at {BEFORE_RELEASE}, this release needs {NEWEST}: run tenure-manage db upgrade\n"
     assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
     assert manage(site, "db", "check") == f"the database is as this release needs it ({NEWEST})\n"
 
 
 def test_the_schema_of_a_newer_release_is_left_alone(site: Site):
     manage(site, "db", "upgrade")
-    set_revision(site, "9999")
+    site.set_revision("9999")
     said = "the schema is at 9999, which this release does not know: a newer release or another program made it"
     assert manage(site, "db", "check", code=1) == f"{said}\n"
     assert refused(site, "db", "upgrade") == said

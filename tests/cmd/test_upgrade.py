@@ -36,9 +36,6 @@ from tests.support.past_rows import (
 )
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world
 
-#: The text for the owner of a lease instead of a reason that may name others.
-NEUTRAL = "An earlier release recorded this reason; administrators of the service can read it."
-
 NEWEST = schema.head() or ""
 REVISIONS = [f"{number:04d}" for number in range(1, int(NEWEST) + 1)]
 
@@ -108,38 +105,14 @@ def test_an_upgrade_keeps_every_row(site: Site, past: str, revision: str):
         after = rows_in(connection)
     for table, rows in before.items():
         kept = [{name: row[name] for name in rows[0]} for row in after[table]]
-        if table == "resources":
-            assert {row["region"] for row in kept} == {""}  # existing data belongs to the region without a name
-            rows = [{**row, "region": ""} for row in rows]
-        if revision < "0012":  # reasons are split into the owner's part and the full text
-            column = {"leases": "status_reason", "history": "reason"}.get(table, "")
-            rows = [{**row, column: NEUTRAL} if row.get(column) == past_rows.WHOLE else row for row in rows]
         assert sorted(map(str, kept)) == sorted(map(str, rows)), table
     assert {row["external_id"]: row["registration"] for row in after["resources"]} == {
-        **{str(number): "registered" for number in range(1, 8 if revision < "0002" else 9)},
+        **{str(number): "registered" for number in range(1, 9)},
         "5": "registering",
         "6": "unregistering",
     }
     traits = {(row["id"], trait) for row in after["resources"] for trait in past_rows.document(row["traits"])}
     assert {(row["resource_id"], row["trait"]) for row in after["resource_traits"]} == traits
-
-
-def test_upgrade_hides_reasons_that_name_others(site: Site, past: str, revision: str):
-    """Administrators see the full text. Texts of the owner stay, and so do texts that name no others."""
-    upgrade(site, revision)
-    reason = past_rows.SHORT_REASON if revision >= "0012" else NEUTRAL
-    with connected(past) as connection:
-        rows = rows_in(connection)
-    assert [
-        (row["status_reason"], row["status_detail"]) for row in rows["leases"] if row["status_reason"] is not None
-    ] == [(reason, past_rows.WHOLE)]
-    assert {
-        (row["lease_id"], row["reason"], row["detail"]) for row in rows["history"] if row["reason"] is not None
-    } == {
-        (RUNNING, past_rows.RENAMED, None),
-        (RUNNING, "The server is gone.", None),
-        (DELETED, reason, past_rows.WHOLE),
-    }
 
 
 def upgrade(site: Site, revision: str) -> None:
@@ -256,7 +229,7 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
         assert status_of(world, RUNNING) == "ACTIVE"
         assert world.hosts_of(RUNNING) == [NAMES["2"], NAMES["3"]]
         notices = [message.payload["event"] for message in messages if message.topic == "lease.event.notify_lease"]
-        assert re.findall(r"'message': '(.*?)'", str(notices)) == ([NOTICE] if revision >= "0005" else [])
+        assert re.findall(r"'message': '(.*?)'", str(notices)) == [NOTICE]
         world.pass_until(at("15:30"))
         assert status_of(world, RUNNING) == "TERMINATED"
         assert world.cloud.world.groups() == {}
@@ -272,9 +245,8 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
         lived = ["PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED"]
         assert [path_of(world, lease) for lease in (RUNNING, PENDING, STARTING, ENDED)] == [lived] * 4
         assert (path_of(world, DELETED), status_of(world, DELETED)) == (["DELETED"], "DELETED")
-        if revision >= "0015":
-            world.pass_until(at("21:00"))
-            assert (status_of(world, WAITING), path_of(world, WAITING)) == ("ERROR", ["ERROR"])
+        world.pass_until(at("21:00"))
+        assert (status_of(world, WAITING), path_of(world, WAITING)) == ("ERROR", ["ERROR"])
         assert run(site, "tenure-manage", "outbox", "retry") == "1 messages will be delivered again\n"
         world.engine.settle()
         assert keys(messages)[-1] == GIVEN_UP
@@ -284,8 +256,7 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
 
 def assert_shown_as_before(owner: Api, revision: str) -> None:
     shown = {lease["id"]: lease for lease in owner.get("/v1/leases").json["leases"]}
-    waiting = shown.pop(WAITING, {})
-    assert waiting.get("status") == (None if revision < "0015" else "CREATING")  # as API 1.0 shows it
+    assert shown.pop(WAITING)["status"] == "CREATING"  # as API 1.0 shows it
     events = {
         lease: {(event["event_type"], event["time"], event["status"]) for event in shown[lease].pop("events")}
         for lease in shown

@@ -5,17 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from sqlalchemy import bindparam, inspect, text
+from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from tenure.clock import SimulatedClock
 from tenure.domain.lease import Lease
 from tenure.store import schema
 from tenure.store.database import Database, Transaction
-from tenure.store.tables import Base, UtcDateTime
+from tenure.store.tables import Base
 from tests.store.rows import add_hosts, add_lease, execute, new_lease
-from tests.support import past_rows
-from tests.support.world import HOST, NOW
+from tests.support.world import NOW
 
 
 @pytest.fixture
@@ -39,85 +38,6 @@ def test_a_second_upgrade_changes_nothing(db: Database):
     assert schema.current(db) == schema.head()
     with db.read() as tx:
         assert tx.resources.known_external_ids("physical:host") == {"1", "2"}
-
-
-def test_upgrade_adds_the_reason_of_unreservable_resources(empty: Database):
-    """Until 0002 an unfinished registration was a resource at its first version that was not reservable."""
-    schema.upgrade(empty, "0001")
-    insert = (
-        "INSERT INTO resources (resource_type, region, external_id, name, capacity, facts, properties, traits, "
-        "reservable, scarcity, version, created_at) "
-        "VALUES (:type, '', :id, :id, '{}', '{}', '{}', '[]', :reservable, 0, :version, :now)"
-    )
-    before = [(HOST, "begun", False, 1), (HOST, "there", True, 2), (HOST, "leaving", False, 3)]
-    with empty.engine.begin() as connection:
-        for kind, name, reservable, version in [*before, (f"retired:{HOST}", "past", False, 4)]:
-            values = {
-                "type": kind,
-                "id": name,
-                "reservable": reservable,
-                "version": version,
-                "now": NOW,
-            }
-            connection.execute(text(insert).bindparams(bindparam("now", type_=UtcDateTime())), values)
-    schema.upgrade(empty)
-    assert schema.drift(empty) == []
-    with empty.read() as tx:
-        found = [tx.resources.by_external_id(HOST, name) for _, name, _, _ in before]
-        past = tx.resources.by_external_id(f"retired:{HOST}", "past")
-    assert [resource and resource.registration.value for resource in [*found, past]] == [
-        "registering",
-        "registered",
-        "unregistering",
-        "registered",
-    ]
-    assert all(
-        resource and (resource.enabled, resource.health.value, resource.health_since) == (True, "well", None)
-        for resource in found
-    )
-
-
-def test_reasons_of_a_long_history_are_split(empty: Database):
-    """The rows are changed in batches: none is left out between two of them, and none is changed that is a user's."""
-    schema.upgrade(empty, "0011")
-    count = 2500
-    insert = (
-        "INSERT INTO history (lease_id, at, actor, action, to_status, reason) "
-        "VALUES (:lease, :at, :actor, 'wait', 'ACTIVE', :reason)"
-    )
-    statement = text(insert).bindparams(bindparam("at", type_=UtcDateTime()))
-    with empty.engine.begin() as connection:
-        past_rows.insert_rows(connection, "0011")
-        for actor in ("tenure", "demo-user"):
-            values = {"lease": past_rows.RUNNING, "at": NOW, "actor": actor}
-            connection.execute(statement, [{**values, "reason": f"sim-host-{number}"} for number in range(count)])
-    schema.upgrade(empty)
-    with empty.engine.begin() as connection:
-        found = connection.execute(text("SELECT actor, reason, detail FROM history WHERE action = 'wait'")).all()
-    names = {f"sim-host-{number}" for number in range(count)}
-    hidden = [row for row in found if row.actor == "tenure" and row.detail is not None]
-    assert {row.detail for row in hidden} == names
-    assert len({row.reason for row in hidden}) == 1
-    assert not names & {row.reason for row in hidden}
-    assert {(row.reason, row.detail) for row in found if row.actor == "demo-user"} == {(name, None) for name in names}
-
-
-def test_manager_of_the_previous_release_can_still_write(empty: Database):
-    """It does not know the new columns: managers are upgraded one after the other."""
-    schema.upgrade(empty)
-    with empty.engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO resources (resource_type, region, external_id, name, capacity, facts, properties, traits, "
-                "reservable, scarcity, version, created_at) "
-                "VALUES ('a', '', '1', '1', '{}', '{}', '{}', '[]', :yes, 0, 1, '2030-01-01 00:00:00')"
-            ),
-            {"yes": True},
-        )
-    with empty.read() as tx:
-        added = tx.resources.by_external_id("a", "1")
-    assert added is not None
-    assert (added.registration.value, added.enabled, added.health.value) == ("registered", True, "well")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """A row in every table of each past schema: the data of a deployment of that time before an upgrade.
 
 The rows are those that the code of the time wrote for hosts and their leases. Each is written with all columns that
-there have ever been; ``insert_rows`` leaves out the columns and the tables that a revision does not have yet. A change
-with a migration that adds a table adds it here, with its revision. A column that it adds gets a sample, and is named
-here only if its value matters.
+there have ever been; ``insert_rows`` leaves out the columns that a revision does not have yet. A change with a
+migration that adds a table adds rows of it here, with the revision as their ``since``. A column that it adds gets a
+sample, and is named here only if its value matters.
 """
 
 from __future__ import annotations
@@ -44,14 +44,6 @@ RENAMED = "name: running"
 HOST = "physical:host"
 #: The names of hosts by external id, as the simulated cloud has them.
 NAMES = {str(number): f"sim-host-{number:03d}" for number in range(1, 9)}
-
-#: Since which revision there is a table that the first schema lacks.
-TABLES = {
-    "resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011", "ledger_feed": "0013",
-    "waiting_leases": "0015", "waiting_lines": "0015", "freed_room": "0015",
-    "idempotency_keys": "0017",
-    "upkeep": "0018",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,30 +90,30 @@ def _columns(connection: Connection, table: str) -> dict[str, object]:
 
 def rows_of(revision: str) -> Iterator[Row]:
     """Return the rows that there are at a revision, each after those that it refers to."""
-    for row in (*_resources(revision), *_leases(revision), *_ROWS, _failure(revision)):
-        if max(row.since, TABLES.get(row.table, "0001")) <= revision:
+    for row in (*_resources(), *_leases(), *_ROWS):
+        if row.since <= revision:
             yield row
 
 
-def _resources(revision: str) -> Iterator[Row]:
+def _resources() -> Iterator[Row]:
     """Return resources; their ids are 1 to 8, in this order."""
-    yield from (_resource(number, revision) for number in (1, 2, 3))
+    yield from (_resource(number) for number in (1, 2, 3))
     own = {"properties": '{"rack": "r1"}', "traits": '["COMPUTE_NODE", "HW_CPU_X86_AVX2"]'}
-    yield _resource(4, revision, updated_at=at("07:00"), **own)
-    # A registration and a removal that were interrupted. Their version is all that tells them apart before 0002.
-    yield _resource(5, revision, reservable=False, version=1, registration="registering")
-    yield _resource(6, revision, reservable=False, version=3, registration="unregistering")
-    yield _resource(7, revision, reservable=False, version=4, resource_type=f"retired:{HOST}")
+    yield _resource(4, updated_at=at("07:00"), **own)
+    # A registration and a removal that were interrupted.
+    yield _resource(5, reservable=False, version=1, registration="registering")
+    yield _resource(6, reservable=False, version=3, registration="unregistering")
+    yield _resource(7, reservable=False, version=4, resource_type=f"retired:{HOST}")
     refused = {"enabled": False, "disabled_reason": "a disk to replace"}
     failed = {"health": "down", "health_reason": "no answer", "health_since": at("07:00"), "unreviewed": True}
-    yield _resource(8, revision, since="0002", reservable=False, updated_at=at("07:00"), **refused, **failed)
+    yield _resource(8, reservable=False, updated_at=at("07:00"), **refused, **failed)
 
 
-def _resource(number: int, revision: str, *, since: str = "0001", **values: object) -> Row:
+def _resource(number: int, **values: object) -> Row:
     facts = {"vcpus": 32, "memory_mb": 131072, "local_gb": 960, "hypervisor_hostname": NAMES[str(number)]}
     usual = {
         "resource_type": HOST,
-        "region": "RegionOne" if revision < "0008" else "",  # what the cloud calls its region, until there were regions
+        "region": "",
         "external_id": str(number),
         "name": NAMES[str(number)],
         "capacity": '{"DISK_GB": 960, "MEMORY_MB": 131072, "VCPU": 32}',
@@ -142,10 +134,10 @@ def _resource(number: int, revision: str, *, since: str = "0001", **values: obje
         "created_at": at("06:00"),
         "updated_at": None,
     }
-    return Row("resources", {**usual, **values}, since)
+    return Row("resources", {**usual, **values})
 
 
-def _leases(revision: str) -> Iterator[Row]:
+def _leases() -> Iterator[Row]:
     yield from _lease(RUNNING, "running", "ACTIVE", ("08:00", "15:00"), {2: "held", 3: "held"})
     yield from _lease(PENDING, "pending", "PENDING", ("16:00", "18:00"), {2: "planned", 3: "planned"}, least=1)
     yield from _lease(STARTING, "starting", "STARTING", ("09:59", "12:00"), {1: "held"})
@@ -158,7 +150,7 @@ def _leases(revision: str) -> Iterator[Row]:
         "DELETED",
         ("17:00", "18:00"),
         {},
-        status_reason=SHORT_REASON if revision >= "0012" else WHOLE,
+        status_reason=SHORT_REASON,
         status_detail=WHOLE,
         deleted_at=at("08:30"),
     )
@@ -225,7 +217,7 @@ def _lease(
 _RANKS = {"start_lease": 0, "update_lease": 1, "before_end_lease": 2, "end_lease": 3, "notify_lease": 6}
 
 
-def _event(lease_id: str, kind: str, due: str, status: str, *, since: str = "0001", **values: object) -> Row:
+def _event(lease_id: str, kind: str, due: str, status: str, **values: object) -> Row:
     usual = {
         "id": f"{lease_id[0]}0000000-0000-4000-8000-00000000000{_RANKS[kind] + 1}",
         "lease_id": lease_id,
@@ -240,7 +232,7 @@ def _event(lease_id: str, kind: str, due: str, status: str, *, since: str = "000
         "created_at": at("08:00"),
         "updated_at": None if status == "UNDONE" else at(due),
     }
-    return Row("events", {**usual, **values}, since)
+    return Row("events", {**usual, **values})
 
 
 def _history(lease_id: str, time: str, action: str, before: str | None, after: str, **more: object) -> Row:
@@ -254,12 +246,6 @@ def _history(lease_id: str, time: str, action: str, before: str | None, after: s
         "request_id": None,
     }
     return Row("history", {**values, **moved, **more})
-
-
-def _failure(revision: str) -> Row:
-    """Return what the history says of the deleted lease; until 0012 its owner read everything."""
-    text = SHORT_REASON if revision >= "0012" else WHOLE
-    return _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason=text, detail=WHOLE)
 
 
 def _message(number: str, lease_id: str, topic: str, name: str, **more: object) -> Row:
@@ -285,7 +271,7 @@ _ROWS = (
     _event(RUNNING, "update_lease", "08:30", "DONE", payload='{"before": {"name": "lease"}}'),
     _event(RUNNING, "before_end_lease", "14:00", "UNDONE"),
     _event(RUNNING, "end_lease", "15:00", "UNDONE"),
-    _event(RUNNING, "notify_lease", "14:30", "UNDONE", since="0005", payload=json.dumps({"message": NOTICE})),
+    _event(RUNNING, "notify_lease", "14:30", "UNDONE", payload=json.dumps({"message": NOTICE})),
     _event(PENDING, "start_lease", "16:00", "UNDONE"),
     _event(PENDING, "before_end_lease", "17:00", "UNDONE"),
     _event(PENDING, "end_lease", "18:00", "UNDONE"),
@@ -309,6 +295,7 @@ _ROWS = (
     _history(ENDED, "08:00", "started", "STARTING", "ACTIVE"),
     _history(ENDED, "09:00", "end", "ACTIVE", "TERMINATING"),
     _history(ENDED, "09:00", "ended", "TERMINATING", "TERMINATED"),
+    _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason=SHORT_REASON, detail=WHOLE),
     _message("aa", RUNNING, "lease.create", "running", ready_at=None, attempts=1, delivered_at=at("08:00")),
     _message("aa", PENDING, "lease.create", "pending"),
     _message("aa", STARTING, "lease.create", "starting", attempts=2, last_error="no bus", failed_at=at("09:00")),
@@ -330,11 +317,11 @@ _ROWS = (
     Row("leases", {
         "id": WAITING, "name": "waiting", "project_id": "demo-project", "user_id": "demo-user", "status": "WAITING",
         "starts_at": at("19:00"), "ends_at": at("20:00"), "degraded": False, "version": 1, "created_at": at("09:00"),
-    }, since="0015"),
+    }),
     Row("events", {
         "id": "60000000-0000-4000-8000-00000000000e", "lease_id": WAITING, "event_type": "wait_lease", "rank": 8,
         "due_at": at("21:00"), "ready_at": at("21:00"), "status": "UNDONE", "attempts": 0, "created_at": at("09:00"),
-    }, since="0015"),
+    }),
     Row("waiting_leases", {
         "number": 1, "lease_id": WAITING, "latest_at": at("21:00"), "confirm_within": 3600, "request": json.dumps({
             "name": "waiting", "choices": [[{"resource_type": HOST, "region": "", "checks_values": True, "parameters": {

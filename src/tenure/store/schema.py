@@ -14,17 +14,24 @@ from sqlalchemy import Connection, text
 from tenure.store.database import Database
 from tenure.store.tables import Base
 
+#: The newest revision before the first release. Its tables are those of ``_FIRST``, to which it is renamed.
+_BEFORE_RELEASE = "0020"
+_FIRST = "0001"
+
 
 def upgrade(database: Database, revision: str = "head") -> None:
     """Migrate the schema to ``revision``; do nothing if it is there already."""
     with database.engine.begin() as connection:
-        command.upgrade(_config(connection), revision)
+        config = _config(connection)
+        if _BEFORE_RELEASE not in _revisions() and _revision_of(connection) == _BEFORE_RELEASE:
+            command.stamp(config, _FIRST, purge=True)
+        command.upgrade(config, revision)
 
 
 def current(database: Database) -> str | None:
     """Return the revision of the schema; None for an empty database."""
     with database.read() as tx:
-        return MigrationContext.configure(tx.session.connection()).get_current_revision()
+        return _revision_of(tx.session.connection())
 
 
 def head() -> str | None:
@@ -33,8 +40,8 @@ def head() -> str | None:
 
 
 def knows(revision: str) -> bool:
-    """Whether this release knows a revision. It does not know those of newer releases or other programs."""
-    return revision in {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
+    """Whether this release can upgrade from a revision. It does not know those of newer releases or other programs."""
+    return revision in {*_revisions(), _BEFORE_RELEASE}
 
 
 def drift(database: Database) -> list[object]:
@@ -55,6 +62,14 @@ def texts_of_another_set(database: Database) -> list[str]:
     with database.read() as tx:
         rows = tx.session.execute(columns).all()
     return [f"{table}.{column}" for table, column in rows if table in Base.metadata.tables]
+
+
+def _revision_of(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _revisions() -> set[str]:
+    return {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
 
 
 def _config(connection: Connection | None) -> Config:

@@ -1,4 +1,7 @@
-"""The tables. Rows never leave ``store/``."""
+"""The tables. Rows never leave ``store/``.
+
+The migrations take the types of columns from here: a type whose columns change gets a new name, and the old one stays.
+"""
 
 from __future__ import annotations
 
