@@ -50,9 +50,7 @@ def test_a_refusal_is_followed_by_commands_that_book(server: FakeServer, tenure:
         "a later start: 2027-03-01 15:30 CET to 2027-03-01 18:30 CET": (
             f"{begin} 3 --start 2027-03-01T14:30:00Z --end 2027-03-01T17:30:00Z"
         ),
-        "an earlier end: 2027-03-01 13:30 CET, after 2h": (
-            f"{begin} 3 --start +1h --end 2027-03-01T12:30:00Z"
-        ),
+        "an earlier end: 2027-03-01 13:30 CET, after 2h": (f"{begin} 3 --start +1h --end 2027-03-01T12:30:00Z"),
         "a smaller amount: 2 hosts": f"{begin} 2 --start +1h --for 3h",
     }
     for command in found.values():
@@ -253,9 +251,7 @@ def test_dates_are_in_whole_seconds(server: FakeServer, tenure: Run) -> None:
     book(server, 4, start=1, hours=1)
     server.advance(timedelta(microseconds=345678))
     notified = ("--notify", "+2h", "save")
-    later, *_ = alternatives(
-        tenure("lease", "create", "bio", "--hosts", "1", "--for", "2h", *notified)
-    ).values()
+    later, *_ = alternatives(tenure("lease", "create", "bio", "--hosts", "1", "--for", "2h", *notified)).values()
     assert later == (
         "tenure lease create bio --hosts 1 --start 2027-03-01T11:30:00Z --end 2027-03-01T13:30:00Z"
         " --notify 2027-03-01T13:30:00Z save"

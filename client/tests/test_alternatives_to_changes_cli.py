@@ -78,9 +78,7 @@ def test_a_change_of_a_reservation_is_made_smaller(server: FakeServer, tenure: R
 def test_a_change_names_another_kind(server: FakeServer, tenure: Run) -> None:
     lease = book(server, 2)
     gpu = 'resource_properties=["==", "$gpu", "a100"]'
-    found = alternatives(
-        tenure("lease", "set", "mine", "--reservation", f"id={lease.reservations[0].id},{gpu}")
-    )
+    found = alternatives(tenure("lease", "set", "mine", "--reservation", f"id={lease.reservations[0].id},{gpu}"))
     run(tenure, found["another kind: gpu=v100"])
 
 
@@ -112,9 +110,7 @@ def test_an_added_reservation_is_made_smaller(server: FakeServer, tenure: Run) -
     ("moved", "start"),
     [("--defer-by 1h", "2027-03-01T12:30:00Z"), ("--advance-by 1h", "2027-03-01T10:30:00Z")],
 )
-def test_an_earlier_end_has_no_relative_start(
-    server: FakeServer, tenure: Run, moved: str, start: str
-) -> None:
+def test_an_earlier_end_has_no_relative_start(server: FakeServer, tenure: Run, moved: str, start: str) -> None:
     book(server, 2)
     found = alternatives(tenure("lease", "set", "mine", *moved.split(), "--prolong-for", "3h"))
     command = found[next(description for description in found if "an earlier end" in description)]

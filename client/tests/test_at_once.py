@@ -69,16 +69,12 @@ def together(
     return run
 
 
-def test_two_prolongations_at_once_add_up(
-    server: FakeServer, lease_id: str, together: Callable[..., None]
-) -> None:
+def test_two_prolongations_at_once_add_up(server: FakeServer, lease_id: str, together: Callable[..., None]) -> None:
     together(*[["lease", "prolong", "bio", "--by", "1h"]] * 2)
     assert server.leases[lease_id].end_date == BEGINNING + 11 * HOUR
 
 
-def test_two_relative_changes_at_once_add_up(
-    server: FakeServer, lease_id: str, together: Callable[..., None]
-) -> None:
+def test_two_relative_changes_at_once_add_up(server: FakeServer, lease_id: str, together: Callable[..., None]) -> None:
     together(["lease", "set", "bio", "--prolong-for", "1h"], ["lease", "set", "bio", "--reduce-by", "2h"])
     assert server.leases[lease_id].end_date == BEGINNING + 8 * HOUR
 
@@ -114,6 +110,4 @@ def test_blazar_is_asked_without_a_condition(blazar: FakeServer) -> None:
         reservations=[ReservationRequest.hosts(1)],
     )
     seen = leases.get(lease.id)
-    assert (
-        leases.update(lease.id, end=BEGINNING + 3 * HOUR, if_match=seen.etag).end_date == BEGINNING + 3 * HOUR
-    )
+    assert leases.update(lease.id, end=BEGINNING + 3 * HOUR, if_match=seen.etag).end_date == BEGINNING + 3 * HOUR

@@ -197,10 +197,8 @@ def test_periods_are_listed_with_the_command_to_book_them(server: FakeServer, te
     assert "| 2027-03-01 16:30 CET | 2027-03-01 19:30 CET | 0         |" in outcome.output
     assert outcome.output.splitlines()[-3:] == [
         "To book:",
-        "tenure lease create NAME --hosts 2 --with gpu=a100 --start 2027-03-01T15:30:00Z"
-        " --end 2027-03-01T18:30:00Z",
-        "tenure lease create NAME --hosts 2 --with gpu=a100 --start 2027-03-01T18:30:00Z"
-        " --end 2027-03-01T21:30:00Z",
+        "tenure lease create NAME --hosts 2 --with gpu=a100 --start 2027-03-01T15:30:00Z --end 2027-03-01T18:30:00Z",
+        "tenure lease create NAME --hosts 2 --with gpu=a100 --start 2027-03-01T18:30:00Z --end 2027-03-01T21:30:00Z",
     ]
 
 
@@ -221,9 +219,7 @@ def test_the_command_books_the_period(server: FakeServer, tenure: Run) -> None:
         found["start_date"],
         found["end_date"],
     )
-    assert tenure(
-        "find", "--hosts", "2", "--for", "3h", "--limit", "1", "-f", "value", "-c", "command"
-    ).output
+    assert tenure("find", "--hosts", "2", "--for", "3h", "--limit", "1", "-f", "value", "-c", "command").output
 
 
 def test_a_lease_that_fits_now_is_booked_without_a_start(tenure: Run) -> None:
@@ -329,9 +325,7 @@ def test_the_longest_lease_is_shown(server: FakeServer, tenure: Run) -> None:
         " --end 2027-03-01T15:30:00Z",
     }
     shown = tenure("find", "longest", "--hosts", "2", "--with", "gpu=a100").output
-    assert shown.endswith(
-        "To book:\ntenure lease create NAME --hosts 2 --with gpu=a100 --end 2027-03-01T15:30:00Z\n"
-    )
+    assert shown.endswith("To book:\ntenure lease create NAME --hosts 2 --with gpu=a100 --end 2027-03-01T15:30:00Z\n")
     endless = json.loads(tenure("find", "longest", "--hosts", "1", "-f", "json").output)
     assert (endless["end_date"], endless["length"], endless["command"]) == (None, None, None)
     refused = tenure("find", "longest", "--hosts", "4")
@@ -347,8 +341,7 @@ def test_the_largest_amount_is_shown(server: FakeServer, tenure: Run) -> None:
         "end_date": "2027-03-01T12:30:00Z",
         "amount": 2,
         "availability_zones": {"az-1": 1, "az-2": 1},
-        "command": "tenure lease create NAME --hosts 2 --start 2027-03-01T10:30:00Z"
-        " --end 2027-03-01T12:30:00Z",
+        "command": "tenure lease create NAME --hosts 2 --start 2027-03-01T10:30:00Z --end 2027-03-01T12:30:00Z",
     }
     full = "--reservation", "resource_type=physical:host,min=1,max=1"
     command = json.loads(tenure("find", "most", *full, "--to", "+1h", "-f", "json").output)["command"]

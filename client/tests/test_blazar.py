@@ -108,9 +108,7 @@ def test_allocations_with_a_filter_leave_other_hosts_out(blazar: FakeServer) -> 
     blazar.add_host("c1")
     blazar.add_host("c2")
     client = blazar.client()
-    lease = client.leases.create(
-        "bio", start=NOW, end=BEGINNING + DAY, reservations=[ReservationRequest.hosts(1)]
-    )
+    lease = client.leases.create("bio", start=NOW, end=BEGINNING + DAY, reservations=[ReservationRequest.hosts(1)])
     assert len(list(client.allocations.list(lease_id=lease.id))) == 1
     assert len(list(client.allocations.list())) == 2
 
@@ -130,9 +128,7 @@ def test_features_of_1_1_raise_needs_newer_server(blazar: FakeServer, settled: b
 
 def test_a_full_blazar_is_recognised_by_its_words(blazar: FakeServer) -> None:
     with pytest.raises(NotEnoughResources) as refusal:
-        blazar.client().leases.create(
-            "x", start=NOW, end=BEGINNING + DAY, reservations=[ReservationRequest.hosts(1)]
-        )
+        blazar.client().leases.create("x", start=NOW, end=BEGINNING + DAY, reservations=[ReservationRequest.hosts(1)])
     assert refusal.value.shortfall is None
     assert refusal.value.code == 400
 
@@ -271,7 +267,5 @@ def test_a_lease_as_blazar_writes_it_is_read() -> None:
 
 
 def test_a_host_whose_property_hides_a_field_is_read() -> None:
-    host = Host.from_wire(
-        {"id": "1", "hypervisor_hostname": "c1", "vcpus": "4", "status": None, "gpu": "True"}
-    )
+    host = Host.from_wire({"id": "1", "hypervisor_hostname": "c1", "vcpus": "4", "status": None, "gpu": "True"})
     assert (host.vcpus, host.properties, host.reservable) == (4, {"gpu": "True"}, True)

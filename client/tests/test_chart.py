@@ -96,8 +96,6 @@ def test_groups_of_projects_have_no_chart() -> None:
     assert chart(timeline(group((0, 1), total=None)), 80, UTC) == []
 
 
-@pytest.mark.parametrize(
-    ("encoding", "characters"), [("utf-8", BLOCKS), ("ascii", ASCII), ("latin-1", ASCII)]
-)
+@pytest.mark.parametrize(("encoding", "characters"), [("utf-8", BLOCKS), ("ascii", ASCII), ("latin-1", ASCII)])
 def test_a_terminal_gets_characters_that_it_can_show(encoding: str, characters: str) -> None:
     assert characters_for(io.TextIOWrapper(io.BytesIO(), encoding=encoding)) == characters

@@ -59,8 +59,7 @@ def test_a_lease_is_made_as_with_python_blazarclient(server: FakeServer, tenure:
             "event_type=notify,event_date=2027-03-02 10:00",
         ),
         "--reservation",
-        "resource_type=physical:host,min=1,max=1,resource_properties=,"
-        'hypervisor_properties=[">=", "$vcpus", "2"]',
+        'resource_type=physical:host,min=1,max=1,resource_properties=,hypervisor_properties=[">=", "$vcpus", "2"]',
         *("bio", "-f", "json"),
     )
     assert outcome.code == 0, outcome.errors
@@ -102,9 +101,7 @@ def test_waiting_shows_how_far_it_is_on_stderr(server: FakeServer, tenure: Run) 
 
 def test_a_wait_that_takes_too_long_fails(server: FakeServer, tenure: Run) -> None:
     server.add_host("c1")
-    outcome = tenure(
-        "lease", "create", "bio", "--hosts", "1", "--start", "+2h", "--wait", "--wait-timeout", "1h"
-    )
+    outcome = tenure("lease", "create", "bio", "--hosts", "1", "--start", "+2h", "--wait", "--wait-timeout", "1h")
     assert outcome.code == 1
     assert "within 1h" in outcome.errors
 
@@ -136,9 +133,7 @@ def test_a_shortfall_is_shown_by_its_stages(server: FakeServer, tenure: Run) -> 
         (503, "Unavailable", "The service that must agree to leases does not answer; try again later."),
     ],
 )
-def test_refusal_by_the_site_is_one_line(
-    server: FakeServer, tenure: Run, code: int, name: str, message: str
-) -> None:
+def test_refusal_by_the_site_is_one_line(server: FakeServer, tenure: Run, code: int, name: str, message: str) -> None:
     """A second line tells what to give to the operator."""
     server.add_host("c1")
     server.refuse_next(code, name, message, resource="leases", limit=2)
@@ -304,10 +299,7 @@ def test_a_reservation_is_dropped(server: FakeServer, tenure: Run) -> None:
     outcome = tenure("lease", "reservation", "drop", "bio", "other")
     assert outcome.code == 1
     assert reservation in outcome.errors
-    assert (
-        tenure("lease", "reservation", "drop", "bio", reservation).output
-        == f"Dropped reservation: {reservation}\n"
-    )
+    assert tenure("lease", "reservation", "drop", "bio", reservation).output == f"Dropped reservation: {reservation}\n"
     assert server.leases[lease.id].reservations[0].status == "deleted"
 
 
@@ -363,10 +355,7 @@ def test_user_at_a_terminal_is_asked(
     server.add_host("c1")
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     outcome = tenure("host", "disable", "c1")
-    assert (
-        "c1 takes no new reservations; those that have a part in it keep it: 0. Do it? [y/N]"
-        in outcome.errors
-    )
+    assert "c1 takes no new reservations; those that have a part in it keep it: 0. Do it? [y/N]" in outcome.errors
     assert (outcome.code == 0, not server.hosts["1"].reservable) == (done, done)
     assert ("Nothing was done." in outcome.errors) != done
 
@@ -530,9 +519,7 @@ def test_delete_continues_after_a_host_in_use(server: FakeServer, tenure: Run) -
 
 def test_failed_wait_names_the_lease_that_still_exists(server: FakeServer, tenure: Run) -> None:
     server.add_host("c1")
-    outcome = tenure(
-        "lease", "create", "bio", "--hosts", "1", "--start", "+2h", "--wait", "--wait-timeout", "1h"
-    )
+    outcome = tenure("lease", "create", "bio", "--hosts", "1", "--start", "+2h", "--wait", "--wait-timeout", "1h")
     assert outcome.code == 1
     [lease] = json.loads(tenure("lease", "list", "-f", "json").output)
     assert f"bio, {lease['id']}, PENDING" in outcome.errors

@@ -72,9 +72,7 @@ def test_several_types_are_booked_in_one_lease(stocked: FakeServer, tenure: Run)
     assert sorted(held.output.splitlines()) == ["203.0.113.21 held", "203.0.113.22 held"]
 
 
-def test_hosts_and_addresses_are_registered_and_listed_by_region(
-    two_regions: FakeServer, tenure: Run
-) -> None:
+def test_hosts_and_addresses_are_registered_and_listed_by_region(two_regions: FakeServer, tenure: Run) -> None:
     where = ("--os-endpoint", two_regions.url)
     for number in (1, 2):
         two_regions.add_host(f"c{number}")
@@ -308,9 +306,7 @@ def test_floating_ips(server: FakeServer, tenure: Run) -> None:
     assert (new["enabled"], new["health"]) == (True, "well")
     server.add_floatingip("203.0.113.20", network_id=NETWORK)
     server.add_floatingip("198.51.100.7", network_id="another")
-    listed = tenure(
-        *("floatingip", "list", "--sort-by", "floating_ip_address", "--network", NETWORK, "-f", "json")
-    )
+    listed = tenure(*("floatingip", "list", "--sort-by", "floating_ip_address", "--network", NETWORK, "-f", "json"))
     rows = json.loads(listed.output)
     assert [row["floating_ip_address"] for row in rows] == ["203.0.113.20", "203.0.113.21"]
     assert list(rows[0]) == ["id", "floating_ip_address", "floating_network_id"]

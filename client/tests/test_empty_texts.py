@@ -126,9 +126,7 @@ def test_an_empty_argument_is_refused_and_changes_nothing(
         lambda client, named: client.allocations.get(named),
     ],
 )
-def test_no_part_of_a_path_is_empty(
-    server: FakeServer, call: Callable[[Client, str], object], named: str
-) -> None:
+def test_no_part_of_a_path_is_empty(server: FakeServer, call: Callable[[Client, str], object], named: str) -> None:
     """Dots would be taken out of the path on its way."""
     client = server.client()
     before = len(server.requests)

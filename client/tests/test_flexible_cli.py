@@ -74,9 +74,7 @@ def test_options_before_a_choice_do_not_count_for_the_next(server: FakeServer, t
 
 def test_a_dry_run_shows_the_period_and_the_choice(server: FakeServer, tenure: Run) -> None:
     book(server, "gpu=a100")
-    tried = lease(
-        create(tenure, f"--hosts 9 --or --hosts 1 --with gpu=a100 {OPEN} --within 1d --dry-run -f json")
-    )
+    tried = lease(create(tenure, f"--hosts 9 --or --hosts 1 --with gpu=a100 {OPEN} --within 1d --dry-run -f json"))
     assert (tried["choice"], tried["start_date"]) == (1, "2027-03-01T12:30:00Z")
 
 

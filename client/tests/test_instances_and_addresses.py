@@ -47,9 +47,7 @@ def test_instances_say_what_they_are_booted_with(server: FakeServer) -> None:
     server.add_host("c1", vcpus=8)
     server.add_host("c2", vcpus=8)
     client = server.client()
-    lease_id = book(
-        client, "web", ReservationRequest.instances(2, vcpus=4, memory_mb=1024, disk_gb=5, affinity=False)
-    )
+    lease_id = book(client, "web", ReservationRequest.instances(2, vcpus=4, memory_mb=1024, disk_gb=5, affinity=False))
     assert sent(server) == [
         {
             "resource_type": "virtual:instance",
@@ -252,8 +250,7 @@ def test_allocations_of_addresses(server: FakeServer) -> None:
     lease_id = book(client, "web", ReservationRequest.floatingips(NETWORK))
     [second] = addresses(server, 21)
     allocations = {
-        allocation.resource_id: allocation
-        for allocation in client.allocations.list(resource_type="floatingip")
+        allocation.resource_id: allocation for allocation in client.allocations.list(resource_type="floatingip")
     }
     assert [reserved.lease_id for reserved in allocations[first].reservations] == [lease_id]
     assert allocations[second].reservations == ()

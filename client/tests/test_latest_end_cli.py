@@ -45,9 +45,7 @@ def test_a_lease_without_a_limit_needs_an_end(server: FakeServer, tenure: Run) -
     assert "lease set --end DATE" in refused.errors
     assert "may_end_at" not in tenure("lease", "show", "bio").output
     server.advance(3 * HOUR)
-    assert (
-        "bio is TERMINATED; only a lease that is PENDING" in tenure("lease", "prolong", "bio", "--max").errors
-    )
+    assert "bio is TERMINATED; only a lease that is PENDING" in tenure("lease", "prolong", "bio", "--max").errors
 
 
 def test_either_a_length_or_the_maximum_is_given(tenure: Run) -> None:

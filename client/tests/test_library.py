@@ -51,9 +51,7 @@ def book(
     start: datetime = BEGINNING + DAY,
     length: timedelta = DAY,
 ) -> Lease:
-    return client.leases.create(
-        name, start=start, end=start + length, reservations=[ReservationRequest.hosts(hosts)]
-    )
+    return client.leases.create(name, start=start, end=start + length, reservations=[ReservationRequest.hosts(hosts)])
 
 
 def test_a_lease_is_made_as_it_was_asked_for(server: FakeServer) -> None:
@@ -153,9 +151,7 @@ def test_lists_follow_their_pages() -> None:
         ]
         assert len(list(client.hosts.list())) == 5
         assert len(list(client.allocations.list())) == 5
-        pages = [
-            request for request in server.requests if request.path == "/v1/leases" and request.method == "GET"
-        ]
+        pages = [request for request in server.requests if request.path == "/v1/leases" and request.method == "GET"]
         assert len(pages) == 3
         assert [page.query["sort_dir"] for page in pages] == ["desc"] * 3
 
@@ -200,9 +196,7 @@ def test_leases_are_filtered(server: FakeServer) -> None:
         list(client.leases.list(sort_key="colour"))
 
 
-@pytest.mark.parametrize(
-    ("lease_id", "part"), [("../os-hosts/1", "..%2Fos-hosts%2F1"), ("1?name=2", "1%3Fname%3D2")]
-)
+@pytest.mark.parametrize(("lease_id", "part"), [("../os-hosts/1", "..%2Fos-hosts%2F1"), ("1?name=2", "1%3Fname%3D2")])
 def test_an_id_is_one_part_of_the_url(server: FakeServer, lease_id: str, part: str) -> None:
     with pytest.raises(NotFound):
         server.client().leases.get(lease_id)

@@ -62,9 +62,7 @@ def lend_pool(client: Client) -> str:
 
 
 @pytest.mark.parametrize("make", [book, register_host, lend_pool])
-def test_request_is_repeated_and_makes_one_thing(
-    server: FakeServer, loss: Loss, make: Callable[[Client], str]
-) -> None:
+def test_request_is_repeated_and_makes_one_thing(server: FakeServer, loss: Loss, make: Callable[[Client], str]) -> None:
     server.add_host("c1")
     server.add_host("c2")
     server.add_hypervisor("extra")
@@ -82,9 +80,7 @@ def test_reservation_is_added_once(server: FakeServer, loss: Loss) -> None:
         server.add_host(f"c{number}")
     lease = server.client().leases.get(book(server.client()))
     loss.begin()
-    changed = server.client().leases.add_reservation(
-        lease.id, ReservationRequest.hosts(1), if_match=lease.etag
-    )
+    changed = server.client().leases.add_reservation(lease.id, ReservationRequest.hosts(1), if_match=lease.etag)
     assert len(changed.reservations) == 2
     assert len(loss.sent) == 2
 

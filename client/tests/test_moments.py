@@ -151,9 +151,7 @@ def test_a_time_that_the_clocks_leave_out_is_refused() -> None:
 
 
 def test_ambiguous_local_time_means_the_first() -> None:
-    assert parse_moment("2027-10-31 02:30", now=MONDAY, zone=BERLIN) == datetime(
-        2027, 10, 31, 0, 30, tzinfo=UTC
-    )
+    assert parse_moment("2027-10-31 02:30", now=MONDAY, zone=BERLIN) == datetime(2027, 10, 31, 0, 30, tzinfo=UTC)
 
 
 def test_the_day_is_that_of_the_zone() -> None:
@@ -256,9 +254,7 @@ def test_a_day_is_24_hours_in_every_command_when_clocks_change(server: FakeServe
     assert length_of("days") == 2 * ten_days
     assert tenure("lease", "set", "days", "--for", "10d").code == 0
     assert length_of("days") == ten_days
-    found = tenure(
-        "find", *hosts, "--for", "10d", "--earliest", "2027-10-25 12:00", "--limit", "1", "-f", "json"
-    )
+    found = tenure("find", *hosts, "--for", "10d", "--earliest", "2027-10-25 12:00", "--limit", "1", "-f", "json")
     [offer] = json.loads(found.output)
     begin, end = (datetime.fromisoformat(offer[field]) for field in ("start_date", "end_date"))
     assert end - begin == ten_days

@@ -47,9 +47,7 @@ def test_a_name_finds_an_ended_lease_if_there_is_no_other(server: FakeServer, te
         server.client().leases.find("chem")
 
 
-@pytest.mark.parametrize(
-    "zone", ["Europe/Paris", "America/New_York", "Asia/Kolkata", "America/Sao_Paulo", "UTC"]
-)
+@pytest.mark.parametrize("zone", ["Europe/Paris", "America/New_York", "Asia/Kolkata", "America/Sao_Paulo", "UTC"])
 @pytest.mark.parametrize("moment", [datetime(2027, month, 1, 9, 30, tzinfo=UTC) for month in (1, 7)])
 def test_a_date_that_is_shown_can_be_given_back(zone: str, moment: datetime) -> None:
     local = ZoneInfo(zone)
@@ -75,9 +73,7 @@ def test_copies_of_zones_are_no_zones(zone: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["right/Europe/Paris", "posixrules", "localtime"])
-def test_the_zone_of_the_machine_has_a_name_of_the_database(
-    zone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_zone_of_the_machine_has_a_name_of_the_database(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", zone)
     assert name_of_zone(None) is None
 
@@ -112,8 +108,6 @@ def test_a_name_outside_the_encoding_of_the_terminal_is_escaped(encoding: str) -
         assert listed.returncode == 0, listed.stderr
         euro = "€" if encoding == "utf-8" else "\\u20ac"
         assert listed.stdout.decode(encoding).split() == [f"price-{euro}", "zz-other"]
-        refused = subprocess.run(
-            [PROGRAM, "lease", "show", "no-€"], env=environment, capture_output=True, check=False
-        )
+        refused = subprocess.run([PROGRAM, "lease", "show", "no-€"], env=environment, capture_output=True, check=False)
         assert refused.returncode == 1
         assert f"no-{euro}" in refused.stderr.decode(encoding)

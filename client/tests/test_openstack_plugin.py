@@ -75,9 +75,7 @@ def test_addresses_are_registered_booked_and_added(server: FakeServer, openstack
     assert openstack("reservation", "lease", "create", "bio", *wanted).code == 0
     added = openstack("reservation", "lease", "reservation", "add", "bio", *wanted, "-f", "json")
     assert json.loads(added.output)["resource_type"] == "virtual:floatingip", added.errors
-    listed = openstack(
-        "reservation", "lease", "floatingips", "bio", "-f", "value", "-c", "floating_ip_address"
-    )
+    listed = openstack("reservation", "lease", "floatingips", "bio", "-f", "value", "-c", "floating_ip_address")
     assert listed.output == "203.0.113.20\n203.0.113.21\n"
 
 
@@ -103,18 +101,14 @@ def test_periods_are_found_and_booked(server: FakeServer, openstack: Run) -> Non
     wanted = ("--hosts", "1", "-f", "value", "-c", "command")
     found = openstack("reservation", "find", "--earliest", "+1h", "--limit", "1", *wanted)
     assert found.output == (
-        "openstack reservation lease create NAME --hosts 1 --start 2027-03-01T10:30:00Z"
-        " --end 2027-03-02T10:30:00Z\n"
+        "openstack reservation lease create NAME --hosts 1 --start 2027-03-01T10:30:00Z --end 2027-03-02T10:30:00Z\n"
     )
     assert openstack(*found.output.split()[1:]).code == 0
     longest = openstack("reservation", "find", "longest", *wanted)
     assert longest.output == (
-        "openstack reservation lease create NAME --hosts 1 --start 2027-03-01T09:31:00Z"
-        " --end 2027-03-01T10:30:00Z\n"
+        "openstack reservation lease create NAME --hosts 1 --start 2027-03-01T09:31:00Z --end 2027-03-01T10:30:00Z\n"
     )
-    most = openstack(
-        "reservation", "find", "most", "--hosts", "1", "--to", "+30m", "-f", "value", "-c", "amount"
-    )
+    most = openstack("reservation", "find", "most", "--hosts", "1", "--to", "+30m", "-f", "value", "-c", "amount")
     assert most.output == "1\n"
 
 
@@ -192,9 +186,7 @@ def test_another_version_is_refused(openstack: Run) -> None:
 def test_no_command_is_registered_twice(
     openstack: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alone = [
-        plugin for plugin in clientmanager.PLUGIN_MODULES if plugin.__name__ != "blazarclient.osc.plugin"
-    ]
+    alone = [plugin for plugin in clientmanager.PLUGIN_MODULES if plugin.__name__ != "blazarclient.osc.plugin"]
     monkeypatch.setattr(clientmanager, "PLUGIN_MODULES", alone)
     with caplog.at_level(logging.WARNING, logger="cliff"):
         openstack("reservation", "lease", "list")

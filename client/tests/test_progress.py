@@ -36,8 +36,7 @@ def test_on_a_terminal_one_line_changes() -> None:
         display(progress("PENDING", 0, 90))
         display(progress("ACTIVE", 90))
     assert terminal.getvalue() == (
-        "\rLease bio: PENDING, starts in 1m30s (0s elapsed)"
-        "\rLease bio: ACTIVE (1m30s elapsed)               \n"
+        "\rLease bio: PENDING, starts in 1m30s (0s elapsed)\rLease bio: ACTIVE (1m30s elapsed)               \n"
     )
 
 

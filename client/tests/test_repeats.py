@@ -58,9 +58,7 @@ class BusyService(adapter.Adapter):
 
 
 def create(client: Client) -> object:
-    return client.leases.create(
-        "bio", start=START, end=START + HOUR, reservations=[ReservationRequest.hosts(1)]
-    )
+    return client.leases.create("bio", start=START, end=START + HOUR, reservations=[ReservationRequest.hosts(1)])
 
 
 def list_all(client: Client) -> object:

@@ -213,9 +213,7 @@ def test_what_is_not_a_condition_is_refused(condition: str) -> None:
 @given(
     st.dictionaries(
         st.sampled_from(["name", "other", "third"]),
-        st.lists(
-            st.tuples(st.sampled_from(["==", ">="]), st.text(max_size=5), st.text(max_size=5)), max_size=3
-        ),
+        st.lists(st.tuples(st.sampled_from(["==", ">="]), st.text(max_size=5), st.text(max_size=5)), max_size=3),
         min_size=1,
     )
 )

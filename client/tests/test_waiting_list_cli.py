@@ -22,9 +22,7 @@ def taken(server: FakeServer) -> Lease:
     """A lease of the only host."""
     server.add_host("c0")
     wanted = [ReservationRequest.hosts(1)]
-    return server.client().leases.create(
-        "other", start=BEGINNING, end=BEGINNING + 24 * HOUR, reservations=wanted
-    )
+    return server.client().leases.create("other", start=BEGINNING, end=BEGINNING + 24 * HOUR, reservations=wanted)
 
 
 def create(tenure: Run, options: str) -> Outcome:
@@ -121,9 +119,7 @@ def test_every_command_shows_that_a_lease_waits(server: FakeServer, tenure: Run,
         assert [lease["name"] for lease in found] == names
     entries = json.loads(tenure("lease", "history", "bio", "-f", "json").output)
     assert entries[-1]["to_status"] == "WAITING"
-    reads = {
-        request.path for request in server.requests if request.method == "GET" and request.version != "1.3"
-    }
+    reads = {request.path for request in server.requests if request.method == "GET" and request.version != "1.3"}
     assert reads == set()
 
 

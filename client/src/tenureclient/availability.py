@@ -179,9 +179,7 @@ class Availability:
         return replace(timeline, groups=groups, more=page.more, step=max(steps, default=None))
 
     def _page(self, query: Mapping[str, str]) -> CapacityTimeline:
-        answer = self._transport.call(
-            "GET", "availability", query=query, feature=_FEATURE, since=Version.V1_3
-        )
+        answer = self._transport.call("GET", "availability", query=query, feature=_FEATURE, since=Version.V1_3)
         return parsed(CapacityTimeline.from_wire, answer.body)
 
 

@@ -26,9 +26,7 @@ class Hosts(Inventory[Host]):
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport, _KIND)
 
-    def create(
-        self, name: str, *, properties: Mapping[str, str] | None = None, region: str | None = None
-    ) -> Host:
+    def create(self, name: str, *, properties: Mapping[str, str] | None = None, region: str | None = None) -> Host:
         """Make an empty host of Nova reservable. The default ``region`` is the home region."""
         own = dict(properties or {})
 

@@ -90,9 +90,7 @@ class Inventory(Generic[R]):
         ``dry_run`` only previews. Reservations that have started stay, unless ``running``: then they lose
         what runs on the resource.
         """
-        return self._change(
-            resource_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run}
-        )
+        return self._change(resource_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run})
 
     def _register(self, body: JsonObject | Callable[[Version], JsonObject], region: str | None) -> R:
         """Register a resource, in this region if one is given."""
@@ -123,9 +121,7 @@ class Inventory(Generic[R]):
         kind = self._kind
         keys = ("id", kind.name)
         if sort_key not in keys:
-            raise ValueError(
-                f"{kind.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}."
-            )
+            raise ValueError(f"{kind.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}.")
         query = {"limit": str(_PAGE), "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
         wanted = {name: value for name, value in filters.items() if value is not None}
         query |= wanted
@@ -150,9 +146,7 @@ class Inventory(Generic[R]):
                 if all(getattr(resource, name) == value for name, value in wanted.items())
                 and reservable in (None, resource.reservable)
             ]
-            yield from sorted(
-                fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending
-            )
+            yield from sorted(fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending)
             return
         yield first
         yield from pages
@@ -168,9 +162,7 @@ class Inventory(Generic[R]):
             since=Version.V1_2,
         )
         kind = self._kind
-        return parsed(
-            lambda body: ResourceChange.from_wire(body, kind.document_key, kind.noun, kind.read), answer.body
-        )
+        return parsed(lambda body: ResourceChange.from_wire(body, kind.document_key, kind.noun, kind.read), answer.body)
 
     def _read_resource(self, answer: Answer) -> R:
         return parsed(self._kind.read, answer.body.get(self._kind.document_key))

@@ -174,9 +174,7 @@ class Leases:
 
         So a ``may_end_at`` of None means that nothing limits the end, if the lease is PENDING or ACTIVE.
         """
-        return _lease(
-            self._transport.call("GET", "leases", lease_id, feature=_LOOK_AHEAD_FEATURE, since=Version.V1_3)
-        )
+        return _lease(self._transport.call("GET", "leases", lease_id, feature=_LOOK_AHEAD_FEATURE, since=Version.V1_3))
 
     def find(self, name_or_id: str) -> Lease:
         """Return the lease with this id, or else the only one with this name.
@@ -305,9 +303,7 @@ class Leases:
         if dry_run:
             return self._dry_run("PUT", "leases", lease_id, body=body, headers=_condition(if_match))
         feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
-        return _lease(
-            self._write("PUT", "leases", lease_id, body=body, feature=feature, headers=_condition(if_match))
-        )
+        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature, headers=_condition(if_match)))
 
     def delete(self, lease_id: str, *, if_match: str | None = None) -> None:
         """Delete the lease; ``if_match`` as in ``update``."""

@@ -50,7 +50,5 @@ class Limits:
     def show(self, *, project_id: str | None = None) -> ProjectLimits:
         """Return the limits of the caller's project; an administrator may name another, by id or name."""
         query = {} if project_id is None else {"project_id": project_id}
-        answer = self._transport.call(
-            "GET", "limits", query=query, feature="seeing limits", since=Version.V1_2
-        )
+        answer = self._transport.call("GET", "limits", query=query, feature="seeing limits", since=Version.V1_2)
         return parsed(ProjectLimits.from_wire, answer.body)

@@ -393,9 +393,7 @@ class ResourceChange(Generic[R]):
     reservations: tuple[AffectedReservation, ...]
 
     @classmethod
-    def from_wire(
-        cls, document: JsonValue, key: str, noun: str, read: Callable[[JsonValue], R]
-    ) -> ResourceChange[R]:
+    def from_wire(cls, document: JsonValue, key: str, noun: str, read: Callable[[JsonValue], R]) -> ResourceChange[R]:
         fields = Fields(document, f"the change of a {noun}")
         return cls(
             resource=read(fields.value(key)),

@@ -100,9 +100,7 @@ def format_duration(duration: timedelta) -> str:
     return sign + ("".join(parts) or "0s")
 
 
-def parse_moment(
-    text: str, *, now: datetime, zone: tzinfo | None = None, after: datetime | None = None
-) -> Moment:
+def parse_moment(text: str, *, now: datetime, zone: tzinfo | None = None, after: datetime | None = None) -> Moment:
     """Return the moment that a text means, in UTC. ``now`` stays a word: the server resolves it.
 
     A time of day alone is its next occurrence, a day of the week alone its next beginning. With ``after``

@@ -162,9 +162,7 @@ class Offers:
             document["limit"] = limit
         return parsed(FirstOffers.from_wire, self._search("offers", document=document).body)
 
-    def longest(
-        self, reservations: Iterable[ReservationRequest], *, start: Moment | None = None
-    ) -> LongestOffer:
+    def longest(self, reservations: Iterable[ReservationRequest], *, start: Moment | None = None) -> LongestOffer:
         """Return the longest lease of the reservations from a start (default: the next full minute).
 
         Raises ``NotEnoughResources`` if they do not fit at all.
@@ -172,9 +170,7 @@ class Offers:
         document = {"reservations": _wired(reservations), **_start(start)}
         return parsed(LongestOffer.from_wire, self._search("offers", "longest", document=document).body)
 
-    def largest(
-        self, reservation: ReservationRequest, *, end: datetime, start: Moment | None = None
-    ) -> LargestOffer:
+    def largest(self, reservation: ReservationRequest, *, end: datetime, start: Moment | None = None) -> LargestOffer:
         """Return how many units of a reservation fit from a start (default: the next full minute) to an end.
 
         The amount in the reservation itself has no effect.
@@ -187,9 +183,7 @@ class Offers:
         return parsed(LargestOffer.from_wire, self._search("offers", "largest", document=document).body)
 
     def _search(self, *path: str, document: JsonObject) -> Answer:
-        return self._transport.call(
-            "POST", *path, body=lambda _version: document, feature=_FEATURE, since=Version.V1_3
-        )
+        return self._transport.call("POST", *path, body=lambda _version: document, feature=_FEATURE, since=Version.V1_3)
 
 
 def _wired(reservations: Iterable[ReservationRequest]) -> list[JsonValue]:

@@ -39,7 +39,5 @@ class HostProperties:
 
     def set(self, name: str, *, private: bool) -> HostProperty:
         """Hide a property from users, or show it to them."""
-        answer = self._transport.call(
-            "PATCH", "os-hosts", "properties", name, body=lambda _: {"private": private}
-        )
+        answer = self._transport.call("PATCH", "os-hosts", "properties", name, body=lambda _: {"private": private})
         return parsed(HostProperty.from_wire, answer.body.get("resource_property"))

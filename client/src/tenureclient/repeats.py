@@ -29,9 +29,7 @@ class Repeats:
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
 
-    def send(
-        self, send: Callable[[], requests.Response], is_known_again: Callable[[], bool]
-    ) -> requests.Response:
+    def send(self, send: Callable[[], requests.Response], is_known_again: Callable[[], bool]) -> requests.Response:
         """Return the answer, or the last refusal; ``is_known_again`` says whether the request has such a key.
 
         The pauses grow, and are no shorter than the service asks for.

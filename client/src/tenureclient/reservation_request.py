@@ -126,9 +126,7 @@ class ReservationRequest:
         )
 
     @classmethod
-    def volumes(
-        cls, amount: int, *, size_gb: int, volume_type: str = "", at_end: str = "delete"
-    ) -> ReservationRequest:
+    def volumes(cls, amount: int, *, size_gb: int, volume_type: str = "", at_end: str = "delete") -> ReservationRequest:
         """Ask for volumes of a size and a volume type (default: the cloud's default type).
 
         ``at_end`` is the action when the lease ends: one of ``VOLUMES_AT_END``.

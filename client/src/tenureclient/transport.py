@@ -269,9 +269,7 @@ class Transport:
                 raise_exc=False,
                 timeout=None if self._timeout is None else self._timeout.total_seconds(),
             )
-            return self._repeats.send(
-                send, lambda: _KEY in (headers or {}) and self._knows_keys(path, version)
-            )
+            return self._repeats.send(send, lambda: _KEY in (headers or {}) and self._knows_keys(path, version))
         except ksa_exceptions.ClientException as error:
             raise _connection_error(error) from error
 
@@ -283,8 +281,7 @@ class Transport:
     def _too_old(self, feature: str, since: Version) -> errors.NeedsNewerServer:
         spoken = "API 1.0 only (it may be a Blazar)" if since is Version.V1_1 else "an older API"
         return errors.NeedsNewerServer(
-            f"The server at {self.endpoint()} speaks {spoken};"
-            f" {feature} came with API {since.value} of Tenure."
+            f"The server at {self.endpoint()} speaks {spoken}; {feature} came with API {since.value} of Tenure."
         )
 
 

@@ -88,7 +88,5 @@ class Usage:
             "end_date": moment_to_wire(end, Version.V1_3),
             **{name: value for name, value in filters.items() if value is not None},
         }
-        answer = self._transport.call(
-            "GET", "usage", query=query, feature="seeing what was used", since=Version.V1_3
-        )
+        answer = self._transport.call("GET", "usage", query=query, feature="seeing what was used", since=Version.V1_3)
         return parsed(PeriodUsage.from_wire, answer.body)

@@ -15,9 +15,7 @@ class _AllocationOptions(ReservationCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "resource_type", choices=["host", "floatingip", "volumepool"], help="Type of the resources"
-        )
+        parser.add_argument("resource_type", choices=["host", "floatingip", "volumepool"], help="Type of the resources")
         parser.add_argument("--reservation-id", metavar="RESERVATION_ID", help="Only of this reservation")
         parser.add_argument("--lease-id", metavar="LEASE_ID", help="Only of this lease")
         return parser
@@ -44,9 +42,7 @@ class ListAllocations(_AllocationOptions, ReservationLister):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         allocations = self.client().allocations.list(
             resource_type=parsed_args.resource_type,
             lease_id=parsed_args.lease_id,

@@ -104,9 +104,7 @@ class ShowAvailability(ReservationLister):
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         zone = self.surroundings.zone
         start = None if parsed_args.start is None else self.moment(parsed_args.start, "--from", zone=zone)
         after = start if isinstance(start, datetime) else None

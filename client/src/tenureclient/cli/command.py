@@ -80,9 +80,7 @@ class ReservationCommand(command.Command):
         return stream
 
     def client(self) -> Client:
-        return make_client(
-            self.app.client_manager, clock=self.surroundings.now, sleep=self.surroundings.sleep
-        )
+        return make_client(self.app.client_manager, clock=self.surroundings.now, sleep=self.surroundings.sleep)
 
     def moment(self, text: str, option: str, *, zone: tzinfo | None, after: datetime | None = None) -> Moment:
         """Read a date of the command line; an error names the option. ``after``: see ``parse_moment``."""
@@ -104,9 +102,7 @@ def _refuse_empty(action: argparse.Action, value: object) -> None:
     """
     if action.default != "" and "" in (value if isinstance(value, list) else [value]):
         name = "/".join(action.option_strings) or action.metavar or action.dest
-        raise exceptions.CommandError(
-            f"{name}: an empty text names nothing. Is a variable of the shell unset?"
-        )
+        raise exceptions.CommandError(f"{name}: an empty text names nothing. Is a variable of the shell unset?")
 
 
 #: Output formats for programs; values are printed unchanged.

@@ -40,9 +40,7 @@ class _Find(ReservationCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         self.add_dates(parser)
-        parser.add_argument(
-            "--name", metavar="LEASE", default="NAME", help="Name for the lease in the printed command"
-        )
+        parser.add_argument("--name", metavar="LEASE", default="NAME", help="Name for the lease in the printed command")
         add_reservation_options(parser)
         return parser
 
@@ -121,9 +119,7 @@ class FindPeriods(_Find, ReservationLister):
             help="At most this many periods (default: 3)",
         )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         reservations = read_some_reservations(parsed_args)
         window = read_window(self, parsed_args, parsed_args.length)
         found = self.client().offers.first(reservations, window, limit=parsed_args.limit)

@@ -49,9 +49,7 @@ class ListFloatingIPs(ReservationLister):
         add_only_region(parser)
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         floatingips = sorted(
             self.client().floatingips.list(
                 floating_network_id=parsed_args.network,
@@ -61,9 +59,7 @@ class ListFloatingIPs(ReservationLister):
             key=lambda floatingip: (_sort_value(floatingip, parsed_args.sort_by), floatingip.id),
         )
         zone = self.surroundings.zone
-        return table(
-            floatingips, lambda floatingip: floatingip_row(floatingip, zone), _LISTED, parsed_args.columns
-        )
+        return table(floatingips, lambda floatingip: floatingip_row(floatingip, zone), _LISTED, parsed_args.columns)
 
 
 class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
@@ -98,9 +94,7 @@ class CreateFloatingIP(ReservationShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        made = self.client().floatingips.create(
-            parsed_args.network, parsed_args.address, region=parsed_args.region
-        )
+        made = self.client().floatingips.create(parsed_args.network, parsed_args.address, region=parsed_args.region)
         return fields(floatingip_row(made, self.surroundings.zone))
 
 

@@ -77,9 +77,7 @@ class ListHosts(ReservationLister):
         add_only_region(parser)
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         hosts = sorted(
             self.client().hosts.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda host: (getattr(host, parsed_args.sort_by), host.hypervisor_hostname),

@@ -96,9 +96,7 @@ class DeleteCommand(OfInventory):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "resources", metavar=self.metavar, nargs="+", help=f"{self.name_or_id} of a {self.noun}"
-        )
+        parser.add_argument("resources", metavar=self.metavar, nargs="+", help=f"{self.name_or_id} of a {self.noun}")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -123,9 +121,7 @@ class ChangeCommand(OfInventory, ReservationLister):
         parser.add_argument("--yes", action="store_true", help="Do it without asking")
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         client = self.client()
         resource_id = self.inventory(client).find(parsed_args.resource).id
         if not parsed_args.yes or parsed_args.dry_run:
@@ -146,9 +142,7 @@ class ChangeCommand(OfInventory, ReservationLister):
     def _confirm(self, sentence: str) -> None:
         """Ask the user; raise ``CommandError`` unless they agree."""
         if not self.app.stdin.isatty():
-            raise exceptions.CommandError(
-                f"{sentence} Nothing was done. Say --yes to do it without being asked."
-            )
+            raise exceptions.CommandError(f"{sentence} Nothing was done. Say --yes to do it without being asked.")
         self.app.stderr.write(f"{sentence} Do it? [y/N] ")
         self.app.stderr.flush()
         if self.app.stdin.readline().strip().lower() not in {"y", "yes"}:
@@ -179,10 +173,7 @@ class DisableCommand(ChangeCommand):
         return self.inventory(client).disable(resource_id, reason=parsed_args.reason, dry_run=dry_run)
 
     def describe(self, name: str, plan: Change) -> str:
-        return (
-            f"{name} takes no new reservations; those that have a part in it keep it:"
-            f" {len(plan.reservations)}."
-        )
+        return f"{name} takes no new reservations; those that have a part in it keep it: {len(plan.reservations)}."
 
 
 class EnableCommand(ChangeCommand):
@@ -209,8 +200,7 @@ class ReallocateCommand(ChangeCommand):
         parser.add_argument(
             "--running",
             action="store_true",
-            help=f"Also what has started: the lease gets another {self.noun} and loses its {self.lost} on"
-            " this one",
+            help=f"Also what has started: the lease gets another {self.noun} and loses its {self.lost} on this one",
         )
         return parser
 
@@ -224,7 +214,4 @@ class ReallocateCommand(ChangeCommand):
         moving = [reservation for reservation in plan.reservations if reservation.moves_to is not None]
         running = sum(reservation.status == "held" for reservation in moving)
         lost = f" {running} of them run, and lose their {self.lost} there." if running else ""
-        return (
-            f"Of {len(plan.reservations)} reservations on {name}, {len(moving)} move to other"
-            f" {self.noun}s.{lost}"
-        )
+        return f"Of {len(plan.reservations)} reservations on {name}, {len(moving)} move to other {self.noun}s.{lost}"

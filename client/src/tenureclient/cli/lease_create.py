@@ -57,8 +57,7 @@ class CreateLease(ReservationShowOne):
             "four instances of a size, each on another host",
         ),
         (
-            "lab --instances 2 --flavor 3 --floating-ips 2"
-            " --network 5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001 --for 1d",
+            "lab --instances 2 --flavor 3 --floating-ips 2 --network 5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001 --for 1d",
             "two instances of a flavor, and two addresses to reach them",
         ),
         (

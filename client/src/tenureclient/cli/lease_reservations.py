@@ -44,9 +44,7 @@ class ListReservations(OfLease, ReservationLister):
         ("bio-42 -f json -c id -c parameters", "with all parameters of each"),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         lease = self.client().leases.find(parsed_args.lease)
         zone = self.surroundings.zone
         shown = ("id", "resource_type", "status", "flavor_id", "server_group_id")
@@ -104,9 +102,7 @@ class AddReservation(OfLease, ReservationShowOne):
         Raises ``PreconditionFailed`` if the lease has changed since.
         """
         try:
-            lease = client.leases.add_reservation(
-                before.id, wanted, if_match=before.etag, dry_run=parsed_args.dry_run
-            )
+            lease = client.leases.add_reservation(before.id, wanted, if_match=before.etag, dry_run=parsed_args.dry_run)
         except NotEnoughResources as error:
             raise AddAlternatives(self, parsed_args, wanted).refusal(error) from error
         if isinstance(lease, DryRun):
@@ -137,9 +133,7 @@ class DropReservation(OfLease, DryRunCommand):
             raise exceptions.CommandError(
                 f"Lease {lease.name} has no reservation '{parsed_args.reservation}'; it has: {ids}"
             )
-        dropped = client.leases.drop_reservation(
-            lease.id, parsed_args.reservation, dry_run=parsed_args.dry_run
-        )
+        dropped = client.leases.drop_reservation(lease.id, parsed_args.reservation, dry_run=parsed_args.dry_run)
         if isinstance(dropped, DryRun):
             return dry_run_fields(dropped, self.surroundings.zone)
         self.output.write(f"Dropped reservation: {parsed_args.reservation}\n")

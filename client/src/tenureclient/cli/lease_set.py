@@ -77,8 +77,7 @@ class SetLease(OfLease, DryRunCommand):
             metavar="EVENT_ID",
             action="append",
             default=[],
-            help="Remove an event made by --notify; its id is shown by 'lease show -f json'"
-            " (may be repeated)",
+            help="Remove an event made by --notify; its id is shown by 'lease show -f json' (may be repeated)",
         )
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
@@ -125,9 +124,7 @@ class SetLease(OfLease, DryRunCommand):
         except NotEnoughResources as error:
             notified = tuple(read_notify(self, parsed_args, after=begin))
             asked = Dates(date_of(self, begin), date_of(self, end or lease.end_date), before_end, notified)
-            raise ChangeAlternatives(self, self.get_parser(""), parsed_args, lease, asked).refusal(
-                error
-            ) from error
+            raise ChangeAlternatives(self, self.get_parser(""), parsed_args, lease, asked).refusal(error) from error
         if isinstance(changed, DryRun):
             return dry_run_fields(changed, self.surroundings.zone)
         if parsed_args.wait:
@@ -218,9 +215,7 @@ class ProlongLease(OfLease, DryRunCommand):
         else:
             end = _moved(lease.end_date, parsed_args.by, None)
         try:
-            changed = client.leases.update(
-                lease.id, end=end, if_match=lease.etag, dry_run=parsed_args.dry_run
-            )
+            changed = client.leases.update(lease.id, end=end, if_match=lease.etag, dry_run=parsed_args.dry_run)
         except NotEnoughResources as error:
             parser = SetLease(self.app, self.app_args, self.cmd_name).get_parser("")
             defaults = {action.dest: action.default for action in parser._actions}
@@ -238,8 +233,7 @@ def _latest_end(lease: Lease, zone: tzinfo | None) -> datetime:
     """Return until when a lease can be prolonged; raise ``CommandError`` if it cannot, or without a limit."""
     if lease.may_end_at is None and lease.status not in _PROLONGABLE:
         raise exceptions.CommandError(
-            f"--max: lease {lease.name} is {lease.status}; only a lease that is PENDING or ACTIVE can be"
-            " prolonged."
+            f"--max: lease {lease.name} is {lease.status}; only a lease that is PENDING or ACTIVE can be prolonged."
         )
     if lease.may_end_at is None:
         raise exceptions.CommandError(
@@ -258,9 +252,7 @@ def _latest_end(lease: Lease, zone: tzinfo | None) -> datetime:
 def _add_dates(parser: argparse.ArgumentParser) -> None:
     duration = reading(parse_length)
     end = parser.add_mutually_exclusive_group()
-    end.add_argument(
-        "--prolong-for", "--prolong_for", metavar="DURATION", type=duration, help="Move the end back"
-    )
+    end.add_argument("--prolong-for", "--prolong_for", metavar="DURATION", type=duration, help="Move the end back")
     end.add_argument("--reduce-by", metavar="DURATION", type=duration, help="Move the end forward")
     end.add_argument(
         "--for",

@@ -69,17 +69,13 @@ class ListLeases(ReservationLister):
         parser.add_argument("--name", help="Only leases of this name")
         parser.add_argument("--status", help="Only leases in this status, such as ACTIVE")
         parser.add_argument("--user", metavar="USER", help="Only leases of this user: an id or a name")
-        parser.add_argument(
-            "--project", metavar="PROJECT", help="Only leases of this project: an id or a name"
-        )
+        parser.add_argument("--project", metavar="PROJECT", help="Only leases of this project: an id or a name")
         parser.add_argument("--starts-before", metavar="DATE", help="Only leases that start before this")
         parser.add_argument("--ends-after", metavar="DATE", help="Only leases that end after this")
         parser.add_argument("--limit", metavar="COUNT", type=int, help="Not more than this many")
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         by_id = parsed_args.sort_by == "id"
         matching = self.client().leases.list(
             name=parsed_args.name,
@@ -153,9 +149,7 @@ class ListLeaseHistory(OfLease, ReservationLister):
 
     examples = (("bio-42", "the whole history, oldest first"),)
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         client = self.client()
         history = client.leases.history(client.leases.find(parsed_args.lease).id)
         zone = self.surroundings.zone
@@ -168,9 +162,7 @@ class ListLeaseHosts(OfLease, ReservationLister):
 
     examples = (("bio-42", "its hosts"), ("bio-42 -f value -c hypervisor_hostname", "their names only"))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         client = self.client()
         hosts = client.leases.hosts(client.leases.find(parsed_args.lease).id)
         zone = self.surroundings.zone
@@ -191,16 +183,12 @@ class ListLeaseFloatingIPs(OfLease, ReservationLister):
         ("bio-42 -f value -c floating_ip_address", "the addresses only"),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         client = self.client()
         floatingips = client.leases.floatingips(client.leases.find(parsed_args.lease).id)
         zone = self.surroundings.zone
         shown = ("id", "floating_ip_address", "status", "floating_network_id", "reservation_id")
-        return table(
-            floatingips, lambda floatingip: lease_floatingip_row(floatingip, zone), shown, parsed_args.columns
-        )
+        return table(floatingips, lambda floatingip: lease_floatingip_row(floatingip, zone), shown, parsed_args.columns)
 
 
 class ListLeaseVolumePools(OfLease, ReservationLister):
@@ -208,9 +196,7 @@ class ListLeaseVolumePools(OfLease, ReservationLister):
 
     examples = (("bio-42", "its pools"), ("bio-42 -f value -c name", "their names only"))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         client = self.client()
         pools = client.leases.volume_pools(client.leases.find(parsed_args.lease).id)
         zone = self.surroundings.zone

@@ -27,9 +27,7 @@ class ShowLimits(ReservationLister):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         project_limits = self.client().limits.show(project_id=parsed_args.project)
         return table(project_limits.limits, _row, _SHOWN, ())
 

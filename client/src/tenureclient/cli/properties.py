@@ -24,17 +24,11 @@ class ListHostProperties(ReservationLister):
             default="property",
             help="Field to sort by: property or private (default: property)",
         )
-        parser.add_argument(
-            "--all", action="store_true", help="Show private properties too (for administrators)"
-        )
+        parser.add_argument("--all", action="store_true", help="Show private properties too (for administrators)")
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        host_properties = self.client().properties.list(
-            detail=parsed_args.detail, include_private=parsed_args.all
-        )
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        host_properties = self.client().properties.list(detail=parsed_args.detail, include_private=parsed_args.all)
         if parsed_args.sort_by == "private":
             ordered = sorted(
                 host_properties, key=lambda host_property: (bool(host_property.private), host_property.name)

@@ -239,9 +239,7 @@ def table(
 ) -> tuple[Sequence[str], list[tuple[object, ...]]]:
     """Return the table that cliff prints: the usual columns, or all of them if the user names columns."""
     rows = [row(thing) for thing in things]
-    names: Sequence[str] = (
-        list(rows[0]) if asked and rows else [*shown, *(c for c in asked if c not in shown)]
-    )
+    names: Sequence[str] = list(rows[0]) if asked and rows else [*shown, *(c for c in asked if c not in shown)]
     return names, [tuple(cells[name] for name in names) for cells in rows]
 
 

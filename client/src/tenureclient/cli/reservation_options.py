@@ -93,8 +93,7 @@ def add_choice_option(parser: argparse.ArgumentParser) -> None:
         nargs=0,
         action=_NextChoice,
         default=[],
-        help="What follows describes other reservations, which are booked if those before do not fit (may be"
-        " repeated)",
+        help="What follows describes other reservations, which are booked if those before do not fit (may be repeated)",
     )
 
 
@@ -205,12 +204,8 @@ def _add_instances(parser: argparse._ArgumentGroup) -> None:
         type=reading(parse_amount),
         help="Reserve room for this many instances, of the size that the next options give",
     )
-    parser.add_argument(
-        "--flavor", metavar="FLAVOR_ID", help="The size and the requirements of a flavor of the cloud"
-    )
-    parser.add_argument(
-        "--vcpus", metavar="COUNT", type=reading(parse_amount), help="Virtual processors of each"
-    )
+    parser.add_argument("--flavor", metavar="FLAVOR_ID", help="The size and the requirements of a flavor of the cloud")
+    parser.add_argument("--vcpus", metavar="COUNT", type=reading(parse_amount), help="Virtual processors of each")
     parser.add_argument(
         "--ram", metavar="SIZE", type=reading(parse_size("m")), help="Memory of each, in MB, or such as 4g"
     )
@@ -282,9 +277,7 @@ def _add_floating_ips(parser: argparse._ArgumentGroup) -> None:
 
 
 def _add_volumes(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument(
-        "--volumes", metavar="COUNT", type=reading(parse_amount), help="Reserve this many volumes"
-    )
+    parser.add_argument("--volumes", metavar="COUNT", type=reading(parse_amount), help="Reserve this many volumes")
     parser.add_argument(
         "--size", metavar="SIZE", type=reading(parse_size("g")), help="Size of each, in GB, or such as 1t"
     )
@@ -331,8 +324,7 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
         )
     if parsed_args.region is not None and not short:
         raise exceptions.CommandError(
-            "--region: it is for --hosts, --instances and --floating-ips; a --reservation has region=... of"
-            " its own."
+            "--region: it is for --hosts, --instances and --floating-ips; a --reservation has region=... of its own."
         )
     return [*(request.in_region(parsed_args.region) for request in short), *parsed_args.reservation]
 
@@ -391,9 +383,7 @@ def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
         yield ReservationRequest.flavor(parsed_args.flavor, amount, affinity=parsed_args.affinity)
         return
     if parsed_args.vcpus is None or parsed_args.ram is None:
-        raise exceptions.CommandError(
-            "--instances: say of which size, with --flavor, or with --vcpus and --ram."
-        )
+        raise exceptions.CommandError("--instances: say of which size, with --flavor, or with --vcpus and --ram.")
     wanted = ReservationRequest.instances(
         amount,
         vcpus=parsed_args.vcpus,
@@ -410,19 +400,13 @@ def _server(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
     if server is None and flavor is None:
         for given, option in ((parsed_args.at_end, "--at-end"), (parsed_args.in_place, "--in-place")):
             if given:
-                raise exceptions.CommandError(
-                    f"{option}: say which server with --server, or --server-flavor."
-                )
+                raise exceptions.CommandError(f"{option}: say which server with --server, or --server-flavor.")
         return
     if server is not None and flavor is not None:
         raise exceptions.CommandError("--server-flavor: a server that exists has a flavor; give either.")
     if parsed_args.in_place and server is None:
-        raise exceptions.CommandError(
-            "--in-place: only a server that is there can stay there; name it with --server."
-        )
-    yield ReservationRequest.server(
-        server, flavor_id=flavor, at_end=parsed_args.at_end, in_place=parsed_args.in_place
-    )
+        raise exceptions.CommandError("--in-place: only a server that is there can stay there; name it with --server.")
+    yield ReservationRequest.server(server, flavor_id=flavor, at_end=parsed_args.at_end, in_place=parsed_args.in_place)
 
 
 def _floating_ips(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:

@@ -113,9 +113,7 @@ def with_amount_of_change(parsed_args: argparse.Namespace, amount: int, position
     return _with_change(parsed_args, position, dict.fromkeys(names, amount))
 
 
-def with_condition_of_change(
-    parsed_args: argparse.Namespace, condition: str, position: int
-) -> argparse.Namespace:
+def with_condition_of_change(parsed_args: argparse.Namespace, condition: str, position: int) -> argparse.Namespace:
     """Return the options of ``lease set`` with another condition in the change at this position."""
     return _with_change(parsed_args, position, {"resource_properties": condition})
 
@@ -134,9 +132,7 @@ def _change(parsed_args: argparse.Namespace, position: int) -> ReservationChange
     return changes[position]
 
 
-def _with_change(
-    parsed_args: argparse.Namespace, position: int, parameters: JsonObject
-) -> argparse.Namespace:
+def _with_change(parsed_args: argparse.Namespace, position: int, parameters: JsonObject) -> argparse.Namespace:
     change = _change(parsed_args, position)
     options = argparse.Namespace(**vars(parsed_args))
     options.reservation = list(parsed_args.reservation)

@@ -58,9 +58,7 @@ class ShowUsage(ReservationLister):
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         end = self.instant("now" if parsed_args.end is None else parsed_args.end, "--to")
         start = end - _USUAL if parsed_args.start is None else self.instant(parsed_args.start, "--from")
         usage = self.client().usage.show(

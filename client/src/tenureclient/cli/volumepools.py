@@ -49,9 +49,7 @@ class ListVolumePools(ReservationLister):
         add_only_region(parser)
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         pools = sorted(
             self.client().volume_pools.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda pool: (getattr(pool, parsed_args.sort_by), pool.id),
@@ -91,9 +89,7 @@ class CreateVolumePool(ReservationShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        made = self.client().volume_pools.create(
-            parsed_args.name, parsed_args.capacity, region=parsed_args.region
-        )
+        made = self.client().volume_pools.create(parsed_args.name, parsed_args.capacity, region=parsed_args.region)
         return fields(volumepool_row(made, self.surroundings.zone))
 
 

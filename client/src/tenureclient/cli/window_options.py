@@ -78,9 +78,7 @@ def without_window(parsed_args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(parsed_args), **_DEFAULTS})
 
 
-def read_window(
-    command: ReservationCommand, parsed_args: argparse.Namespace, length: timedelta
-) -> StartWindow:
+def read_window(command: ReservationCommand, parsed_args: argparse.Namespace, length: timedelta) -> StartWindow:
     """Return the window for a lease of this length. Raises ``CommandError``."""
     zone = command.surroundings.zone
     earliest: Moment | None = None
@@ -98,9 +96,7 @@ def read_window(
     )
 
 
-def _latest(
-    command: ReservationCommand, parsed_args: argparse.Namespace, earliest: Moment | None
-) -> datetime | None:
+def _latest(command: ReservationCommand, parsed_args: argparse.Namespace, earliest: Moment | None) -> datetime | None:
     begin = earliest if isinstance(earliest, datetime) else command.surroundings.now()
     if parsed_args.latest is not None:
         return command.instant(parsed_args.latest, "--latest", after=begin)

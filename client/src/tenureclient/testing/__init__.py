@@ -30,9 +30,7 @@ It needs the server's distribution: ``pip install 'tenure-client[testing]'``.
 try:
     import tenure.simulation  # noqa: F401 - the client does not depend on it
 except ModuleNotFoundError as error:
-    raise ImportError(
-        "tenureclient.testing needs the Tenure server: pip install 'tenure-client[testing]'"
-    ) from error
+    raise ImportError("tenureclient.testing needs the Tenure server: pip install 'tenure-client[testing]'") from error
 
 from tenureclient.testing.front import SeenRequest
 from tenureclient.testing.server import FakeServer

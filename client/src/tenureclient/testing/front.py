@@ -85,9 +85,7 @@ class Front:
             self.unsettled = environ["REQUEST_METHOD"] != "GET"
             return self._app(environ, start_response)
 
-    def _ordered(
-        self, environ: WSGIEnvironment
-    ) -> tuple[int, Mapping[str, object], list[tuple[str, str]]] | None:
+    def _ordered(self, environ: WSGIEnvironment) -> tuple[int, Mapping[str, object], list[tuple[str, str]]] | None:
         """Return status, document and headers of an answer that is not the application's."""
         if self.failures:
             code = self.failures.pop(0)

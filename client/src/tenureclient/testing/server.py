@@ -194,9 +194,7 @@ class FakeServer:
             self._simulation.service.health_check.run()
             self._simulation.service.engine.settle()
 
-    def add_floatingip(
-        self, address: str, *, network_id: str = "public", region: str | None = None
-    ) -> FloatingIP:
+    def add_floatingip(self, address: str, *, network_id: str = "public", region: str | None = None) -> FloatingIP:
         """Register an address of an external network, which is added to the cloud if needed."""
         supplies.ensure_address(self._cloud(region), network_id, address)
         return self._own.floatingips.create(network_id, address, region=region)

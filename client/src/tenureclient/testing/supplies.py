@@ -68,9 +68,7 @@ def add_storage_pool(cloud: SimulatedCloud, name: str, *, volume_type: str, tota
         state.volume_types[chosen.id] = chosen
 
 
-def add_flavor(
-    cloud: SimulatedCloud, flavor_id: str, *, name: str, vcpus: int, memory_mb: int, disk_gb: int
-) -> None:
+def add_flavor(cloud: SimulatedCloud, flavor_id: str, *, name: str, vcpus: int, memory_mb: int, disk_gb: int) -> None:
     state = cloud.openstack
     with state.objects.change():
         state.flavors[flavor_id] = Flavor(flavor_id, name, vcpus, memory_mb, disk_gb)
