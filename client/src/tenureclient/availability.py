@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
 from tenureclient.conditions import conditions_to_json
+from tenureclient.documents import Document, document
 from tenureclient.moments import Moment
 from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Fields, JsonValue, Version, moment_to_wire
+from tenureclient.wire import Version, moment_to_wire
 
 HOSTS = "physical:host"
 Grouping: TypeAlias = Literal["none", "kind", "zone", "resource", "project"]
@@ -19,8 +20,8 @@ _FEATURE = "availability over time"
 _PAGE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityStep:
+@document("a step")
+class CapacityStep(Document):
     """Amounts that hold from ``start_date`` until the next step.
 
     ``allocated`` belongs to leases that have started, ``reserved`` to leases that have not. ``out_of_order``
@@ -33,20 +34,9 @@ class CapacityStep:
     out_of_order: int | None
     available: int | None
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> CapacityStep:
-        fields = Fields(document, "a step")
-        return cls(
-            start_date=fields.moment("start_date"),
-            reserved=fields.number("reserved"),
-            allocated=fields.number("allocated"),
-            out_of_order=fields.maybe_number("out_of_order"),
-            available=fields.maybe_number("available"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class CapacityGroup:
+@document("a group of resources")
+class CapacityGroup(Document):
     """The amounts of some resources over time, and the attributes that all of these resources share.
 
     An attribute that differs between them is None or empty. ``least_available`` is the smallest available
@@ -66,26 +56,9 @@ class CapacityGroup:
     project_id: str | None
     steps: tuple[CapacityStep, ...]
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> CapacityGroup:
-        fields = Fields(document, "a group of resources")
-        return cls(
-            resources=fields.maybe_number("resources"),
-            total=fields.maybe_number("total"),
-            least_available=fields.maybe_number("least_available"),
-            properties=fields.texts("properties"),
-            capacity=fields.numbers("capacity"),
-            region=fields.maybe_text("region"),
-            availability_zone=fields.maybe_text("availability_zone"),
-            resource_id=fields.maybe_text("resource_id"),
-            resource_name=fields.maybe_text("resource_name"),
-            project_id=fields.maybe_text("project_id"),
-            steps=fields.each("steps", CapacityStep.from_wire),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class CapacityTimeline:
+@document("the availability")
+class CapacityTimeline(Document):
     """Capacity from ``start_date`` to ``end_date``, in units of ``resource_class`` (``WHOLE``: resources).
 
     ``step`` is None if each change has a step of its own. Otherwise a step shows the amounts at its tightest
@@ -99,20 +72,6 @@ class CapacityTimeline:
     step: timedelta | None
     groups: tuple[CapacityGroup, ...]
     more: bool
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> CapacityTimeline:
-        fields = Fields(document, "the availability")
-        seconds = fields.maybe_number("step")
-        return cls(
-            resource_type=fields.text("resource_type"),
-            resource_class=fields.text("resource_class"),
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            step=None if seconds is None else timedelta(seconds=seconds),
-            groups=fields.each("groups", CapacityGroup.from_wire),
-            more=fields.flag("more"),
-        )
 
 
 class Availability:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tenureclient.documents import Document, document
 from tenureclient.models import Lease
-from tenureclient.wire import Fields, JsonValue
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+@document("a cost")
+class Cost(Document):
     """What a lease takes of one kind of resource, under the name of its limit.
 
     ``amount`` is the number of units at any one time. ``hours`` are those of all units together over the
@@ -21,19 +19,9 @@ class Cost:
     hours: int
     hours_before: int
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Cost:
-        fields = Fields(document, "a cost")
-        return cls(
-            name=fields.text("name"),
-            amount=fields.number("amount"),
-            hours=fields.number("hours"),
-            hours_before=fields.number("hours_before"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class ExpectedLimit:
+@document("a limit")
+class ExpectedLimit(Document):
     """A limit of the project (-1: no limit), its usage, and the usage that it would have."""
 
     name: str
@@ -41,19 +29,9 @@ class ExpectedLimit:
     used: int
     would_use: int
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> ExpectedLimit:
-        fields = Fields(document, "a limit")
-        return cls(
-            name=fields.text("name"),
-            limit=fields.number("limit"),
-            used=fields.number("used"),
-            would_use=fields.number("would_use"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
+@document("a dry run")
+class DryRun(Document):
     """A lease as it would be, its cost, and the limits of its project. Ids of new things are made up.
 
     ``unasked_filters`` are the rules of the site that were not asked, since they keep accounts.
@@ -63,13 +41,3 @@ class DryRun:
     cost: tuple[Cost, ...]
     limits: tuple[ExpectedLimit, ...]
     unasked_filters: tuple[str, ...]
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> DryRun:
-        fields = Fields(document, "a dry run")
-        return cls(
-            lease=Lease.from_wire(fields.value("lease")),
-            cost=fields.each("cost", Cost.from_wire),
-            limits=fields.each("limits", ExpectedLimit.from_wire),
-            unasked_filters=fields.each("unasked_filters", str),
-        )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from tenureclient.documents import Document, document
 from tenureclient.wire import Fields, JsonObject, JsonValue, MalformedDocument
 
 _NAMES = {
@@ -64,8 +65,8 @@ class Shortfall:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+@document("an alternative")
+class Alternative(Document):
     """A request that would be met in place of a refused one.
 
     ``change`` is the only point that differs: ``start`` (of the same length), ``end`` (an earlier one),
@@ -80,18 +81,6 @@ class Alternative:
     reservation: int | None = None
     amount: int | None = None
     resource_properties: str | None = None
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Alternative:
-        fields = Fields(document, "an alternative")
-        return cls(
-            change=fields.text("change"),
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            reservation=fields.maybe_number("reservation"),
-            amount=fields.maybe_number("amount"),
-            resource_properties=fields.maybe_text("resource_properties"),
-        )
 
 
 def _count(value: JsonValue) -> int:

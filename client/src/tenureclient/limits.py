@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from tenureclient.documents import Document, document
 from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Fields, JsonValue, Version
+from tenureclient.wire import Version
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+@document("a limit")
+class Limit(Document):
     """How much a project may book of one kind of resource (-1: no limit), and how much it has booked."""
 
     name: str
     limit: int
     used: int
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Limit:
-        fields = Fields(document, "a limit")
-        return cls(name=fields.text("name"), limit=fields.number("limit"), used=fields.number("used"))
 
-
-@dataclass(frozen=True, slots=True)
-class ProjectLimits:
+@document("the limits")
+class ProjectLimits(Document):
     """All limits of a project. Hours are counted from now until ``hours_until``."""
 
     project_id: str
     hours_until: datetime
     limits: tuple[Limit, ...]
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> ProjectLimits:
-        fields = Fields(document, "the limits")
-        return cls(
-            project_id=fields.text("project_id"),
-            hours_until=fields.moment("hours_until"),
-            limits=fields.each("limits", Limit.from_wire),
-        )
 
 
 class Limits:

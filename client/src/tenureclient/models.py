@@ -5,79 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
+from tenureclient.documents import Document, LooseText, SetFlag, document
 from tenureclient.wire import Fields, JsonObject, JsonValue
 
 R = TypeVar("R")
 
-_RESERVATION_FIELDS = frozenset(
-    [
-        "id",
-        "lease_id",
-        "resource_id",
-        "resource_type",
-        "status",
-        "missing_resources",
-        "resources_changed",
-        "created_at",
-        "updated_at",
-    ]
-)
-# At API 1.0 the properties of a host stand beside its fields. These fields are not properties.
-_HOST_FIELDS = frozenset(
-    [
-        "id",
-        "hypervisor_hostname",
-        "service_name",
-        "hypervisor_type",
-        "hypervisor_version",
-        "vcpus",
-        "memory_mb",
-        "local_gb",
-        "cpu_info",
-        "availability_zone",
-        "traits",
-        "reservable",
-        "created_at",
-        "updated_at",
-        "status",
-        "trust_id",
-    ]
-)
+
+def _parameters(fields: Fields, _name: str) -> JsonObject:
+    """Return what a reservation has beside the fields that reservations of all types have."""
+    common = {*Reservation.__annotations__, "resource_id"}
+    return {name: fields.value(name) for name in fields if name not in common}
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+@document("a reservation")
+class Reservation(Document):
     """One request inside a lease.
 
     ``parameters`` are those of its resource type, and the cloud resources that were created for it.
     """
 
     id: str
-    lease_id: str
+    lease_id: LooseText
     resource_type: str
-    status: str
+    status: LooseText
     missing_resources: bool
     resources_changed: bool
     created_at: datetime | None
     updated_at: datetime | None
-    parameters: JsonObject
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Reservation:
-        fields = Fields(document, "a reservation")
-        return cls(
-            id=fields.text("id"),
-            lease_id=fields.loose_text("lease_id"),
-            resource_type=fields.text("resource_type"),
-            status=fields.loose_text("status"),
-            missing_resources=fields.flag("missing_resources"),
-            resources_changed=fields.flag("resources_changed"),
-            created_at=fields.maybe_moment("created_at"),
-            updated_at=fields.maybe_moment("updated_at"),
-            parameters={name: fields.value(name) for name in fields if name not in _RESERVATION_FIELDS},
-        )
+    parameters: Annotated[JsonObject, _parameters]
 
     @property
     def flavor_id(self) -> str | None:
@@ -94,39 +51,35 @@ class Reservation:
         return None if value is None else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+@document("an event")
+class Event(Document):
     """A timed action of a lease: ``start_lease``, ``before_end_lease`` or ``end_lease``.
 
     The lease's owner asks for those of type ``notify_lease``; ``message`` is the text of the notification.
     """
 
     id: str
-    lease_id: str
-    event_type: str
+    lease_id: LooseText
+    event_type: LooseText
     time: datetime | None
-    status: str
+    status: LooseText
     created_at: datetime | None
     updated_at: datetime | None
     message: str | None = None
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Event:
-        fields = Fields(document, "an event")
-        return cls(
-            id=fields.text("id"),
-            lease_id=fields.loose_text("lease_id"),
-            event_type=fields.loose_text("event_type"),
-            time=fields.maybe_moment("time"),
-            status=fields.loose_text("status"),
-            created_at=fields.maybe_moment("created_at"),
-            updated_at=fields.maybe_moment("updated_at"),
-            message=fields.maybe_text("message"),
-        )
+
+def _choices(fields: Fields, name: str) -> tuple[tuple[JsonObject, ...], ...]:
+    """Return the reservations of each choice."""
+    return fields.each(name, _choice)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+def _choice(document: JsonValue) -> tuple[JsonObject, ...]:
+    reservations = document if isinstance(document, list) else [document]
+    return tuple(Fields(reservation, "a reservation of a choice").to_json() for reservation in reservations)
+
+
+@document("what a lease waits for", kw_only=True)
+class Waiting(Document):
     """What a lease on the waiting list waits for."""
 
     latest: datetime
@@ -135,43 +88,33 @@ class Waiting:
     """How long it is held for its confirmation once there is room; None if it needs no confirmation."""
     ahead: int | None
     """How many leases wait before it for something of the same types; None in lists."""
-    choices: tuple[tuple[JsonObject, ...], ...]
+    choices: Annotated[tuple[tuple[JsonObject, ...], ...], _choices]
     """The reservations of each choice, the preferred one first, each with its type and its parameters."""
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Waiting:
-        fields = Fields(document, "what a lease waits for")
-        seconds = fields.maybe_number("confirm_within")
-        return cls(
-            latest=fields.moment("latest"),
-            confirm_within=None if seconds is None else timedelta(seconds=seconds),
-            ahead=fields.maybe_number("ahead"),
-            choices=fields.each("choices", _choice),
-        )
+
+def _before_end(fields: Fields, name: str) -> datetime | None:
+    """Return the date before the end. API 1.0 has it only in the event."""
+    events = fields.each("events", Event.from_wire)
+    own = (event.time for event in events if event.event_type == "before_end_lease")
+    return fields.maybe_moment(name) or next(own, None)
 
 
-def _choice(document: JsonValue) -> tuple[JsonObject, ...]:
-    """Return the reservations of a choice."""
-    reservations = document if isinstance(document, list) else [document]
-    return tuple(Fields(reservation, "a reservation of a choice").to_json() for reservation in reservations)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+@document("a lease", kw_only=True)
+class Lease(Document):
     """A user's contract: what is reserved, for which project and for which period.
 
     Commands show the fields in this order, and leave out a field that has its default.
     """
 
     id: str
-    name: str
-    status: str
+    name: LooseText
+    status: LooseText
     status_reason: str | None
     detail: str | None = None
     """For administrators: the full reason, if ``status_reason`` leaves something out."""
     start_date: datetime
     end_date: datetime
-    before_end_date: datetime | None
+    before_end_date: Annotated[datetime | None, _before_end]
     hold_until: datetime | None = None
     """When the lease expires unless it is confirmed; None if it needs no confirmation."""
     may_end_at: datetime | None = None
@@ -183,8 +126,8 @@ class Lease:
     """What a lease in WAITING waits for; None for all others. It has no reservations yet, and its dates are
     those of the first period that it could get."""
     degraded: bool
-    project_id: str
-    user_id: str
+    project_id: LooseText
+    user_id: LooseText
     created_at: datetime | None
     updated_at: datetime | None
     reservations: tuple[Reservation, ...]
@@ -197,191 +140,103 @@ class Lease:
     def duration(self) -> timedelta:
         return self.end_date - self.start_date
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Lease:
-        fields = Fields(document, "a lease")
-        events = fields.each("events", Event.from_wire)
-        before_end = fields.maybe_moment("before_end_date")
-        if before_end is None:  # API 1.0 has this date only in the event
-            before_end = next((e.time for e in events if e.event_type == "before_end_lease"), None)
-        return cls(
-            id=fields.text("id"),
-            name=fields.loose_text("name"),
-            project_id=fields.loose_text("project_id"),
-            user_id=fields.loose_text("user_id"),
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            before_end_date=before_end,
-            status=fields.loose_text("status"),
-            status_reason=fields.maybe_text("status_reason"),
-            degraded=fields.flag("degraded"),
-            created_at=fields.maybe_moment("created_at"),
-            updated_at=fields.maybe_moment("updated_at"),
-            reservations=fields.each("reservations", Reservation.from_wire),
-            events=events,
-            hold_until=fields.maybe_moment("hold_until"),
-            may_end_at=fields.maybe_moment("may_end_at"),
-            choice=fields.maybe_number("choice"),
-            waiting=Waiting.from_wire(waiting) if (waiting := fields.value("waiting")) is not None else None,
-            detail=fields.maybe_text("detail"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
+@document("a history entry", kw_only=True)
+class HistoryEntry(Document):
     """One entry of a lease's history: who did what, when and why."""
 
     at: datetime
     actor: str | None
-    action: str
+    action: LooseText
     from_status: str | None
     to_status: str | None
     reason: str | None
-    request_id: str | None
     detail: str | None = None
     """For administrators: the full reason, if ``reason`` leaves something out."""
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> HistoryEntry:
-        fields = Fields(document, "a history entry")
-        return cls(
-            at=fields.moment("at"),
-            actor=fields.maybe_text("actor"),
-            action=fields.loose_text("action"),
-            from_status=fields.maybe_text("from_status"),
-            to_status=fields.maybe_text("to_status"),
-            reason=fields.maybe_text("reason"),
-            request_id=fields.maybe_text("request_id"),
-            detail=fields.maybe_text("detail"),
-        )
+    request_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseHost:
+def _texts(fields: Fields, name: str) -> Mapping[str, str]:
+    """Return the properties of a host. At API 1.0 they may be of any type."""
+    values = fields.value(name)
+    if not isinstance(values, Mapping):
+        return {}
+    return {key: str(value) for key, value in values.items() if value is not None}
+
+
+@document("a host of a lease", kw_only=True)
+class LeaseHost(Document):
     """A host of a lease, as its owner sees it. ``status`` is ``planned``, ``held`` or ``released``."""
 
-    id: str
-    hypervisor_hostname: str
-    availability_zone: str
+    id: LooseText
+    hypervisor_hostname: LooseText
+    status: LooseText
+    availability_zone: LooseText
     vcpus: int
     memory_mb: int
     local_gb: int
-    properties: Mapping[str, str]
+    properties: Annotated[Mapping[str, str], _texts]
     reservation_id: str
     start_date: datetime
     end_date: datetime
-    status: str
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> LeaseHost:
-        fields = Fields(document, "a host of a lease")
-        return cls(
-            id=fields.loose_text("id"),
-            hypervisor_hostname=fields.loose_text("hypervisor_hostname"),
-            availability_zone=fields.loose_text("availability_zone"),
-            vcpus=fields.number("vcpus"),
-            memory_mb=fields.number("memory_mb"),
-            local_gb=fields.number("local_gb"),
-            properties=_properties(fields.value("properties")),
-            reservation_id=fields.text("reservation_id"),
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            status=fields.loose_text("status"),
-        )
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+@document("a resource", kw_only=True)
+class Standing(Document):
+    """What the operator and the cloud say about a resource of any type, and its dates."""
+
+    region: str | None = None
+    """Its region. None if the service has no regions, or the server does not say."""
+    enabled: bool | None = None
+    """Whether the operator allows reservations. None if the server does not say."""
+    disabled_reason: str | None = None
+    health: str | None = None
+    """Health as the cloud reports it: well, disabled, down or gone."""
+    health_reason: str | None = None
+    health_since: datetime | None = None
+    created_at: datetime | None
+    updated_at: datetime | None
+
+
+@document("a host", kw_only=True)
+class Host(Standing):
     """A compute host that can be reserved. The operator sets its ``properties``."""
 
-    id: str
-    hypervisor_hostname: str
-    service_name: str
-    hypervisor_type: str
-    hypervisor_version: int
+    id: LooseText
+    hypervisor_hostname: LooseText
     vcpus: int
     memory_mb: int
     local_gb: int
-    cpu_info: str
-    availability_zone: str
+    availability_zone: LooseText
+    reservable: SetFlag
+    properties: Annotated[Mapping[str, str], _texts]
     traits: tuple[str, ...]
-    reservable: bool
-    properties: Mapping[str, str]
-    created_at: datetime | None
-    updated_at: datetime | None
-    #: Whether the operator allows reservations, and if not, why. None if the server does not say.
-    enabled: bool | None = None
-    disabled_reason: str | None = None
-    #: Health as the cloud reports it: well, disabled, down or gone; since when, and why.
-    health: str | None = None
-    health_reason: str | None = None
-    health_since: datetime | None = None
-    #: The region of the host. None if the service has no regions, or the server does not say.
-    region: str | None = None
+    service_name: LooseText
+    hypervisor_type: LooseText
+    hypervisor_version: int
+    cpu_info: LooseText
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> Host:
-        fields = Fields(document, "a host")
-        own = fields.value("properties")
-        if not isinstance(own, Mapping):
-            own = {name: fields.value(name) for name in fields if name not in _HOST_FIELDS}
-        return cls(
-            id=fields.loose_text("id"),
-            hypervisor_hostname=fields.loose_text("hypervisor_hostname"),
-            service_name=fields.loose_text("service_name"),
-            hypervisor_type=fields.loose_text("hypervisor_type"),
-            hypervisor_version=fields.number("hypervisor_version"),
-            vcpus=fields.number("vcpus"),
-            memory_mb=fields.number("memory_mb"),
-            local_gb=fields.number("local_gb"),
-            cpu_info=fields.loose_text("cpu_info"),
-            availability_zone=fields.loose_text("availability_zone"),
-            traits=fields.each("traits", str),
-            reservable=fields.flag("reservable", default=True),
-            properties=_properties(own),
-            created_at=fields.maybe_moment("created_at"),
-            updated_at=fields.maybe_moment("updated_at"),
-            # Only beside "properties": at 1.0 these names may be properties that the operator has set.
-            **(standing(fields) if "properties" in fields and "health" in fields else {}),
-        )
+        """Read a document. At API 1.0 the properties of a host stand beside its fields, with any names."""
+        if isinstance(document, Mapping) and not isinstance(document.get("properties"), Mapping):
+            names = {*Host.__annotations__, "created_at", "updated_at", "status", "trust_id"} - {"properties"}
+            own = {name: value for name, value in document.items() if name not in names}
+            document = {**{name: document[name] for name in document.keys() & names}, "properties": own}
+        return cls.read(document)
 
 
-def standing(fields: Fields) -> dict[str, Any]:
-    """Return whether a resource is reservable, and why, as API 1.2 describes it for every type."""
-    return {
-        "region": fields.maybe_text("region"),
-        "enabled": fields.flag("enabled", default=True),
-        "disabled_reason": fields.maybe_text("disabled_reason"),
-        "health": fields.text("health"),
-        "health_reason": fields.maybe_text("health_reason"),
-        "health_since": fields.maybe_moment("health_since"),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class AffectedReservation:
+@document("an affected reservation", kw_only=True)
+class AffectedReservation(Document):
     """A reservation of a resource that is closed or emptied: where it moves to, or why it stays."""
 
     id: str
     lease_id: str
+    status: str
     start_date: datetime
     end_date: datetime
-    status: str
     moves_to: str | None
     reason: str | None
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> AffectedReservation:
-        fields = Fields(document, "an affected reservation")
-        return cls(
-            id=fields.text("id"),
-            lease_id=fields.text("lease_id"),
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            status=fields.text("status"),
-            moves_to=fields.maybe_text("moves_to"),
-            reason=fields.maybe_text("reason"),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,28 +257,22 @@ class ResourceChange(Generic[R]):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HostProperty:
+def _property_name(fields: Fields, _name: str) -> str:
+    """Return the name of a property. The answer to a change has it under another key than the list."""
+    return fields.maybe_text("property") or fields.text("property_name")
+
+
+@document("a property")
+class HostProperty(Document):
     """A property by which hosts can be chosen. ``private`` and ``values`` are sent only in detail."""
 
-    name: str
+    name: Annotated[str, _property_name]
     private: bool | None = None
     values: tuple[str, ...] | None = None
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> HostProperty:
-        fields = Fields(document, "a property")
-        private = fields.value("private")
-        return cls(
-            # The answer to a change has the name under another key than the list.
-            name=fields.maybe_text("property") or fields.text("property_name"),
-            private=None if private is None else bool(private),
-            values=None if fields.value("values") is None else fields.each("values", str),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class ReservedPeriod:
+@document("an allocated reservation")
+class ReservedPeriod(Document):
     """The reservation and the period that a resource is allocated for."""
 
     id: str
@@ -431,34 +280,10 @@ class ReservedPeriod:
     start_date: datetime
     end_date: datetime
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> ReservedPeriod:
-        fields = Fields(document, "an allocated reservation")
-        return cls(
-            id=fields.text("id"),
-            lease_id=fields.text("lease_id"),
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
+@document("an allocation")
+class Allocation(Document):
     """The reservations of one resource."""
 
-    resource_id: str
+    resource_id: LooseText
     reservations: tuple[ReservedPeriod, ...]
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Allocation:
-        fields = Fields(document, "an allocation")
-        return cls(
-            resource_id=fields.loose_text("resource_id"),
-            reservations=fields.each("reservations", ReservedPeriod.from_wire),
-        )
-
-
-def _properties(document: JsonValue) -> Mapping[str, str]:
-    if not isinstance(document, Mapping):
-        return {}
-    return {name: str(value) for name, value in document.items() if value is not None}

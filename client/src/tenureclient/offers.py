@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
+from tenureclient.documents import Document, document
 from tenureclient.moments import DAYS_OF_THE_WEEK, Moment
 from tenureclient.reservation_request import ReservationRequest
 from tenureclient.transport import Answer, Transport, parsed
-from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire
+from tenureclient.wire import JsonObject, JsonValue, Version, moment_to_wire
 
 WEEKDAYS = tuple(day[:3] for day in DAYS_OF_THE_WEEK)
 
@@ -49,8 +50,8 @@ class StartWindow:
         return document
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+@document("an offer")
+class Offer(Document):
     """A period in which the lease fits now.
 
     ``left_over`` is, for each reservation, how many more units would fit besides.
@@ -60,18 +61,9 @@ class Offer:
     end_date: datetime
     left_over: tuple[int, ...]
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Offer:
-        fields = Fields(document, "an offer")
-        return cls(
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            left_over=fields.each("left_over", _number),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class FirstOffers:
+@document("the offers")
+class FirstOffers(Document):
     """The first periods, in order. Unless ``is_complete``, the server had no time to try all earlier ones.
 
     ``reason`` says why there are none; None if there are some, or if the server does not say.
@@ -81,18 +73,9 @@ class FirstOffers:
     is_complete: bool
     reason: str | None = None
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> FirstOffers:
-        fields = Fields(document, "the offers")
-        return cls(
-            offers=fields.each("offers", Offer.from_wire),
-            is_complete=fields.flag("is_complete"),
-            reason=fields.maybe_text("reason"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class LongestOffer:
+@document("the longest offer")
+class LongestOffer(Document):
     """The longest lease from ``start_date``. ``end_date`` is None if nothing limits its length.
 
     Unless ``is_complete``, the server had no time to try all longer ones.
@@ -102,18 +85,9 @@ class LongestOffer:
     end_date: datetime | None
     is_complete: bool
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> LongestOffer:
-        fields = Fields(document, "the longest offer")
-        return cls(
-            start_date=fields.moment("start_date"),
-            end_date=fields.maybe_moment("end_date"),
-            is_complete=fields.flag("is_complete"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class LargestOffer:
+@document("the largest offer")
+class LargestOffer(Document):
     """How many units of the reservation fit in the period, and how many in each availability zone alone.
 
     Unless ``is_complete``, the server had no time to try all larger amounts. ``reason`` says why none fits;
@@ -126,18 +100,6 @@ class LargestOffer:
     availability_zones: Mapping[str, int]
     is_complete: bool
     reason: str | None = None
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> LargestOffer:
-        fields = Fields(document, "the largest offer")
-        return cls(
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            amount=fields.number("amount"),
-            availability_zones=fields.numbers("availability_zones"),
-            is_complete=fields.flag("is_complete"),
-            reason=fields.maybe_text("reason"),
-        )
 
 
 class Offers:
@@ -192,7 +154,3 @@ def _wired(reservations: Iterable[ReservationRequest]) -> list[JsonValue]:
 
 def _start(start: Moment | None) -> JsonObject:
     return {} if start is None else {"start_date": moment_to_wire(start, Version.V1_3)}
-
-
-def _number(value: JsonValue) -> int:
-    return Fields({"left_over": value}, "an offer").number("left_over")

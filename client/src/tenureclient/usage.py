@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
+from tenureclient.documents import Document, document, sent_as
 from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Fields, JsonValue, Version, moment_to_wire
+from tenureclient.wire import Version, moment_to_wire
 
 
-@dataclass(frozen=True, slots=True)
-class UsageSum:
+@document("a row of the accounts")
+class UsageSum(Document):
     """What a project has had of a resource class, in amounts multiplied by hours.
 
     ``booked_hours`` were promised to leases, ``held_hours`` had leases that had started. ``used_hours`` are
@@ -25,22 +26,9 @@ class UsageSum:
     held_hours: float
     used_hours: float | None
 
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> UsageSum:
-        fields = Fields(document, "a row of the accounts")
-        return cls(
-            project_id=fields.text("project_id"),
-            resource_type=fields.text("resource_type"),
-            region=fields.maybe_text("region"),
-            resource_class=fields.text("resource_class"),
-            booked_hours=fields.decimal("booked_hours"),
-            held_hours=fields.decimal("held_hours"),
-            used_hours=fields.maybe_decimal("used_hours"),
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class PeriodUsage:
+@document("the accounts")
+class PeriodUsage(Document):
     """The accounts from ``start_date`` to ``end_date``.
 
     What lies before ``incomplete_before`` may lack leases that the operator has purged; None if
@@ -49,18 +37,8 @@ class PeriodUsage:
 
     start_date: datetime
     end_date: datetime
-    sums: tuple[UsageSum, ...]
+    sums: Annotated[tuple[UsageSum, ...], sent_as("usage", tuple[UsageSum, ...])]
     incomplete_before: datetime | None = None
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> PeriodUsage:
-        fields = Fields(document, "the accounts")
-        return cls(
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            sums=fields.each("usage", UsageSum.from_wire),
-            incomplete_before=fields.maybe_moment("incomplete_before"),
-        )
 
 
 class Usage:

@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
+from tenureclient.documents import Document, LooseText, SetFlag, document
 from tenureclient.inventory import Inventory, Kind
-from tenureclient.models import standing
+from tenureclient.models import Standing
 from tenureclient.transport import Transport
-from tenureclient.wire import Fields, JsonObject, JsonValue, Version
+from tenureclient.wire import JsonObject, Version
 
 SORT_KEYS = ("id", "name")
 
 
-@dataclass(frozen=True, slots=True)
-class VolumePool:
+@document("a volume pool", kw_only=True)
+class VolumePool(Standing):
     """A volume pool. ``capacity_gb`` is the part of it that is lent to reservations, in GiB."""
 
     id: str
     name: str
     capacity_gb: int
-    reservable: bool
-    created_at: datetime | None
-    updated_at: datetime | None
-    enabled: bool | None
-    disabled_reason: str | None
-    health: str | None
-    health_reason: str | None
-    health_since: datetime | None
-    #: The region of the pool; None if the service has no regions.
-    region: str | None
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> VolumePool:
-        fields = Fields(document, "a volume pool")
-        return cls(
-            id=fields.text("id"),
-            name=fields.text("name"),
-            capacity_gb=fields.number("capacity_gb"),
-            reservable=fields.flag("reservable", default=True),
-            created_at=fields.maybe_moment("created_at"),
-            updated_at=fields.maybe_moment("updated_at"),
-            **standing(fields),
-        )
+    reservable: SetFlag
+    health: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseVolumePool:
+@document("a volume pool of a lease", kw_only=True)
+class LeaseVolumePool(Document):
     """A pool with volumes of a lease, as the lease's owner sees it.
 
     ``status`` is ``planned``, ``held``, ``released``, or ``kept`` while volumes remain after the lease.
@@ -55,22 +34,10 @@ class LeaseVolumePool:
 
     id: str
     name: str
+    status: LooseText
     reservation_id: str
     start_date: datetime
     end_date: datetime
-    status: str
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> LeaseVolumePool:
-        fields = Fields(document, "a volume pool of a lease")
-        return cls(
-            id=fields.text("id"),
-            name=fields.text("name"),
-            reservation_id=fields.text("reservation_id"),
-            start_date=fields.moment("start_date"),
-            end_date=fields.moment("end_date"),
-            status=fields.loose_text("status"),
-        )
 
 
 _KIND = Kind(

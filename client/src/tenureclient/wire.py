@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import total_ordering
 from typing import TypeAlias, TypeVar
 
@@ -111,6 +111,14 @@ class Fields:
         value = self._document.get(name)
         return default if value is None else bool(value)
 
+    def maybe_flag(self, name: str) -> bool | None:
+        return None if self._document.get(name) is None else self.flag(name)
+
+    def maybe_seconds(self, name: str) -> timedelta | None:
+        """Return a number of seconds as a duration."""
+        seconds = self.maybe_number(name)
+        return None if seconds is None else timedelta(seconds=seconds)
+
     def moment(self, name: str) -> datetime:
         moment = self.maybe_moment(name)
         if moment is None:
@@ -136,6 +144,17 @@ class Fields:
         if not isinstance(value, list):
             raise self._malformed(name, "a list")
         return tuple(read(item) for item in value)
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts; an absent one is empty."""
+        return self.each(name, str)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Return a list of whole numbers; an absent one is empty."""
+        return self.each(name, lambda value: Fields({name: value}, self._subject).number(name))
+
+    def maybe_strings(self, name: str) -> tuple[str, ...] | None:
+        return None if self._document.get(name) is None else self.strings(name)
 
     def _malformed(self, name: str, expected: str) -> MalformedDocument:
         return MalformedDocument(f"{self._subject}: {name} is not {expected}: {self._document.get(name)!r}")

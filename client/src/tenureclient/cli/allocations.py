@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
-from tenureclient.cli.render import allocation_row, fields, table
+from tenureclient.cli.render import Shown, Table
 from tenureclient.client import Client
 
 
@@ -42,20 +41,14 @@ class ListAllocations(_AllocationOptions, ReservationLister):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         allocations = self.client().allocations.list(
             resource_type=parsed_args.resource_type,
             lease_id=parsed_args.lease_id,
             reservation_id=parsed_args.reservation_id,
         )
-        zone = self.surroundings.zone
         ordered = sorted(allocations, key=lambda allocation: allocation.resource_id)
-        return table(
-            ordered,
-            lambda allocation: allocation_row(allocation, zone),
-            ("resource_id", "reservations"),
-            parsed_args.columns,
-        )
+        return self.table(ordered, ("resource_id", "reservations"), parsed_args)
 
 
 class ShowAllocation(_AllocationOptions, ReservationShowOne):
@@ -68,7 +61,7 @@ class ShowAllocation(_AllocationOptions, ReservationShowOne):
         parser.add_argument("resource", metavar="RESOURCE", help="Name, address or id of the resource")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
         allocation = client.allocations.get(
             _id_of(client, parsed_args.resource_type, parsed_args.resource),
@@ -76,7 +69,7 @@ class ShowAllocation(_AllocationOptions, ReservationShowOne):
             lease_id=parsed_args.lease_id,
             reservation_id=parsed_args.reservation_id,
         )
-        return fields(allocation_row(allocation, self.surroundings.zone))
+        return self.shown(allocation)
 
 
 def _id_of(client: Client, resource_type: str, name_or_id: str) -> str:

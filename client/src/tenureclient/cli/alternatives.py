@@ -106,7 +106,7 @@ class Alternatives(ABC):
         raise Inexpressible
 
     def _described(self, alternative: Alternative) -> str:
-        zone = self._command.surroundings.zone
+        zone = self._command.zone
         start, end = (format_moment(date, zone) for date in (alternative.start_date, alternative.end_date))
         match alternative.change:
             case "start":

@@ -11,7 +11,7 @@ from datetime import datetime, tzinfo
 from tenureclient.availability import HOSTS, CapacityGroup, CapacityStep, CapacityTimeline
 from tenureclient.cli.chart import characters_for, chart
 from tenureclient.cli.command import ReservationLister, reading
-from tenureclient.cli.render import MomentColumn, Row, pairs_column, table
+from tenureclient.cli.render import MomentColumn, Row, Table, pairs_column, table
 from tenureclient.conditions import CONDITION_FORMS
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, parse_length
 
@@ -104,8 +104,8 @@ class ShowAvailability(ReservationLister):
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        zone = self.surroundings.zone
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        zone = self.zone
         start = None if parsed_args.start is None else self.moment(parsed_args.start, "--from", zone=zone)
         after = start if isinstance(start, datetime) else None
         timeline = self.client().availability.show(
@@ -126,8 +126,7 @@ class ShowAvailability(ReservationLister):
         self._timeline = timeline
         lines = _lines(timeline, long=parsed_args.long)
         return table(
-            lines,
-            lambda line: _row(line, zone),
+            (_row(line, zone) for line in lines),
             _columns(timeline, parsed_args.by, long=parsed_args.long),
             parsed_args.columns,
         )
@@ -144,7 +143,7 @@ class ShowAvailability(ReservationLister):
     def _write_chart(self, timeline: CapacityTimeline) -> None:
         width = shutil.get_terminal_size().columns
         characters = characters_for(self.output)
-        if lines := chart(timeline, width, self.surroundings.zone, characters):
+        if lines := chart(timeline, width, self.zone, characters):
             unit = "" if timeline.resource_class == "WHOLE" else f" {timeline.resource_class}"
             heading = f"Available{unit}: {characters[-1]} all, {characters[0]} none"
             self.output.write("\n".join(["", heading, *lines, ""]))

@@ -15,9 +15,11 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from tenureclient.cli.printable import printable
+from tenureclient.cli.render import Shown, Table, fields, row_of, table
 from tenureclient.cli.report import describe
 from tenureclient.client import Client
 from tenureclient.conditions import UnreadableCondition
+from tenureclient.documents import Document
 from tenureclient.errors import TenureError
 from tenureclient.moments import Moment, UnreadableDuration, UnreadableMoment, parse_moment
 from tenureclient.osc import make_client
@@ -75,6 +77,11 @@ class ReservationCommand(command.Command):
         return given if isinstance(given, Surroundings) else Surroundings()
 
     @property
+    def zone(self) -> tzinfo | None:
+        """The zone in which dates are read and shown; None is that of this machine."""
+        return self.surroundings.zone
+
+    @property
     def output(self) -> TextIO:
         stream: TextIO = self.app.stdout
         return stream
@@ -112,6 +119,10 @@ _FOR_PROGRAMS = frozenset({"json", "yaml"})
 class ReservationLister(ReservationCommand, command.Lister):
     """A command that prints a table."""
 
+    def table(self, things: Iterable[Document], shown: Sequence[str], parsed_args: argparse.Namespace) -> Table:
+        """Return a table of documents with the columns ``shown``, or with those that the user names."""
+        return table((row_of(thing, self.zone) for thing in things), shown, parsed_args.columns)
+
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
     ) -> int:
@@ -122,6 +133,9 @@ class ReservationLister(ReservationCommand, command.Lister):
 
 class ReservationShowOne(ReservationCommand, command.ShowOne):
     """A command that prints the fields of one resource."""
+
+    def shown(self, thing: Document) -> Shown:
+        return fields(row_of(thing, self.zone))
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import tzinfo
 
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationShowOne
-from tenureclient.cli.render import DataColumn, fields, lease_row
+from tenureclient.cli.render import DataColumn, Row, plain, row_of
 from tenureclient.dry_run import DryRun
-from tenureclient.wire import JsonValue
 
 #: What ``take_action`` returns if there is nothing to print in the output format.
 NO_FIELDS: tuple[Sequence[str], Sequence[object]] = ((), ())
@@ -32,18 +30,15 @@ def refuse_wait(parsed_args: argparse.Namespace) -> None:
         raise exceptions.CommandError("--dry-run: it changes nothing; --wait waits for nothing.")
 
 
-def dry_run_fields(dry_run: DryRun, zone: tzinfo | None) -> tuple[Sequence[str], Sequence[object]]:
+@row_of.register
+def _dry_run_row(dry_run: DryRun, zone: tzinfo | None) -> Row:
     """Return the fields that are printed: those of the lease, then cost and limits."""
-    costs: list[JsonValue] = [asdict(cost) for cost in dry_run.cost]
-    limits: list[JsonValue] = [asdict(limit) for limit in dry_run.limits]
-    return fields(
-        {
-            **lease_row(dry_run.lease, zone),
-            "cost": DataColumn(costs, _cost_lines(dry_run)),
-            "limits": DataColumn(limits, _limit_lines(dry_run)),
-            "unasked_filters": DataColumn(list(dry_run.unasked_filters), dry_run.unasked_filters),
-        }
-    )
+    return {
+        **row_of(dry_run.lease, zone),
+        "cost": DataColumn(plain(dry_run.cost), _cost_lines(dry_run)),
+        "limits": DataColumn(plain(dry_run.limits), _limit_lines(dry_run)),
+        "unasked_filters": DataColumn(list(dry_run.unasked_filters), dry_run.unasked_filters),
+    }
 
 
 class DryRunCommand(ReservationShowOne):

@@ -13,7 +13,7 @@ from osc_lib import exceptions
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne, reading
 from tenureclient.cli.lease_create import DEFAULT_LENGTH
 from tenureclient.cli.printable import printable
-from tenureclient.cli.render import DataColumn, MomentColumn, Row, fields, pairs_column, table
+from tenureclient.cli.render import DataColumn, MomentColumn, Row, Shown, Table, fields, pairs_column, table
 from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
 from tenureclient.cli.reservation_words import (
     Inexpressible,
@@ -53,7 +53,7 @@ class _Find(ReservationCommand):
         if text is None:
             return None
         begin = after if isinstance(after, datetime) else None
-        return self.moment(text, option, zone=self.surroundings.zone, after=begin)
+        return self.moment(text, option, zone=self.zone, after=begin)
 
     def booking(
         self, parsed_args: argparse.Namespace, start: datetime, end: datetime | None, length: timedelta | None
@@ -119,7 +119,7 @@ class FindPeriods(_Find, ReservationLister):
             help="At most this many periods (default: 3)",
         )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         reservations = read_some_reservations(parsed_args)
         window = read_window(self, parsed_args, parsed_args.length)
         found = self.client().offers.first(reservations, window, limit=parsed_args.limit)
@@ -127,7 +127,7 @@ class FindPeriods(_Find, ReservationLister):
         if not found.offers:
             why = f" {found.reason}" if found.reason else ""
             self.log.warning(f"No period was found in which the lease would fit.{why}")
-        zone = self.surroundings.zone
+        zone = self.zone
 
         def row(offer: Offer) -> Row:
             return {
@@ -142,7 +142,7 @@ class FindPeriods(_Find, ReservationLister):
             self._commands = [str(row(offer)[_COMMAND]) for offer in found.offers]
         else:
             shown = (*shown, _COMMAND)
-        return table(found.offers, row, shown, parsed_args.columns)
+        return table(map(row, found.offers), shown, parsed_args.columns)
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
@@ -155,7 +155,7 @@ class FindPeriods(_Find, ReservationLister):
 class _FindOne(_Find, ReservationShowOne):
     """A search with a single answer."""
 
-    def fields_of(self, parsed_args: argparse.Namespace, row: Row) -> tuple[Sequence[str], Sequence[object]]:
+    def fields_of(self, parsed_args: argparse.Namespace, row: Row) -> Shown:
         """Return the fields to print; the command apart from them if it follows a table."""
         command = row[_COMMAND]
         if not self.prints_commands_apart(parsed_args):
@@ -187,12 +187,12 @@ class FindLongest(_FindOne):
     def add_dates(self, parser: argparse.ArgumentParser) -> None:
         _add_from(parser)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         reservations = read_some_reservations(parsed_args)
         start = self.date(parsed_args.start, "--from")
         found = self.client().offers.longest(reservations, start=start)
         self.warn_unless(found.is_complete)
-        zone, end = self.surroundings.zone, found.end_date
+        zone, end = self.zone, found.end_date
         row: dict[str, object] = {
             "start_date": MomentColumn(found.start_date, zone),
             "end_date": None if end is None else MomentColumn(end, zone),
@@ -229,7 +229,7 @@ class FindMost(_FindOne):
             help=f"Length of the lease instead: {DURATION_FORMS}",
         )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         reservations = read_some_reservations(parsed_args)
         if len(reservations) != 1:
             raise exceptions.CommandError(f"Say one thing to reserve; here are {len(reservations)}.")
@@ -239,7 +239,7 @@ class FindMost(_FindOne):
         self.warn_unless(found.is_complete)
         if not found.amount and found.reason:
             self.log.warning(f"No amount fits. {found.reason}")
-        zone = self.surroundings.zone
+        zone = self.zone
         row: dict[str, object] = {
             "start_date": MomentColumn(found.start_date, zone),
             "end_date": MomentColumn(found.end_date, zone),

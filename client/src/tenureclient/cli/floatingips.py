@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-from collections.abc import Sequence
 
 from tenureclient.addresses import FloatingIP
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
@@ -18,7 +17,7 @@ from tenureclient.cli.inventory import (
     add_region,
     add_reservable,
 )
-from tenureclient.cli.render import fields, floatingip_row, table
+from tenureclient.cli.render import Shown, Table
 
 _LISTED = ("id", "floating_ip_address", "floating_network_id")
 _SORTABLE = (*_LISTED, "subnet_id")
@@ -49,7 +48,7 @@ class ListFloatingIPs(ReservationLister):
         add_only_region(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         floatingips = sorted(
             self.client().floatingips.list(
                 floating_network_id=parsed_args.network,
@@ -58,8 +57,7 @@ class ListFloatingIPs(ReservationLister):
             ),
             key=lambda floatingip: (_sort_value(floatingip, parsed_args.sort_by), floatingip.id),
         )
-        zone = self.surroundings.zone
-        return table(floatingips, lambda floatingip: floatingip_row(floatingip, zone), _LISTED, parsed_args.columns)
+        return self.table(floatingips, _LISTED, parsed_args)
 
 
 class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
@@ -72,9 +70,9 @@ class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
         self.add_resource_argument(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         floatingip = self.client().floatingips.find(parsed_args.resource)
-        return fields(floatingip_row(floatingip, self.surroundings.zone))
+        return self.shown(floatingip)
 
 
 class CreateFloatingIP(ReservationShowOne):
@@ -93,9 +91,9 @@ class CreateFloatingIP(ReservationShowOne):
         add_region(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         made = self.client().floatingips.create(parsed_args.network, parsed_args.address, region=parsed_args.region)
-        return fields(floatingip_row(made, self.surroundings.zone))
+        return self.shown(made)
 
 
 class DeleteFloatingIP(OfFloatingIPs, DeleteCommand):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from osc_lib import exceptions
 
@@ -22,7 +21,7 @@ from tenureclient.cli.inventory import (
     add_region,
     add_reservable,
 )
-from tenureclient.cli.render import fields, host_row, table
+from tenureclient.cli.render import Shown, Table
 
 _LISTED = ("id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb")
 _SORTABLE = (
@@ -77,13 +76,12 @@ class ListHosts(ReservationLister):
         add_only_region(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         hosts = sorted(
             self.client().hosts.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda host: (getattr(host, parsed_args.sort_by), host.hypervisor_hostname),
         )
-        zone = self.surroundings.zone
-        return table(hosts, lambda host: host_row(host, zone), _LISTED, parsed_args.columns)
+        return self.table(hosts, _LISTED, parsed_args)
 
 
 class ShowHost(OfHosts, ReservationShowOne):
@@ -96,8 +94,8 @@ class ShowHost(OfHosts, ReservationShowOne):
         self.add_resource_argument(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        return fields(host_row(self.client().hosts.find(parsed_args.resource), self.surroundings.zone))
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        return self.shown(self.client().hosts.find(parsed_args.resource))
 
 
 class CreateHost(ReservationShowOne):
@@ -112,11 +110,11 @@ class CreateHost(ReservationShowOne):
         _add_values(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         host = self.client().hosts.create(
             parsed_args.name, properties=dict(parsed_args.properties), region=parsed_args.region
         )
-        return fields(host_row(host, self.surroundings.zone))
+        return self.shown(host)
 
 
 class SetHost(OfHosts):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from osc_lib import exceptions
@@ -12,7 +11,7 @@ from tenureclient.addresses import FloatingIP
 from tenureclient.cli.command import ReservationCommand, ReservationLister
 from tenureclient.cli.each import Each
 from tenureclient.cli.printable import printable
-from tenureclient.cli.render import affected_row, table
+from tenureclient.cli.render import Table
 from tenureclient.client import Client
 from tenureclient.floatingips import FloatingIPs
 from tenureclient.hosts import Hosts
@@ -121,7 +120,7 @@ class ChangeCommand(OfInventory, ReservationLister):
         parser.add_argument("--yes", action="store_true", help="Do it without asking")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()
         resource_id = self.inventory(client).find(parsed_args.resource).id
         if not parsed_args.yes or parsed_args.dry_run:
@@ -148,17 +147,9 @@ class ChangeCommand(OfInventory, ReservationLister):
         if self.app.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise exceptions.CommandError("Nothing was done.")
 
-    def _table(
-        self, change: Change, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        zone = self.surroundings.zone
+    def _table(self, change: Change, parsed_args: argparse.Namespace) -> Table:
         shown = ("lease_id", "status", "start_date", "end_date", "moves_to", "reason")
-        return table(
-            change.reservations,
-            lambda reservation: affected_row(reservation, zone),
-            shown,
-            parsed_args.columns,
-        )
+        return self.table(change.reservations, shown, parsed_args)
 
 
 class DisableCommand(ChangeCommand):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import CreateAlternatives, Dates
 from tenureclient.cli.command import ReservationShowOne, reading
-from tenureclient.cli.dry_run import add_dry_run_option, dry_run_fields, refuse_wait
+from tenureclient.cli.dry_run import add_dry_run_option, refuse_wait
 from tenureclient.cli.lease_options import (
     BLAZAR_DATE,
     add_notify_option,
@@ -21,7 +20,7 @@ from tenureclient.cli.lease_options import (
     read_notify,
     wait_for,
 )
-from tenureclient.cli.render import fields, lease_row
+from tenureclient.cli.render import Shown
 from tenureclient.cli.reservation_options import (
     add_choice_option,
     add_reservation_options,
@@ -116,7 +115,7 @@ class CreateLease(ReservationShowOne):
         add_wait_options(parser, "until the lease is ACTIVE")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         choices = read_choices(parsed_args)
         window = self._window(parsed_args)
         start = read_date(self, parsed_args, "start", "start_date") or NOW
@@ -158,12 +157,12 @@ class CreateLease(ReservationShowOne):
             options = first_choice(parsed_args)
             raise CreateAlternatives(self, options, choices[0], dates).refusal(error) from error
         if isinstance(lease, DryRun):
-            return dry_run_fields(lease, self.surroundings.zone)
+            return self.shown(lease)
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args)
         if lease.status == "WAITING":
             self.log.warning("There is no room for it yet: it is on the waiting list.")
-        return fields(lease_row(lease, self.surroundings.zone))
+        return self.shown(lease)
 
     def _window(self, parsed_args: argparse.Namespace) -> StartWindow | None:
         """Return when the lease may start; None if its start is fixed."""

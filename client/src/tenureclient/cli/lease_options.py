@@ -95,7 +95,7 @@ def read_notify(
     command: ReservationCommand, parsed_args: argparse.Namespace, *, after: Moment | None = None
 ) -> list[OwnEvent]:
     """Return the events at which a notification is sent, for a lease that starts at ``after``."""
-    zone = command.surroundings.zone
+    zone = command.zone
     return [
         OwnEvent(
             _instant(command.moment(date, "--notify", zone=zone, after=_instant_or_none(after)), "notify"),
@@ -121,7 +121,7 @@ def read_date(
     text = getattr(parsed_args, friendly)
     if text is not None:
         option = "--" + friendly.replace("_", "-")
-        return command.moment(text, option, zone=command.surroundings.zone, after=_instant_or_none(after))
+        return command.moment(text, option, zone=command.zone, after=_instant_or_none(after))
     text = getattr(parsed_args, compatible)
     if text is None:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from osc_lib import exceptions
 
@@ -13,11 +12,10 @@ from tenureclient.cli.dry_run import (
     NO_FIELDS,
     DryRunCommand,
     add_dry_run_option,
-    dry_run_fields,
     refuse_wait,
 )
 from tenureclient.cli.lease_options import OfLease, add_wait_options, readings, wait_for
-from tenureclient.cli.render import fields, reservation_row, table
+from tenureclient.cli.render import Shown, Table
 from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
 from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
@@ -44,16 +42,10 @@ class ListReservations(OfLease, ReservationLister):
         ("bio-42 -f json -c id -c parameters", "with all parameters of each"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         lease = self.client().leases.find(parsed_args.lease)
-        zone = self.surroundings.zone
         shown = ("id", "resource_type", "status", "flavor_id", "server_group_id")
-        return table(
-            lease.reservations,
-            lambda reservation: reservation_row(reservation, zone),
-            shown,
-            parsed_args.columns,
-        )
+        return self.table(lease.reservations, shown, parsed_args)
 
 
 class AddReservation(OfLease, ReservationShowOne):
@@ -78,7 +70,7 @@ class AddReservation(OfLease, ReservationShowOne):
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         refuse_wait(parsed_args)
         wanted = read_reservations(parsed_args)
         if len(wanted) != 1:
@@ -94,9 +86,7 @@ class AddReservation(OfLease, ReservationShowOne):
                 continue
         raise AssertionError("readings end by an error only")
 
-    def _add(
-        self, client: Client, before: Lease, parsed_args: argparse.Namespace, wanted: ReservationRequest
-    ) -> tuple[Sequence[str], Sequence[object]]:
+    def _add(self, client: Client, before: Lease, parsed_args: argparse.Namespace, wanted: ReservationRequest) -> Shown:
         """Add to the lease as it was read, so that it is known which reservation is new.
 
         Raises ``PreconditionFailed`` if the lease has changed since.
@@ -106,13 +96,13 @@ class AddReservation(OfLease, ReservationShowOne):
         except NotEnoughResources as error:
             raise AddAlternatives(self, parsed_args, wanted).refusal(error) from error
         if isinstance(lease, DryRun):
-            return dry_run_fields(lease, self.surroundings.zone)
+            return self.shown(lease)
         known = {reservation.id for reservation in before.reservations}
         added = next(reservation.id for reservation in lease.reservations if reservation.id not in known)
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args, SETTLED if before.status == "PENDING" else ACTIVE)
         reservation = next(reservation for reservation in lease.reservations if reservation.id == added)
-        return fields(reservation_row(reservation, self.surroundings.zone))
+        return self.shown(reservation)
 
 
 class DropReservation(OfLease, DryRunCommand):
@@ -125,7 +115,7 @@ class DropReservation(OfLease, DryRunCommand):
         parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
         lease = client.leases.find(parsed_args.lease)
         if parsed_args.reservation not in {reservation.id for reservation in lease.reservations}:
@@ -135,6 +125,6 @@ class DropReservation(OfLease, DryRunCommand):
             )
         dropped = client.leases.drop_reservation(lease.id, parsed_args.reservation, dry_run=parsed_args.dry_run)
         if isinstance(dropped, DryRun):
-            return dry_run_fields(dropped, self.surroundings.zone)
+            return self.shown(dropped)
         self.output.write(f"Dropped reservation: {parsed_args.reservation}\n")
         return NO_FIELDS

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import ChangeAlternatives, Dates
 from tenureclient.cli.command import reading
-from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, dry_run_fields, refuse_wait
+from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, refuse_wait
 from tenureclient.cli.lease_options import (
     BLAZAR_DATE,
     OfLease,
@@ -24,6 +24,7 @@ from tenureclient.cli.lease_options import (
     wait_for,
 )
 from tenureclient.cli.printable import printable
+from tenureclient.cli.render import Shown
 from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources, PreconditionFailed
@@ -82,7 +83,7 @@ class SetLease(OfLease, DryRunCommand):
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         refuse_wait(parsed_args)
         start = read_date(self, parsed_args, "start", "start_date")
         read_date(self, parsed_args, "end", "end_date")  # report unreadable dates before the first request
@@ -94,9 +95,7 @@ class SetLease(OfLease, DryRunCommand):
                 continue
         raise AssertionError("readings end by an error only")
 
-    def _set(
-        self, client: Client, lease: Lease, parsed_args: argparse.Namespace, start: Moment | None
-    ) -> tuple[Sequence[str], Sequence[object]]:
+    def _set(self, client: Client, lease: Lease, parsed_args: argparse.Namespace, start: Moment | None) -> Shown:
         """Change the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
         begin = start or lease.start_date
@@ -126,12 +125,12 @@ class SetLease(OfLease, DryRunCommand):
             asked = Dates(date_of(self, begin), date_of(self, end or lease.end_date), before_end, notified)
             raise ChangeAlternatives(self, self.get_parser(""), parsed_args, lease, asked).refusal(error) from error
         if isinstance(changed, DryRun):
-            return dry_run_fields(changed, self.surroundings.zone)
+            return self.shown(changed)
         if parsed_args.wait:
             wait_for(client, lease.id, parsed_args, _awaited_statuses(lease, start, end))
         self.output.write(f"Updated lease: {printable(parsed_args.lease)}\n")
         if start is not None or end is not None:
-            zone = self.surroundings.zone
+            zone = self.zone
             begins, ends = (format_moment(date, zone) for date in (changed.start_date, changed.end_date))
             self.output.write(f"  now from {begins} to {ends}\n")
         return NO_FIELDS
@@ -196,7 +195,7 @@ class ProlongLease(OfLease, DryRunCommand):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
         for lease in readings(client, parsed_args.lease):
             try:
@@ -205,11 +204,9 @@ class ProlongLease(OfLease, DryRunCommand):
                 continue
         raise AssertionError("readings end by an error only")
 
-    def _prolong(
-        self, client: Client, lease: Lease, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[object]]:
+    def _prolong(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
         """Prolong the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
-        zone = self.surroundings.zone
+        zone = self.zone
         if parsed_args.max:
             end: datetime | None = _latest_end(client.leases.look_ahead(lease.id), zone)
         else:
@@ -223,7 +220,7 @@ class ProlongLease(OfLease, DryRunCommand):
             asked = Dates(lease.start_date, end or lease.end_date, None, ())
             raise ChangeAlternatives(self, parser, options, lease, asked).refusal(error) from error
         if isinstance(changed, DryRun):
-            return dry_run_fields(changed, zone)
+            return self.shown(changed)
         until = f", until {format_moment(changed.end_date, zone)}" if parsed_args.max else ""
         self.output.write(f"Prolonged lease: {parsed_args.lease}{until}\n")
         return NO_FIELDS

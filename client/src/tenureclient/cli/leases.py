@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -18,15 +17,7 @@ from tenureclient.cli.lease_options import (
     wait_for,
 )
 from tenureclient.cli.printable import printable
-from tenureclient.cli.render import (
-    fields,
-    history_row,
-    lease_floatingip_row,
-    lease_host_row,
-    lease_row,
-    lease_volumepool_row,
-    table,
-)
+from tenureclient.cli.render import Shown, Table
 from tenureclient.lease_filter import SORT_KEYS
 
 #: The statuses that one can wait for.
@@ -75,7 +66,7 @@ class ListLeases(ReservationLister):
         parser.add_argument("--limit", metavar="COUNT", type=int, help="Not more than this many")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         by_id = parsed_args.sort_by == "id"
         matching = self.client().leases.list(
             name=parsed_args.name,
@@ -88,9 +79,8 @@ class ListLeases(ReservationLister):
         )
         if by_id:
             matching = iter(sorted(matching, key=lambda lease: lease.id))
-        zone = self.surroundings.zone
         listed = islice(matching, parsed_args.limit)
-        return table(listed, lambda lease: lease_row(lease, zone), _LISTED, parsed_args.columns)
+        return self.table(listed, _LISTED, parsed_args)
 
     def _date(self, text: str | None, option: str) -> datetime | None:
         return None if text is None else self.instant(text, option)
@@ -106,8 +96,8 @@ class ShowLease(OfLease, ReservationShowOne):
 
     examples = (("bio-42", "by name"), ("bio-42 -f json -c status -c end_date", "some fields as JSON"))
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        return fields(lease_row(find_to_show(self.client(), parsed_args.lease), self.surroundings.zone))
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        return self.shown(find_to_show(self.client(), parsed_args.lease))
 
 
 class DeleteLease(ReservationCommand):
@@ -149,12 +139,11 @@ class ListLeaseHistory(OfLease, ReservationLister):
 
     examples = (("bio-42", "the whole history, oldest first"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()
         history = client.leases.history(client.leases.find(parsed_args.lease).id)
-        zone = self.surroundings.zone
         shown = ("at", "actor", "action", "from_status", "to_status", "reason")
-        return table(history, lambda entry: history_row(entry, zone), shown, parsed_args.columns)
+        return self.table(history, shown, parsed_args)
 
 
 class ListLeaseHosts(OfLease, ReservationLister):
@@ -162,12 +151,11 @@ class ListLeaseHosts(OfLease, ReservationLister):
 
     examples = (("bio-42", "its hosts"), ("bio-42 -f value -c hypervisor_hostname", "their names only"))
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()
         hosts = client.leases.hosts(client.leases.find(parsed_args.lease).id)
-        zone = self.surroundings.zone
         shown = ("id", "hypervisor_hostname", "status", "vcpus", "memory_mb", "local_gb", "reservation_id")
-        return table(hosts, lambda host: lease_host_row(host, zone), shown, parsed_args.columns)
+        return self.table(hosts, shown, parsed_args)
 
 
 class ListLeaseFloatingIPs(OfLease, ReservationLister):
@@ -183,12 +171,11 @@ class ListLeaseFloatingIPs(OfLease, ReservationLister):
         ("bio-42 -f value -c floating_ip_address", "the addresses only"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()
         floatingips = client.leases.floatingips(client.leases.find(parsed_args.lease).id)
-        zone = self.surroundings.zone
         shown = ("id", "floating_ip_address", "status", "floating_network_id", "reservation_id")
-        return table(floatingips, lambda floatingip: lease_floatingip_row(floatingip, zone), shown, parsed_args.columns)
+        return self.table(floatingips, shown, parsed_args)
 
 
 class ListLeaseVolumePools(OfLease, ReservationLister):
@@ -196,12 +183,11 @@ class ListLeaseVolumePools(OfLease, ReservationLister):
 
     examples = (("bio-42", "its pools"), ("bio-42 -f value -c name", "their names only"))
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()
         pools = client.leases.volume_pools(client.leases.find(parsed_args.lease).id)
-        zone = self.surroundings.zone
         shown = ("id", "name", "status", "reservation_id")
-        return table(pools, lambda pool: lease_volumepool_row(pool, zone), shown, parsed_args.columns)
+        return self.table(pools, shown, parsed_args)
 
 
 class ConfirmLease(OfLease, ReservationShowOne):
@@ -209,10 +195,10 @@ class ConfirmLease(OfLease, ReservationShowOne):
 
     examples = (("708732fc-f222-4437-acc2-3b9d36539b4c", "by the id that 'lease create --hold' has shown"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
         lease = client.leases.confirm(client.leases.find(parsed_args.lease).id)
-        return fields(lease_row(lease, self.surroundings.zone))
+        return self.shown(lease)
 
 
 class WaitLease(OfLease, ReservationShowOne):
@@ -235,11 +221,11 @@ class WaitLease(OfLease, ReservationShowOne):
         add_timeout_option(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
         statuses = set(parsed_args.until or ["ACTIVE"])
         lease = wait_for(client, client.leases.find(parsed_args.lease).id, parsed_args, statuses)
-        return fields(lease_row(lease, self.surroundings.zone))
+        return self.shown(lease)
 
 
 def _status(text: str) -> str:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from tenureclient.cli.command import ReservationLister
-from tenureclient.cli.render import Row, table
-from tenureclient.limits import Limit
-
-_SHOWN = ("name", "limit", "used")
+from tenureclient.cli.render import Table
 
 
 class ShowLimits(ReservationLister):
@@ -27,10 +23,6 @@ class ShowLimits(ReservationLister):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         project_limits = self.client().limits.show(project_id=parsed_args.project)
-        return table(project_limits.limits, _row, _SHOWN, ())
-
-
-def _row(limit: Limit) -> Row:
-    return {"name": limit.name, "limit": limit.limit, "used": limit.used}
+        return self.table(project_limits.limits, ("name", "limit", "used"), parsed_args)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
-from tenureclient.cli.render import fields, property_row, table
+from tenureclient.cli.render import Shown, Table, row_of, table
 
 
 class ListHostProperties(ReservationLister):
@@ -27,7 +26,7 @@ class ListHostProperties(ReservationLister):
         parser.add_argument("--all", action="store_true", help="Show private properties too (for administrators)")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         host_properties = self.client().properties.list(detail=parsed_args.detail, include_private=parsed_args.all)
         if parsed_args.sort_by == "private":
             ordered = sorted(
@@ -36,7 +35,7 @@ class ListHostProperties(ReservationLister):
         else:
             ordered = sorted(host_properties, key=lambda host_property: host_property.name)
         shown = ("property", "private", "property_values") if parsed_args.detail else ("property",)
-        return table(ordered, property_row, shown, ())
+        return table((row_of(host_property, self.zone) for host_property in ordered), shown, ())
 
 
 class ShowHostProperty(ReservationShowOne):
@@ -49,8 +48,8 @@ class ShowHostProperty(ReservationShowOne):
         parser.add_argument("name", metavar="PROPERTY_NAME", help="Name of the property")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        return fields(property_row(self.client().properties.show(parsed_args.name)))
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        return self.shown(self.client().properties.show(parsed_args.name))
 
 
 class SetHostProperty(ReservationCommand):

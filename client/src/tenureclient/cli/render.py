@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, tzinfo
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, tzinfo
+from functools import singledispatch
+from typing import TypeAlias
 
 from cliff import columns
 
-from tenureclient.addresses import FloatingIP, LeaseFloatingIP
 from tenureclient.cli.printable import printable
+from tenureclient.documents import Document
 from tenureclient.models import (
     AffectedReservation,
     Allocation,
     Event,
-    HistoryEntry,
-    Host,
     HostProperty,
     Lease,
-    LeaseHost,
     Reservation,
     Waiting,
 )
 from tenureclient.moments import format_duration, format_moment
-from tenureclient.volumepools import LeaseVolumePool, VolumePool
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
 Row = Mapping[str, object]
-T = TypeVar("T")
+#: What cliff prints: the names of the columns with the rows of a table, or with the values of one thing.
+Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[object]]]
+Shown: TypeAlias = tuple[Sequence[str], Sequence[object]]
 
 
 class MomentColumn(columns.FormattableColumn[str]):
@@ -54,7 +53,19 @@ class DataColumn(columns.FormattableColumn[JsonValue]):
         return self._shown
 
 
-def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
+@singledispatch
+def row_of(thing: Document, zone: tzinfo | None) -> Row:
+    """Return the fields of a document, in the order of its model; what all resources have comes last."""
+    return _row(thing, zone)
+
+
+def _row(thing: Document, zone: tzinfo | None) -> dict[str, object]:
+    own = [name for name in type(thing).__annotations__ if name in thing.readers]
+    return {name: _cell(getattr(thing, name), zone) for name in dict.fromkeys((*own, *thing.readers))}
+
+
+@row_of.register
+def _lease_row(lease: Lease, zone: tzinfo | None) -> Row:
     """Return the fields of a lease, in the order of its model, without those that have their default."""
     composed = {
         "reservations": DataColumn(
@@ -67,113 +78,17 @@ def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
         ),
     }
     if lease.waiting is not None:
-        composed["waiting"] = DataColumn(_waiting(lease.waiting), _waiting_lines(lease.waiting, zone))
-    row: dict[str, object] = {}
-    for field in dataclasses.fields(lease):
-        value = getattr(lease, field.name)
-        if value != field.default and field.compare:
-            shown = _moment(value, zone) if isinstance(value, datetime) else value
-            row[field.name] = composed.get(field.name, shown)
-    return row
+        composed["waiting"] = DataColumn(plain(lease.waiting), _waiting_lines(lease.waiting, zone))
+    shown = [
+        field.name
+        for field in dataclasses.fields(lease)
+        if getattr(lease, field.name) != field.default and field.compare
+    ]
+    return {name: composed[name] if name in composed else _cell(getattr(lease, name), zone) for name in shown}
 
 
-def history_row(entry: HistoryEntry, zone: tzinfo | None) -> Row:
-    return {
-        "at": MomentColumn(entry.at, zone),
-        "actor": entry.actor,
-        "action": entry.action,
-        "from_status": entry.from_status,
-        "to_status": entry.to_status,
-        "reason": entry.reason,
-        "detail": entry.detail,
-        "request_id": entry.request_id,
-    }
-
-
-def lease_host_row(host: LeaseHost, zone: tzinfo | None) -> Row:
-    return {
-        "id": host.id,
-        "hypervisor_hostname": host.hypervisor_hostname,
-        "status": host.status,
-        "availability_zone": host.availability_zone,
-        "vcpus": host.vcpus,
-        "memory_mb": host.memory_mb,
-        "local_gb": host.local_gb,
-        "properties": pairs_column(host.properties),
-        "reservation_id": host.reservation_id,
-        "start_date": MomentColumn(host.start_date, zone),
-        "end_date": MomentColumn(host.end_date, zone),
-    }
-
-
-def host_row(host: Host, zone: tzinfo | None) -> Row:
-    """Return every field of a host, in display order."""
-    return {
-        "id": host.id,
-        "hypervisor_hostname": host.hypervisor_hostname,
-        "vcpus": host.vcpus,
-        "memory_mb": host.memory_mb,
-        "local_gb": host.local_gb,
-        "availability_zone": host.availability_zone,
-        "reservable": host.reservable,
-        "properties": pairs_column(host.properties),
-        "traits": DataColumn(list(host.traits), host.traits),
-        "service_name": host.service_name,
-        "hypervisor_type": host.hypervisor_type,
-        "hypervisor_version": host.hypervisor_version,
-        "cpu_info": host.cpu_info,
-        **_status_fields(host, zone),
-    }
-
-
-def lease_floatingip_row(floatingip: LeaseFloatingIP, zone: tzinfo | None) -> Row:
-    return {
-        "id": floatingip.id,
-        "floating_ip_address": floatingip.floating_ip_address,
-        "status": floatingip.status,
-        "floating_network_id": floatingip.floating_network_id,
-        "subnet_id": floatingip.subnet_id,
-        "reservation_id": floatingip.reservation_id,
-        "start_date": MomentColumn(floatingip.start_date, zone),
-        "end_date": MomentColumn(floatingip.end_date, zone),
-    }
-
-
-def floatingip_row(floatingip: FloatingIP, zone: tzinfo | None) -> Row:
-    """Return every field of a floating IP, in display order."""
-    return {
-        "id": floatingip.id,
-        "floating_ip_address": floatingip.floating_ip_address,
-        "floating_network_id": floatingip.floating_network_id,
-        "subnet_id": floatingip.subnet_id,
-        "reservable": floatingip.reservable,
-        **_status_fields(floatingip, zone),
-    }
-
-
-def lease_volumepool_row(pool: LeaseVolumePool, zone: tzinfo | None) -> Row:
-    return {
-        "id": pool.id,
-        "name": pool.name,
-        "status": pool.status,
-        "reservation_id": pool.reservation_id,
-        "start_date": MomentColumn(pool.start_date, zone),
-        "end_date": MomentColumn(pool.end_date, zone),
-    }
-
-
-def volumepool_row(pool: VolumePool, zone: tzinfo | None) -> Row:
-    """Return every field of a volume pool, in display order."""
-    return {
-        "id": pool.id,
-        "name": pool.name,
-        "capacity_gb": pool.capacity_gb,
-        "reservable": pool.reservable,
-        **_status_fields(pool, zone),
-    }
-
-
-def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
+@row_of.register
+def _reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
     """Return the fields that reservations of all types have; ``parameters`` holds those of the type."""
     return {
         "id": reservation.id,
@@ -187,24 +102,19 @@ def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
         ),
         "missing_resources": reservation.missing_resources,
         "resources_changed": reservation.resources_changed,
-        "created_at": _moment(reservation.created_at, zone),
-        "updated_at": _moment(reservation.updated_at, zone),
+        "created_at": _cell(reservation.created_at, zone),
+        "updated_at": _cell(reservation.updated_at, zone),
     }
 
 
-def affected_row(affected: AffectedReservation, zone: tzinfo | None) -> Row:
-    return {
-        "lease_id": affected.lease_id,
-        "reservation_id": affected.id,
-        "status": affected.status,
-        "start_date": MomentColumn(affected.start_date, zone),
-        "end_date": MomentColumn(affected.end_date, zone),
-        "moves_to": affected.moves_to,
-        "reason": affected.reason,
-    }
+@row_of.register
+def _affected_row(affected: AffectedReservation, zone: tzinfo | None) -> Row:
+    row = _row(affected, zone)
+    return {"lease_id": row.pop("lease_id"), "reservation_id": row.pop("id"), **row}
 
 
-def property_row(host_property: HostProperty) -> Row:
+@row_of.register
+def _property_row(host_property: HostProperty, _zone: tzinfo | None) -> Row:
     values = list[JsonValue](host_property.values or ())
     return {
         "property": host_property.name,
@@ -213,57 +123,38 @@ def property_row(host_property: HostProperty) -> Row:
     }
 
 
-def allocation_row(allocation: Allocation, zone: tzinfo | None) -> Row:
-    data: list[JsonValue] = [
-        {
-            "id": reserved.id,
-            "lease_id": reserved.lease_id,
-            "start_date": rfc3339(reserved.start_date),
-            "end_date": rfc3339(reserved.end_date),
-        }
-        for reserved in allocation.reservations
-    ]
+@row_of.register
+def _allocation_row(allocation: Allocation, zone: tzinfo | None) -> Row:
     lines = (
         f"{format_moment(reserved.start_date, zone)} to {format_moment(reserved.end_date, zone)}:"
         f" reservation {reserved.id} of lease {reserved.lease_id}"
         for reserved in allocation.reservations
     )
-    return {"resource_id": allocation.resource_id, "reservations": DataColumn(data, lines)}
+    return {"resource_id": allocation.resource_id, "reservations": DataColumn(plain(allocation.reservations), lines)}
 
 
-def table(
-    things: Iterable[T],
-    row: Callable[[T], Row],
-    shown: Sequence[str],
-    asked: Sequence[str],
-) -> tuple[Sequence[str], list[tuple[object, ...]]]:
+def table(rows: Iterable[Row], shown: Sequence[str], asked: Sequence[str]) -> Table:
     """Return the table that cliff prints: the usual columns, or all of them if the user names columns."""
-    rows = [row(thing) for thing in things]
-    names: Sequence[str] = list(rows[0]) if asked and rows else [*shown, *(c for c in asked if c not in shown)]
-    return names, [tuple(cells[name] for name in names) for cells in rows]
+    listed = list(rows)
+    names = list(listed[0]) if asked and listed else [*shown, *(name for name in asked if name not in shown)]
+    return names, [tuple(cells[name] for name in names) for cells in listed]
 
 
-def fields(row: Row) -> tuple[Sequence[str], Sequence[object]]:
+def fields(row: Row) -> Shown:
     """Return the fields that cliff prints for one resource."""
     return list(row), list(row.values())
 
 
-def _moment(moment: datetime | None, zone: tzinfo | None) -> MomentColumn | None:
-    return None if moment is None else MomentColumn(moment, zone)
-
-
-def _status_fields(resource: Host | FloatingIP | VolumePool, zone: tzinfo | None) -> Row:
-    """Return what the operator and the cloud say about a resource, and its dates."""
-    return {
-        "region": resource.region,
-        "enabled": resource.enabled,
-        "disabled_reason": resource.disabled_reason,
-        "health": resource.health,
-        "health_reason": resource.health_reason,
-        "health_since": _moment(resource.health_since, zone),
-        "created_at": _moment(resource.created_at, zone),
-        "updated_at": _moment(resource.updated_at, zone),
-    }
+def _cell(value: object, zone: tzinfo | None) -> object:
+    """Return the value of a field as a column."""
+    match value:
+        case datetime():
+            return MomentColumn(value, zone)
+        case Mapping():
+            return pairs_column(value)
+        case tuple():
+            return DataColumn(list(value), value)
+    return value
 
 
 def pairs_column(properties: Mapping[str, str | int]) -> DataColumn:
@@ -271,18 +162,27 @@ def pairs_column(properties: Mapping[str, str | int]) -> DataColumn:
     return DataColumn(dict(properties), (f"{name}={value}" for name, value in sorted(properties.items())))
 
 
-def _reservation(reservation: Reservation) -> JsonObject:
-    return {
-        "id": reservation.id,
-        "lease_id": reservation.lease_id,
-        "resource_type": reservation.resource_type,
-        "status": reservation.status,
-        "missing_resources": reservation.missing_resources,
-        "resources_changed": reservation.resources_changed,
-        "created_at": None if reservation.created_at is None else rfc3339(reservation.created_at),
-        "updated_at": None if reservation.updated_at is None else rfc3339(reservation.updated_at),
-        **reservation.parameters,
-    }
+def plain(value: object) -> JsonValue:
+    """Return a value as JSON: a document as an object, a date as RFC 3339, a duration in seconds."""
+    match value:
+        case Document():
+            return {name: plain(getattr(value, name)) for name in value.readers}
+        case datetime():
+            return rfc3339(value)
+        case timedelta():
+            return int(value.total_seconds())
+        case Mapping():
+            return {str(name): plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case bool() | int() | float() | str() | None:
+            return value
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _reservation(reservation: Reservation) -> JsonValue:
+    common = {name: plain(getattr(reservation, name)) for name in reservation.readers if name != "parameters"}
+    return {**common, **reservation.parameters}
 
 
 def _reservation_lines(reservation: Reservation) -> list[str]:
@@ -297,16 +197,6 @@ def _reservation_lines(reservation: Reservation) -> list[str]:
     head = f"{reservation.id} {reservation.resource_type} {reservation.status} {', '.join(marks)}".rstrip()
     lines = _parameter_lines(reservation.resource_type, reservation.parameters)
     return [head, *(f"  {line}" for line in lines)]
-
-
-def _waiting(waiting: Waiting) -> JsonObject:
-    within = waiting.confirm_within
-    return {
-        "latest": rfc3339(waiting.latest),
-        "confirm_within": None if within is None else int(within.total_seconds()),
-        "ahead": waiting.ahead,
-        "choices": [list(choice) for choice in waiting.choices],
-    }
 
 
 def _waiting_lines(waiting: Waiting, zone: tzinfo | None) -> Iterator[str]:
@@ -345,14 +235,8 @@ def _flavor(described: JsonValue) -> JsonValue:
         return described
 
 
-def _event(event: Event) -> JsonObject:
-    return {
-        "id": event.id,
-        "event_type": event.event_type,
-        "time": None if event.time is None else rfc3339(event.time),
-        "status": event.status,
-        "message": event.message,
-    }
+def _event(event: Event) -> JsonValue:
+    return {name: plain(getattr(event, name)) for name in ("id", "event_type", "time", "status", "message")}
 
 
 def _event_line(event: Event, zone: tzinfo | None) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from tenureclient.cli.availability import TYPES
 from tenureclient.cli.command import ReservationLister
-from tenureclient.cli.render import Row, table
+from tenureclient.cli.render import Table
 from tenureclient.moments import MOMENT_FORMS
 from tenureclient.usage import UsageSum
 
@@ -58,7 +58,7 @@ class ShowUsage(ReservationLister):
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         end = self.instant("now" if parsed_args.end is None else parsed_args.end, "--to")
         start = end - _USUAL if parsed_args.start is None else self.instant(parsed_args.start, "--from")
         usage = self.client().usage.show(
@@ -70,22 +70,10 @@ class ShowUsage(ReservationLister):
         if usage.incomplete_before is not None:
             moment = usage.incomplete_before.isoformat()
             self.log.warning("Leases that ended before %s were purged: the sums lack them.", moment)
-        return table(usage.sums, _row, _columns(usage.sums), parsed_args.columns)
+        return self.table(usage.sums, _columns(usage.sums), parsed_args)
 
 
 def _columns(sums: Sequence[UsageSum]) -> tuple[str, ...]:
     regions = ("region",) if any(each.region for each in sums) else ()
     used = ("used_hours",) if any(each.used_hours is not None for each in sums) else ()
     return ("project_id", "resource_type", *regions, "resource_class", "booked_hours", "held_hours", *used)
-
-
-def _row(each: UsageSum) -> Row:
-    return {
-        "project_id": each.project_id,
-        "resource_type": each.resource_type,
-        "region": each.region,
-        "resource_class": each.resource_class,
-        "booked_hours": each.booked_hours,
-        "held_hours": each.held_hours,
-        "used_hours": each.used_hours,
-    }

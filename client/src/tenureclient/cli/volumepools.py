@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from tenureclient.cli.command import ReservationLister, ReservationShowOne, reading
 from tenureclient.cli.inventory import (
@@ -16,7 +15,7 @@ from tenureclient.cli.inventory import (
     add_region,
     add_reservable,
 )
-from tenureclient.cli.render import fields, table, volumepool_row
+from tenureclient.cli.render import Shown, Table
 from tenureclient.sizes import parse_size
 
 _LISTED = ("id", "name", "capacity_gb", "reservable")
@@ -49,13 +48,12 @@ class ListVolumePools(ReservationLister):
         add_only_region(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         pools = sorted(
             self.client().volume_pools.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda pool: (getattr(pool, parsed_args.sort_by), pool.id),
         )
-        zone = self.surroundings.zone
-        return table(pools, lambda pool: volumepool_row(pool, zone), _LISTED, parsed_args.columns)
+        return self.table(pools, _LISTED, parsed_args)
 
 
 class ShowVolumePool(OfVolumePools, ReservationShowOne):
@@ -68,9 +66,9 @@ class ShowVolumePool(OfVolumePools, ReservationShowOne):
         self.add_resource_argument(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         pool = self.client().volume_pools.find(parsed_args.resource)
-        return fields(volumepool_row(pool, self.surroundings.zone))
+        return self.shown(pool)
 
 
 class CreateVolumePool(ReservationShowOne):
@@ -88,9 +86,9 @@ class CreateVolumePool(ReservationShowOne):
         add_region(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         made = self.client().volume_pools.create(parsed_args.name, parsed_args.capacity, region=parsed_args.region)
-        return fields(volumepool_row(made, self.surroundings.zone))
+        return self.shown(made)
 
 
 class SetVolumePool(OfVolumePools, ReservationShowOne):
@@ -107,10 +105,10 @@ class SetVolumePool(OfVolumePools, ReservationShowOne):
         _add_capacity(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         pools = self.client().volume_pools
         lent = pools.lend(pools.find(parsed_args.resource).id, parsed_args.capacity)
-        return fields(volumepool_row(lent, self.surroundings.zone))
+        return self.shown(lent)
 
 
 class DeleteVolumePool(OfVolumePools, DeleteCommand):

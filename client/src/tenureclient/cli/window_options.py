@@ -80,7 +80,7 @@ def without_window(parsed_args: argparse.Namespace) -> argparse.Namespace:
 
 def read_window(command: ReservationCommand, parsed_args: argparse.Namespace, length: timedelta) -> StartWindow:
     """Return the window for a lease of this length. Raises ``CommandError``."""
-    zone = command.surroundings.zone
+    zone = command.zone
     earliest: Moment | None = None
     if parsed_args.earliest is not None:
         earliest = command.moment(parsed_args.earliest, "--earliest", zone=zone, after=None)
@@ -112,7 +112,7 @@ def _time_zone(command: ReservationCommand, parsed_args: argparse.Namespace) -> 
         return zone
     if not parsed_args.weekdays and parsed_args.times == (None, None):
         return None
-    name = name_of_zone(command.surroundings.zone)
+    name = name_of_zone(command.zone)
     if name is None:
         raise exceptions.CommandError(
             "--time-zone: the zone of this machine has no known name; give the one that is meant, such as"
