@@ -188,8 +188,8 @@ class Reservation:
 class LeaseDetails:
     """What an owner says about a lease; nothing that the service does depends on it.
 
-    Requests, leases and the table of leases have these fields, under the same names. A further field has a default, and
-    is given by name only (``kw_only``).
+    Requests, leases and the table of leases have these fields, under the same names. A further field has a default, is
+    given by name only (``kw_only``), and is a field of ``GivenDetails``, too.
     """
 
     name: str
@@ -200,14 +200,14 @@ class LeaseDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class DetailsChange:
-    """A change of the details of a lease; fields that are None stay."""
+class GivenDetails:
+    """Some details of a lease, to set or to filter by; fields that are None are not given."""
 
-    name: str | None = None
+    name: str | None = field(default=None, kw_only=True)
 
     def details(self) -> dict[str, Any]:
-        """Return the changed details by name."""
-        given = {detail.name: getattr(self, detail.name) for detail in fields(DetailsChange)}
+        """Return the given details by name."""
+        given = {detail.name: getattr(self, detail.name) for detail in fields(GivenDetails)}
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from tenure.domain.allocation import Booking
-from tenure.domain.lease import AllocationState, DetailsChange, LeaseDetails
+from tenure.domain.lease import AllocationState, GivenDetails, LeaseDetails
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 
@@ -147,7 +147,7 @@ class ReservationChange:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseChange(DetailsChange):
+class LeaseChange(GivenDetails):
     """The change of a lease; fields that are None stay."""
 
     starts_at: When | None = None
@@ -176,7 +176,7 @@ class LeaseOrder(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseQuery:
+class LeaseQuery(GivenDetails):
     """A filter for leases, and a page of the list. ``marker`` is the id of the last lease of the page before.
 
     With ``waiting_is_creating``, a list by the status CREATING includes the leases on the waiting list.
@@ -186,7 +186,6 @@ class LeaseQuery:
     marker: str | None = None
     order: LeaseOrder = LeaseOrder.CREATED_AT
     descending: bool = False
-    name: str | None = None
     status: str | None = None
     user_id: str | None = None
     project_id: str | None = None

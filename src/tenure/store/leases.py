@@ -133,13 +133,8 @@ class LeaseStore:
         """
         key = _KEYS[query.order]
         statement = select(LeaseRow).where(LeaseRow.deleted_at.is_(None))
-        for column, value in (
-            (LeaseRow.project_id, query.project_id),
-            (LeaseRow.name, query.name),
-            (LeaseRow.user_id, query.user_id),
-        ):
-            if value is not None:
-                statement = statement.where(column == value)
+        wanted = {**query.details(), "project_id": query.project_id, "user_id": query.user_id}
+        statement = statement.filter_by(**{name: value for name, value in wanted.items() if value is not None})
         if query.status is not None:
             statuses = [query.status]
             if query.waiting_is_creating and query.status == LeaseStatus.CREATING:
