@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.table import schemas_of
 from tenure.api.versions import Version
 from tenure.domain.request import LeaseQuery
 from tests.api.rig import ADDRESS, ADDRESSES, FLAVORS, HOSTS, INSTANCES, Api
@@ -292,7 +292,7 @@ def test_a_reservation_of_an_uninstalled_type_is_shown(api: Api) -> None:
     [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items
     for version in Version:
         kinds = [kind for kind in api.world.service.parts.types if kind.name == "physical:host"]
-        schemas = LeaseSchemas(kinds, version)
+        schemas = schemas_of(kinds)[version]
         [shown] = json.loads(json.dumps(schemas.answer.show(stored)))["reservations"]
         assert (shown["id"], shown["required_floatingips"]) == (lease["reservations"][0]["id"], [ADDRESS])
 

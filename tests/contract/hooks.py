@@ -9,8 +9,9 @@ from zlib import crc32
 
 import schemathesis
 
+from tenure.api.blazar.moments import MINUTE_PATTERN
 from tenure.api.schemas.bounds import ANYTHING
-from tenure.api.schemas.moments import MINUTE_PATTERN, RFC3339_PATTERN
+from tenure.api.schemas.moments import RFC3339_PATTERN
 from tenure.api.schemas.texts import PRINTABLE
 from tenure.domain.json_text import NUMBER_LIMIT
 from tenure.resources.contract import load_types

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
 from typing import Any, Protocol, TypeVar, get_args
 
 from pydantic import Field, create_model
 
 from tenure.api.schemas.answers import Answer, AnswerAt, Document, Link
-from tenure.api.versions import OLDEST, Version
+from tenure.api.versions import Version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.request import BookingQuery, LeaseQuery, Page, ResourceQuery
 
 T = TypeVar("T")
 Q = TypeVar("Q", LeaseQuery, ResourceQuery, BookingQuery)
-
-#: How many items of a long list are fetched at a time.
-PAGE = 1000
 
 #: Makes the link to the page behind a marker.
 LinkTo = Callable[[str], list[Mapping[str, str]]]
@@ -105,31 +100,25 @@ class Many:
         return {self.key: [show(item) for item in value]}
 
     def document(self, version: Version) -> type[Answer]:
-        return _document_of_many(self.key, self.model(version), has_links=False)
+        return document_of_many(self.key, self.model(version), has_links=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The document has a page of a list under a key, and a link to the next page. At 1.0 it has the whole list.
-
-    A list is written while it is fetched: at most one page is in memory. The first page is fetched at once, so that an
-    error of the request becomes an error answer.
-    """
+    """The document has a page of a list under a key, and a link to the next page."""
 
     key: str
     model: AnswerAt
 
-    def render(self, value: Iterator[Page[Any]], version: Version, next_page: LinkTo) -> Document | Iterator[bytes]:
+    def render(self, value: Iterator[Page[Any]], version: Version, next_page: LinkTo) -> Document:
         show, first = self.model(version).show, next(value)
-        if version is OLDEST and first.marker is not None:
-            return _pieces(self.key, chain([first], value), show)
         document: Document = {self.key: [show(item) for item in first.items]}
         if first.marker is not None:
             document[f"{self.key}_links"] = next_page(first.marker)
         return document
 
     def document(self, version: Version) -> type[Answer]:
-        return _document_of_many(self.key, self.model(version), has_links=version is not OLDEST)
+        return document_of_many(self.key, self.model(version), has_links=True)
 
 
 @cache
@@ -139,7 +128,8 @@ def _document_of_one(key: str, model: type[Answer]) -> type[Answer]:
 
 
 @cache
-def _document_of_many(key: str, model: type[Answer], *, has_links: bool) -> type[Answer]:
+def document_of_many(key: str, model: type[Answer], *, has_links: bool) -> type[Answer]:
+    """Return the model of a document with a list under a key."""
     fields: dict[str, Any] = {key: (list[model], ...)}  # type: ignore[valid-type]  # known at run time only
     if has_links:
         fields[f"{key}_links"] = (list[Link], Field(default_factory=list))
@@ -168,13 +158,3 @@ def _page_after(page: Page[T], fetch: Callable[[Q], Page[T]], query: Q, marker_o
             if error.field != "marker":
                 raise
     return fetch(replace(query, marker=marker_of(first)))
-
-
-def _pieces(key: str, pages: Iterable[Page[T]], show: Callable[[T], Document]) -> Iterator[bytes]:
-    yield f"{{{json.dumps(key)}: [".encode()
-    separator = ""
-    for page in pages:
-        if page.items:
-            yield (separator + ", ".join(json.dumps(show(item)) for item in page.items)).encode()
-            separator = ", "
-    yield b"]}"

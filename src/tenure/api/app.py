@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from tenure.api.context import call_of, version_of
+from tenure.api.dialects import dialect_of
 from tenure.api.doors import Doors
 from tenure.api.edge import Edge
 from tenure.api.errors import (
-    INTERNAL_1_0,
-    INTERNAL_1_1,
     ErrorAnswer,
     MethodNotAllowed,
     UnknownUrl,
-    error_answer_1_0,
-    error_answer_1_1,
     error_answer_without_version,
     foreign_error_answer,
     headers_of,
@@ -111,11 +108,8 @@ def _on_error(req: falcon.Request, resp: falcon.Response, error: TenureError, pa
     resp.set_headers(headers_of(error))
     if call.version is None:
         _write(req, resp, error_answer_without_version(error))
-    elif call.version is OLDEST:
-        of_lease = req.path.startswith("/v1/leases")
-        _write(req, resp, error_answer_1_0(error, of_lease=of_lease, creates=req.method == "POST"))
     else:
-        _write(req, resp, error_answer_1_1(error))
+        _write(req, resp, dialect_of(call.version).answer(error, req.method, req.path))
 
 
 def _on_http_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, params: dict[str, Any]) -> None:
@@ -132,7 +126,7 @@ def _on_http_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTT
 
 def _on_unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, params: dict[str, Any]) -> None:
     _LOG.exception("%s failed", call_of(req).request_id, exc_info=error)
-    _write(req, resp, INTERNAL_1_0 if version_of(req) is OLDEST else INTERNAL_1_1)
+    _write(req, resp, dialect_of(version_of(req)).internal)
 
 
 def _write(req: falcon.Request, resp: falcon.Response, error: ErrorAnswer) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import falcon
 
+from tenure.api.dialects import dialect_of
 from tenure.api.errors import NoProject, Refusal, Unauthorized
 from tenure.api.versions import OLDEST, Version, negotiate
 from tenure.domain.actor import Actor
@@ -46,7 +47,7 @@ class Call:
     def version_headers(self) -> list[tuple[str, str]]:
         if self.version is None or not self.of_resource:
             return []
-        if self.version is OLDEST and not (self.tells_version and self.reached):
+        if not dialect_of(self.version).is_everywhere and not (self.tells_version and self.reached):
             return []
         return [
             ("OpenStack-API-Version", f"reservation {self.version.value}"),

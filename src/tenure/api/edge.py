@@ -11,8 +11,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from tenure.api.context import Call, open_call
+from tenure.api.dialects import dialect_of
 from tenure.api.errors import foreign_error_answer
-from tenure.api.versions import OLDEST
 from tenure.deadlines import Arrival, arrived, never
 from tenure.metrics import REQUESTS
 from tenure.tracing import traced
@@ -162,8 +162,8 @@ def _arrival(environ: WSGIEnvironment) -> Arrival:
 
 def _is_foreign_error(call: Call, answer: _Answer) -> bool:
     """Whether the authentication has answered with an error, at a version whose errors have a fixed form."""
-    newer = call.of_resource and call.version not in (None, OLDEST)
-    return newer and not call.reached and answer.code >= HTTPStatus.BAD_REQUEST
+    has_form = call.of_resource and call.version is not None and dialect_of(call.version).is_everywhere
+    return has_form and not call.reached and answer.code >= HTTPStatus.BAD_REQUEST
 
 
 def _allowing_head(header: tuple[str, str]) -> tuple[str, str]:

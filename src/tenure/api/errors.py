@@ -10,7 +10,6 @@ from tenure.domain.errors import (
     Conflict,
     Denied,
     Forbidden,
-    InvalidHost,
     InvalidParameter,
     InvalidState,
     LeaseBusy,
@@ -18,7 +17,6 @@ from tenure.domain.errors import (
     NotEnoughResources,
     NotFound,
     NotPermitted,
-    OutOfLease,
     OverQuota,
     PreconditionFailed,
     TenureError,
@@ -132,8 +130,8 @@ def headers_of(error: TenureError) -> dict[str, str]:
     return {"Retry-After": str(RETRY_AFTER_SECONDS)} if isinstance(error, Busy) else {}
 
 
-#: The status of each error from 1.1 on; the most specific listed class decides.
-_STATUS: Mapping[type[TenureError], int] = {
+#: The status of each error; the most specific listed class decides.
+STATUS: Mapping[type[TenureError], int] = {
     InvalidParameter: 400,
     MissingParameter: 400,
     Denied: 400,
@@ -158,22 +156,8 @@ _STATUS: Mapping[type[TenureError], int] = {
     TooManyConflicts: 503,
     Unavailable: 503,
 }
-#: The names of errors, from 1.1 on.
-ERROR_NAMES = tuple(sorted({kind.name for kind in _STATUS}))
-#: The statuses at 1.0: those of Blazar, or those that its clients regard as final.
-_STATUS_1_0: Mapping[type[TenureError], int] = {
-    **_STATUS,
-    NotEnoughResources: 400,
-    LeaseBusy: 400,
-    OverQuota: 400,
-    OutOfLease: 403,
-    InvalidHost: 403,
-    UnsupportedMediaType: 400,
-}
-#: The status that known clients regard as final for a lease at 1.0; with another status they retry for ever.
-_FINAL_FOR_LEASES = 400
-_CONFLICT = 409
-
+#: The names of errors.
+ERROR_NAMES = tuple(sorted({kind.name for kind in STATUS}))
 #: The names of errors whose status comes from the framework or the authentication.
 _NAMES: Mapping[int, str] = {
     400: "InvalidParameter",
@@ -191,23 +175,14 @@ _NAMES: Mapping[int, str] = {
 }
 
 
-def _look_up(error: TenureError, table: Mapping[type[TenureError], int]) -> int:
+def status_of(error: TenureError, table: Mapping[type[TenureError], int]) -> int:
+    """Return the status of an error in a table by the classes of errors."""
     return next(table[kind] for kind in type(error).__mro__ if kind in table)
 
 
-def error_answer_1_0(error: TenureError, *, of_lease: bool = False, creates: bool = False) -> ErrorAnswer:
-    """Return an error in one of the two forms of Blazar: of a handled route, or of the framework around it."""
-    status = _look_up(error, _STATUS_1_0)
-    if status == _CONFLICT and of_lease and (creates or isinstance(error, InvalidState)):
-        status = _FINAL_FOR_LEASES
-    if not isinstance(error, Refusal):
-        return ErrorAnswer(status, {"error_code": status, "error_message": error.message, "error_name": status})
-    return ErrorAnswer(status, {"error": status, "error_message": error.message}, error.tells_version)
-
-
-def error_answer_1_1(error: TenureError) -> ErrorAnswer:
+def error_answer(error: TenureError) -> ErrorAnswer:
     """Return an error with a stable name, the wrong field, and the reasons as data."""
-    status = _look_up(error, _STATUS)
+    status = status_of(error, STATUS)
     text = f"{error.message}: {error.explanation}" if error.explanation else error.message
     document = _document(status, error.name, text)
     if error.field is not None:
@@ -229,7 +204,7 @@ def _document(status: int, name: str, text: str) -> dict[str, object]:
 
 def error_answer_without_version(error: TenureError) -> ErrorAnswer:
     """Return an error of a request whose version is unknown, readable as 1.0 and as 1.1."""
-    answer = error_answer_1_1(error)
+    answer = error_answer(error)
     return ErrorAnswer(answer.status, {**answer.document, "error": answer.status}, tells_version=False)
 
 
@@ -240,14 +215,11 @@ def foreign_error_answer(status: int) -> ErrorAnswer:
     """Return an error in the form of 1.1 for a status that another part of the process has chosen."""
     known: Mapping[int, TenureError] = {401: Unauthorized(), 503: Unavailable(_LATER), 404: UnknownUrl()}
     if status in known:
-        return error_answer_1_1(known[status])
+        return error_answer(known[status])
     name = _NAMES.get(status, "InvalidParameter" if status < 500 else "Internal")
     text = "The request is not valid HTTP." if status < 500 else "Internal Server Error"
     return ErrorAnswer(status, _document(status, name, text))
 
 
-#: The answers for unexpected errors; the log has the details.
-INTERNAL_1_0 = ErrorAnswer(
-    500, {"error_code": 500, "error_message": "Internal Server Error", "error_name": "INTERNAL_SERVER_ERROR"}
-)
-INTERNAL_1_1 = foreign_error_answer(500)
+#: The answer for unexpected errors; the log has the details.
+INTERNAL = foreign_error_answer(500)

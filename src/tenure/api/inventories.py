@@ -6,30 +6,30 @@ They are the same for hosts, addresses and all other resources. The differences 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import BaseModel, create_model
 
-from tenure.api.answers import PAGE, Many, One, Pages, Whole, pages
+from tenure.api.answers import Many, One, Pages, Shape, Whole, pages
 from tenure.api.operations import Operation, Request
 from tenure.api.schemas import answers, as_shown
 from tenure.api.schemas.answers import AffectedReservation, Answer, AnswerAt, From, ModelAt
 from tenure.api.schemas.queries import (
     AllocationListQuery,
     AllocationQuery,
-    LenientPropertyListQuery,
     PropertyListQuery,
+    Query,
     QueryAt,
     list_queries,
 )
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.resources import (
-    SETTING,
     Disable,
     Enable,
+    PropertyUpdate,
     Reallocate,
     WireInventory,
     WireLending,
@@ -38,16 +38,14 @@ from tenure.api.schemas.resources import (
     registration_models,
     served_inventories,
 )
-from tenure.api.versions import OLDEST, Version, by_version
+from tenure.api.versions import Version, by_version
 from tenure.domain.json_text import JsonObject
 from tenure.domain.request import (
     AffectedPart,
-    BookingQuery,
     LeasedResource,
     Page,
     ResourceBookings,
     ResourceChange,
-    ResourceQuery,
 )
 from tenure.domain.resource import PropertySetting, Resource
 from tenure.resources.contract import Inventory, ResourceType
@@ -55,17 +53,12 @@ from tenure.services.manager import Manager
 
 #: Returns the method of a manager that changes a resource.
 Verb = Callable[[Manager], Callable[..., ResourceChange]]
-_ALLOCATIONS_QUERY: QueryAt = by_version(AllocationQuery, AllocationListQuery)
-_PROPERTIES_QUERY: QueryAt = by_version(LenientPropertyListQuery, PropertyListQuery)
-_ALLOCATION: AnswerAt = by_version(answers.AllocationOf10, answers.Allocation)
-_PROPERTY: AnswerAt = by_version(answers.Property)
-_SETTING: AnswerAt = by_version(answers.PropertySettingOf10, answers.PropertySetting)
 
 
 def inventory_operations(kinds: Iterable[ResourceType]) -> Iterator[Operation]:
     """Return the operations of all inventories of these types that the API serves."""
     for wire, stock in served_inventories(kinds):
-        yield from _InventoryOperations(wire, stock).table()
+        yield from InventoryOperations(wire, stock).table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +70,29 @@ class _Changed:
     parts: tuple[AffectedPart, ...]
 
 
-class _InventoryOperations:
+class InventoryOperations:
     """The operations of an inventory."""
 
+    #: The shape of lists, and the models that are the same for all inventories.
+    listed: Callable[[str, AnswerAt], Shape] = Pages
+    allocations_query: type[Query] = AllocationListQuery
+    properties_query: type[Query] = PropertyListQuery
+    allocation: type[Answer] = answers.Allocation
+    property_change: type[BaseModel] = PropertyUpdate
+    property_setting: type[Answer] = answers.PropertySetting
+
     def __init__(self, wire: WireInventory, stock: Inventory) -> None:
-        self._wire = wire
+        self.wire = wire
         self._stock = stock
         self._type = wire.resource_type
 
     def table(self) -> Iterator[Operation]:
         """Return all operations, in the order of their description."""
-        wire, noun, nouns, since = self._wire, self._wire.noun, self._wire.nouns, self._wire.since
+        wire, noun, nouns, since = self.wire, self.wire.noun, self.wire.nouns, self.wire.since
         collection, resource = wire.path, wire.resource_path
-        shown, listed = One(wire.one, wire.answer), Pages(wire.many, wire.answer)
+        shown, listed = One(wire.one, wire.answer), self.listed(wire.many, wire.answer)
         registered = One(wire.one, wire.answer_new or wire.answer)
-        query, registration = list_queries(wire.query), registration_models(wire.registration)
+        query, registration = self.list_query(), registration_models(wire.registration)
         yield Operation("GET", collection, f"List {nouns}", self.list, listed, query=query, since=since)
         summary = f"Make a {noun} reservable"
         yield Operation(
@@ -131,85 +132,95 @@ class _InventoryOperations:
             yield Operation("POST", path, summary, run, changed, body=body, since=from_1_2)
 
     def _of_properties(self) -> Iterator[Operation]:
-        path, since = f"{self._wire.path}/properties", self._wire.since
-        summary, shown = f"List the properties that {self._wire.nouns} have", Many("resource_properties", _PROPERTY)
-        yield Operation("GET", path, summary, self.properties, shown, query=_PROPERTIES_QUERY, since=since)
+        path, since = f"{self.wire.path}/properties", self.wire.since
+        summary = f"List the properties that {self.wire.nouns} have"
+        shown, query = Many("resource_properties", by_version(answers.Property)), by_version(self.properties_query)
+        yield Operation("GET", path, summary, self.properties, shown, query=query, since=since)
         yield Operation(
             "PATCH",
             f"{path}/{{property_name}}",
             "Make a property private or public",
             self.set_property,
-            One("resource_property", _SETTING),
-            body=SETTING,
+            One("resource_property", by_version(self.property_setting)),
+            body=by_version(self.property_change),
             since=since,
             refused_with=(404,),
         )
 
     def _of_allocations(self, resource: str, since: Version) -> Iterator[Operation]:
-        path, summary = f"{self._wire.path}/allocations", f"List who has a part in which {self._wire.nouns}"
-        listed, shown = Pages("allocations", _ALLOCATION), One("allocation", _ALLOCATION)
-        yield Operation("GET", path, summary, self.bookings, listed, query=_ALLOCATIONS_QUERY, since=since)
-        path, summary = f"{resource}/allocation", f"Show who has a part in a {self._wire.noun}"
+        path, summary = f"{self.wire.path}/allocations", f"List who has a part in which {self.wire.nouns}"
+        model, query = by_version(self.allocation), by_version(self.allocations_query)
+        listed, shown = self.listed("allocations", model), One("allocation", model)
+        yield Operation("GET", path, summary, self.bookings, listed, query=query, since=since)
+        path, summary = f"{resource}/allocation", f"Show who has a part in a {self.wire.noun}"
         query = by_version(AllocationQuery)
         yield Operation("GET", path, summary, self.bookings_of, shown, query=query, since=since)
 
+    def list_query(self) -> QueryAt:
+        """Return the query of the list of resources."""
+        return list_queries(self.wire.query)
+
     def _change_model(self, version: Version) -> type[Answer]:
         """Return the model of ``_Changed``."""
-        shown = self._wire.answer(version)
+        shown = self.wire.answer(version)
         fields: dict[str, Any] = {
-            self._wire.one: (Annotated[shown, From("resource")], ...),
+            self.wire.one: (Annotated[shown, From("resource")], ...),
             "dry_run": (bool, ...),
             "reservations": (Annotated[list[AffectedReservation], From("parts")], ...),
         }
         return create_model(f"{shown.__name__}Change", __base__=Answer, **fields)
 
-    def _id(self, request: Request) -> str:
+    def resource_id(self, request: Request) -> str:
         """Return the id in the URL. Raises ``NotFound`` if it is not a valid id."""
         return request.part(
-            self._wire.part, lambda shown: self._stock.say(self._stock.missing, id=shown.replace("\0", "?"))
+            self.wire.part, lambda shown: self._stock.say(self._stock.missing, id=shown.replace("\0", "?"))
         )
 
     def list(self, request: Request) -> Iterator[Page[Resource]]:
-        old = request.version is OLDEST
-        first = ResourceQuery(self._type, PAGE) if old else request.query.to_domain(self._type)
+        first = request.query.to_domain(self._type)
         return pages(partial(request.manager.resources.list, request.actor), first, attrgetter("external_id"))
 
     def register(self, request: Request) -> Resource:
         body, region = read_region(request.body(), request.version)
-        given = self._wire.read_registration(body, request.version)
+        given = self.wire.read_registration(body, request.version)
         return request.manager.resources.register(
             request.actor, self._type, given.reference, given.properties, given.capacity, region, **request.marks()
         )
 
     def update(self, properties: WireProperties, request: Request) -> Resource:
-        body = self._without_shown(request, properties.models)
+        body = self.without_shown(request, properties.models)
         if body in ({}, {"properties": {}}):  # without what is as it is shown, nothing is left
             changed: Mapping[str, str | None] = {}
         else:
             changed = properties.read(request.body() if body is None else body, request.version)
-        return request.manager.resources.update(request.actor, self._type, self._id(request), changed)
+        return request.manager.resources.update(request.actor, self._type, self.resource_id(request), changed)
 
     def lend(self, lending: WireLending, request: Request) -> Resource:
-        body = self._without_shown(request, by_version(lending.model))
+        body = self.without_shown(request, by_version(lending.model))
         given = check(lending.model, request.body() if body is None else body, request.version)
-        return request.manager.resources.lend(request.actor, self._type, self._id(request), lending.read(given))
+        return request.manager.resources.lend(request.actor, self._type, self.resource_id(request), lending.read(given))
 
-    def _without_shown(self, request: Request, models: ModelAt) -> JsonObject | None:
-        """Return a body without what is as it is shown; None if it has no field that only the service sets."""
+    def without_shown(self, request: Request, models: ModelAt, *, is_strict: bool = True) -> JsonObject | None:
+        """Return a body without what is as it is shown; None if it has no field that only the service sets.
+
+        Raises ``InvalidParameter`` for another value of such a field, if ``is_strict``; otherwise the field stays.
+        """
         version = request.version
-        of_service = self._wire.answer(version).model_fields.keys() - models(version).model_fields.keys()
-        if not as_shown.is_accepted_of_resources(version) or of_service.isdisjoint(request.body()):
+        of_service = self.wire.answer(version).model_fields.keys() - models(version).model_fields.keys()
+        if not self.accepts_as_shown(request) or of_service.isdisjoint(request.body()):
             return None
-        if version is OLDEST and request.body().get("id") != self._id(request):
-            return None  # its fields are names of properties, which are refused one by one
-        shown = self._wire.answer(version).show(self.get(request))
-        return as_shown.only_changes_of_resource(request.body(), shown, of_service, is_strict=version is not OLDEST)
+        shown = self.wire.answer(version).show(self.get(request))
+        return as_shown.only_changes_of_resource(request.body(), shown, of_service, is_strict=is_strict)
+
+    def accepts_as_shown(self, request: Request) -> bool:
+        """Whether a change may have fields that only the service sets; before 1.3 it is refused for them."""
+        return as_shown.accepts_as_shown(request.version)
 
     def get(self, request: Request) -> Resource:
-        return request.manager.resources.get(request.actor, self._type, self._id(request))
+        return request.manager.resources.get(request.actor, self._type, self.resource_id(request))
 
     def unregister(self, request: Request) -> None:
-        request.manager.resources.unregister(request.actor, self._type, self._id(request))
+        request.manager.resources.unregister(request.actor, self._type, self.resource_id(request))
 
     def leased(self, request: Request) -> Sequence[LeasedResource]:
         return request.manager.leases.resources(request.actor, request.part("lease_id"), self._type)
@@ -217,19 +228,15 @@ class _InventoryOperations:
     def change(self, verb: Verb, request: Request) -> _Changed:
         """Call the method of ``verb`` with the fields of the body as arguments."""
         given = request.given()
-        change = verb(request.manager)(request.actor, self._type, self._id(request), **given.model_dump())
+        change = verb(request.manager)(request.actor, self._type, self.resource_id(request), **given.model_dump())
         return _Changed(change.resource, given.dry_run, change.parts)
 
     def bookings(self, request: Request) -> Iterator[Page[ResourceBookings]]:
-        query = request.query
-        first = BookingQuery(self._type, PAGE, None, query.lease_id, query.reservation_id)
-        if request.version is not OLDEST:
-            filtered = query.lease_id is not None or query.reservation_id is not None
-            first = replace(first, limit=query.limit, marker=query.marker, only_booked=filtered)
+        first = request.query.to_domain(self._type)
         return pages(partial(request.manager.resources.bookings, request.actor), first, attrgetter("external_id"))
 
     def bookings_of(self, request: Request) -> ResourceBookings:
-        query, external_id = request.query, self._id(request)
+        query, external_id = request.query, self.resource_id(request)
         return request.manager.resources.bookings_of(
             request.actor, self._type, external_id, lease_id=query.lease_id, reservation_id=query.reservation_id
         )

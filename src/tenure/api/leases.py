@@ -13,14 +13,15 @@ from typing import TypedDict, TypeVar
 
 from pydantic import BaseModel
 
-from tenure.api.answers import PAGE, One, Pages, Whole, pages
+from tenure.api.answers import One, Pages, Whole, pages
 from tenure.api.operations import DryRun, Operation, Request
-from tenure.api.schemas import answers
+from tenure.api.schemas import lease_models
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import AlternativeDocument
+from tenure.api.schemas.lease_models import HistoryQuery, LeaseListQuery
 from tenure.api.schemas.leases import LeaseSchemas
-from tenure.api.schemas.queries import DryRunQuery, HistoryQuery, LeaseListQuery, Query
-from tenure.api.versions import OLDEST, Version, by_version
+from tenure.api.schemas.queries import DryRunQuery, Query
+from tenure.api.versions import Version, by_version
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Alternative
 from tenure.domain.errors import NotEnoughResources, TenureError
@@ -29,7 +30,6 @@ from tenure.domain.rehearsal import Rehearsal
 from tenure.domain.request import (
     FlexibleRequest,
     LeaseChange,
-    LeaseQuery,
     LeaseRequest,
     Page,
     ReservationRequest,
@@ -53,7 +53,9 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
     use, v1_1, v1_2 = _UseCases(schemas), Version.V1_1, Version.V1_2
     shown = One("lease", lambda version: schemas[version].answer)
     listed = Pages("leases", shown.model)
-    history = Pages("history", by_version(answers.HistoryEntry, answers.HistoryEntry, answers.HistoryEntryOf12))
+    history = Pages(
+        "history", by_version(lease_models.HistoryEntry, lease_models.HistoryEntry, lease_models.HistoryEntryOf12)
+    )
     rehearsed = Whole(lambda version: schemas[version].rehearsal)
     dry_run = by_version(Query, Query, Query, DryRunQuery)
     create = body(lambda schemas: schemas.create_model)
@@ -61,7 +63,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
     confirm = body(lambda schemas: schemas.confirm_model)
     add = body(lambda schemas: schemas.add_model)
     return (
-        Operation("GET", leases, "List leases", use.list, listed, query=by_version(Query, LeaseListQuery)),
+        Operation("GET", leases, "List leases", use.list, listed, query=by_version(LeaseListQuery)),
         Operation(
             "POST",
             leases,
@@ -145,9 +147,8 @@ class _UseCases:
         self._schemas = schemas
 
     def list(self, request: Request) -> Iterator[Page[Lease]]:
-        first = LeaseQuery(limit=PAGE) if request.version is OLDEST else request.query.to_domain()
         # A list by a status has the leases that this version shows with it.
-        first = replace(first, waiting_is_creating=request.version < Version.V1_3)
+        first = replace(request.query.to_domain(), waiting_is_creating=request.version < Version.V1_3)
         return pages(partial(request.manager.leases.list, request.actor), first, attrgetter("id"))
 
     def create(self, request: Request) -> Lease:

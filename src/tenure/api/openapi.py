@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
+from tenure.api.dialects import BLAZAR, OURS, dialect_of
 from tenure.api.errors import VersionNotSupported
 from tenure.api.links import Links
 from tenure.api.operations import (
@@ -38,11 +39,8 @@ _COMPONENTS = "#/components/schemas/"
 
 #: The models of errors.
 _ERRORS: tuple[type[BaseModel], ...] = (
-    answers.ErrorOfRoute,
-    answers.ErrorOfFramework,
-    answers.ErrorDocument,
+    *(model for dialect in (BLAZAR, OURS) for model in (*dialect.models, *dialect.unauthorized)),
     answers.ErrorWithoutVersion,
-    answers.UnauthorizedDocument,
 )
 _REFUSALS: Mapping[int, str] = {
     400: "Something in the request is wrong",
@@ -62,7 +60,7 @@ _REFUSALS: Mapping[int, str] = {
 
 def describe(operations: Iterable[Operation], version: Version) -> Document:
     """Return the description of a version, without ``servers``."""
-    served = [operation for operation in operations if operation.since <= version]
+    served = [operation.at(version) for operation in operations if operation.since <= version]
     references, components = _schemas(served, version)
     bodies = [references(operation.body(version), "validation") for operation in served if operation.body]
     paths: dict[str, Document] = {}
@@ -234,7 +232,7 @@ def _responses(operation: Operation, references: References, version: Version) -
         statuses = {405, *operation.refusals}
     else:
         statuses = {400, 401, 403, 405, 406, 500, 503, *operation.refusals}
-        statuses |= {413, *((415,) if version is not OLDEST else ())} if operation.body is not None else set()
+        statuses |= set(dialect_of(version).refuses_bodies_with if operation.body is not None else ())
     for status in sorted(statuses):
         responses[str(status)] = {
             "description": _REFUSALS[status],
@@ -252,15 +250,13 @@ def _refusal(operation: Operation, status: int, references: References, version:
         return schema(operation.answer.document(version))
     if status == 406:
         return schema(answers.ErrorWithoutVersion)
-    schemas: list[Document] = []
-    if version is OLDEST:
-        schemas += [schema(answers.ErrorOfRoute), schema(answers.ErrorOfFramework)]
-    else:
-        schemas += [schema(ErrorOf13 if version >= Version.V1_3 else answers.ErrorDocument)]
+    dialect = dialect_of(version)
+    models: tuple[type[BaseModel], ...] = (ErrorOf13,) if version >= Version.V1_3 else dialect.models
     if status == 400:
-        schemas += [schema(answers.ErrorWithoutVersion)]
-    if status == 401 and version is OLDEST:
-        schemas += [schema(answers.UnauthorizedDocument)]
+        models = (*models, answers.ErrorWithoutVersion)
+    if status == 401:
+        models = (*models, *dialect.unauthorized)
+    schemas = [schema(model) for model in models]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 

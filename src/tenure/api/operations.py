@@ -88,6 +88,12 @@ class Operation:
     is_conditional: bool = False
     #: Whether the answer has the ``ETag`` of a lease.
     has_tag: bool = False
+    #: The operation in its form at 1.0, if that differs.
+    blazar: Operation | None = None
+
+    def at(self, version: Version) -> Operation:
+        """Return the operation in its form at a version."""
+        return self.blazar if self.blazar is not None and version is OLDEST else self
 
     @property
     def parts(self) -> list[str]:
@@ -218,9 +224,10 @@ class Endpoint:
         for operation in operations:
             setattr(self, f"on_{operation.method.lower()}", self._responder(operation))
 
-    def _responder(self, operation: Operation) -> Callable[..., None]:
+    def _responder(self, declared: Operation) -> Callable[..., None]:
         def respond(req: falcon.Request, resp: falcon.Response, **parts: str) -> None:
             version = version_of(req)
+            operation = declared.at(version)
             actor = _ANYONE if operation.public else actor_of(req)
             query = Query() if operation.public else read_query(req, operation.query(version), version)
             request = Request(operation, self._manager, self._links, req, actor, version, parts, query)

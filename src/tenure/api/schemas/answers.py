@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from operator import attrgetter
 from types import NoneType
@@ -14,18 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from tenure.api.errors import ERROR_NAMES
-from tenure.api.schemas.moments import RFC3339_PATTERN, show_rfc3339, show_with_blank, show_with_t
+from tenure.api.schemas.moments import RFC3339_PATTERN, show_rfc3339
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
 from tenure.api.versions import Version
 from tenure.domain.lease import (
     AllocationState,
-    Event,
-    EventStatus,
     EventType,
-    Lease,
-    LeaseStatus,
-    ReservationStatus,
-    Waiting,
 )
 from tenure.domain.request import LeasedResource
 from tenure.domain.resource import ResourceHealth
@@ -110,12 +103,6 @@ def _writer(kind: Any, marks: list[Any]) -> Reader | None:
     return lambda value: None if value is None else write(value)
 
 
-WithT = Annotated[
-    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}$"), Written(show_with_t)
-]
-WithBlank = Annotated[
-    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}$"), Written(show_with_blank)
-]
 Rfc3339Text = Annotated[
     str,
     Field(pattern=RFC3339_PATTERN, json_schema_extra={"format": "date-time", "examples": ["2027-03-01T09:30:00Z"]}),
@@ -123,14 +110,6 @@ Rfc3339Text = Annotated[
 ]
 
 _ERROR_NAMES: Any = Literal[ERROR_NAMES]
-_SHOWN_STATUSES: Any = Literal[tuple(status.value for status in LeaseStatus if status is not LeaseStatus.DELETED)]
-#: The statuses before 1.3. A lease on the waiting list is shown as one that is not booked yet.
-_STATUSES_BEFORE_13: Any = Literal[
-    tuple(status.value for status in LeaseStatus if status not in {LeaseStatus.DELETED, LeaseStatus.WAITING})
-]
-_EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOWN_EVENTS))]
-_EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
-_RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
 HEALTHS: Any = Literal[tuple(health.value for health in ResourceHealth)]
 #: What has lapsed is in accounts only.
 ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState if state is not AllocationState.LAPSED)]
@@ -170,21 +149,6 @@ class HealthDocument(Answer):
     parts: list[PartHealthDocument]
 
 
-class ErrorOfRoute(Answer):
-    """An error of 1.0, for a request that a handler received."""
-
-    error_code: int
-    error_message: str
-    error_name: int | Literal["INTERNAL_SERVER_ERROR"]
-
-
-class ErrorOfFramework(Answer):
-    """An error of 1.0, for a request without a handler."""
-
-    error: int
-    error_message: str
-
-
 class ErrorReason(Answer):
     """The reason of an error, where the libraries of OpenStack look for it."""
 
@@ -211,198 +175,6 @@ class ErrorWithoutVersion(ErrorDocument):
     """An error of a request whose version is malformed or not supported, readable at 1.0 and at later versions."""
 
     error: int  # type: ignore[assignment]  # it is only described
-
-
-class UnauthorizedDocument(Answer):
-    """The error of the authentication, at 1.0."""
-
-    error: ErrorReason
-
-
-#: The models of leases and reservations are built at the first description: with all types this takes long.
-_BASE = ConfigDict(defer_build=True)
-
-
-def _shown_events(lease: Lease) -> list[Event]:
-    return [event for event in lease.events if event.event_type in SHOWN_EVENTS]
-
-
-def _confirmation_seconds(waiting: Waiting) -> int | None:
-    return None if waiting.confirm_within is None else int(waiting.confirm_within.total_seconds())
-
-
-def _waiting_choices(waiting: Waiting) -> list[list[dict[str, Any]]]:
-    return [[dict(asked) for asked in choice] for choice in waiting.choices]
-
-
-def _status_before_13(lease: Lease) -> LeaseStatus:
-    return LeaseStatus.CREATING if lease.status is LeaseStatus.WAITING else lease.status
-
-
-def _before_end(lease: Lease) -> datetime | None:
-    event = lease.event(EventType.BEFORE_END)
-    return event.due_at if event else None
-
-
-class EventOf10(Answer):
-    id: str
-    lease_id: str
-    event_type: _EVENT_TYPES
-    time: Annotated[WithT, From("due_at")]
-    status: _EVENT_STATUSES
-    created_at: WithBlank
-    updated_at: WithBlank | None
-
-
-class ReservationOf10(Answer):
-    model_config = _BASE
-
-    id: str
-    lease_id: str
-    resource_id: Annotated[str, From("id")]
-    resource_type: str
-    status: _RESERVATION_STATUSES
-    missing_resources: bool
-    resources_changed: bool
-    created_at: WithBlank
-    updated_at: WithBlank | None
-
-
-class LeaseOf10(Answer):
-    model_config = _BASE
-
-    id: str
-    name: str
-    user_id: str
-    project_id: str
-    start_date: Annotated[WithT, From("starts_at")]
-    end_date: Annotated[WithT, From("ends_at")]
-    trust_id: Annotated[Literal[""], From(lambda _: "")]
-    status: Annotated[_STATUSES_BEFORE_13, From(_status_before_13)]
-    degraded: bool
-    created_at: WithBlank
-    updated_at: WithBlank | None
-    reservations: list[Any]
-    events: Annotated[list[EventOf10], From(_shown_events)]
-
-
-class EventDocument(Answer):
-    id: str
-    lease_id: str
-    event_type: _EVENT_TYPES
-    time: Annotated[Rfc3339Text, From("due_at")]
-    status: _EVENT_STATUSES
-    created_at: Rfc3339Text
-    updated_at: Rfc3339Text | None
-
-
-class ReservationDocument(Answer):
-    model_config = _BASE
-
-    id: str
-    lease_id: str
-    resource_type: str
-    status: _RESERVATION_STATUSES
-    missing_resources: bool
-    resources_changed: bool
-    created_at: Rfc3339Text
-    updated_at: Rfc3339Text | None
-
-
-class _Placed(Answer):
-    region: Region
-
-
-class PlacedReservation(ReservationDocument, _Placed):
-    """A reservation from 1.2 on, with its region, which is null if there are no regions."""
-
-
-class LeaseOf11(Answer):
-    model_config = _BASE
-
-    id: str
-    name: str
-    project_id: str
-    user_id: str
-    start_date: Annotated[Rfc3339Text, From("starts_at")]
-    end_date: Annotated[Rfc3339Text, From("ends_at")]
-    before_end_date: Annotated[Rfc3339Text | None, From(_before_end)]
-    status: Annotated[_STATUSES_BEFORE_13, From(_status_before_13)]
-    status_reason: str | None
-    degraded: bool
-    created_at: Rfc3339Text
-    updated_at: Rfc3339Text | None
-    reservations: list[Any]
-    events: Annotated[list[EventDocument], From(_shown_events)]
-
-
-class EventWithMessage(EventDocument):
-    """An event from 1.2 on. ``message`` is the text of an event that the owner has added; null for all others."""
-
-    message: str | None
-
-
-class LeaseOf12(LeaseOf11):
-    """A lease from 1.2 on. A held lease waits for its confirmation until ``hold_until``.
-
-    ``detail`` is for administrators: the full reason of the status, if ``status_reason``, which is for the owner,
-    leaves something out. It is null for other callers.
-    """
-
-    detail: Annotated[str | None, From("status_detail")]
-    hold_until: Rfc3339Text | None
-    events: Annotated[list[EventWithMessage], From(_shown_events)]  # type: ignore[assignment]  # it is only read
-
-
-class WaitingDocument(Answer):
-    """What a lease on the waiting list waits for.
-
-    ``latest`` is its latest start: if there is no room up to then, the lease is ERROR. With ``confirm_within`` it is
-    held for so many seconds once there is room, and must be confirmed in this time. ``choices`` are the reservations
-    that it asks for, the preferred choice first. ``ahead`` is how many leases wait before it for something of the same
-    types; it is null except where a single lease is shown.
-    """
-
-    latest: Rfc3339Text
-    confirm_within: Annotated[int | None, From(_confirmation_seconds)]
-    ahead: int | None
-    choices: Annotated[list[list[dict[str, Any]]], From(_waiting_choices)]
-
-
-class LeaseOf13(LeaseOf12):
-    """A lease from 1.3 on.
-
-    ``may_end_at`` is until when it may be prolonged on the resources that it has, while nothing else changes. It is
-    null if nothing limits it; for a lease that cannot be prolonged; and except where a single lease is shown.
-    ``choice`` is which of the choices of its request it has, counted from 0; null if the request had none.
-    ``waiting`` is what a lease that is WAITING waits for, and null for all others. Such a lease has no reservations;
-    its dates are those of the first period that it could get.
-    """
-
-    may_end_at: Rfc3339Text | None
-    choice: int | None
-    status: _SHOWN_STATUSES
-    waiting: WaitingDocument | None
-
-
-class HistoryEntry(Answer):
-    at: Rfc3339Text
-    actor: str
-    action: str
-    from_status: str | None
-    to_status: str
-    reason: str | None
-    request_id: str | None
-
-
-class HistoryEntryOf12(HistoryEntry):
-    """An entry of the history of a lease, from 1.2 on.
-
-    ``detail`` is for administrators: the full reason, if ``reason`` leaves something out; null otherwise.
-    """
-
-    id: str
-    detail: str | None
 
 
 class AllowanceDocument(Answer):
@@ -483,18 +255,6 @@ class AffectedReservation(Answer):
     reason: str | None
 
 
-class BookingOf10(Answer):
-    id: Annotated[str, From("reservation_id")]
-    lease_id: str
-    start_date: Annotated[WithT, From("starts_at")]
-    end_date: Annotated[WithT, From("ends_at")]
-
-
-class AllocationOf10(Answer):
-    resource_id: Annotated[str, From("external_id")]
-    reservations: Annotated[list[BookingOf10], From("bookings")]
-
-
 class Booking(Answer):
     id: Annotated[str, From("reservation_id")]
     lease_id: str
@@ -513,15 +273,6 @@ class Property(Answer):
     property: str
     private: bool = False
     values: list[str] = Field(default_factory=list)
-
-
-class PropertySettingOf10(Answer):
-    id: Annotated[str, Written(str)]
-    resource_type: str
-    property_name: Annotated[str, Field(max_length=4 * MAX_PROPERTY_NAME), From("name")]
-    private: bool
-    created_at: WithT  # unlike most dates of 1.0
-    updated_at: WithT | None
 
 
 class PropertySetting(Answer):

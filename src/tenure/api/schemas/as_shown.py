@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tenure.api.schemas.answers import Document
-from tenure.api.versions import OLDEST, Version
+from tenure.api.versions import Version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import EventType
 
@@ -19,9 +19,9 @@ _OF_EVENTS = frozenset({"id", "event_type", "time", "message"})
 _OF_RESERVATIONS = frozenset({"lease_id", "status", "missing_resources", "resources_changed", "created_at"})
 
 
-def is_accepted_of_resources(version: Version) -> bool:
-    """Whether a change of a resource may have fields that only the service sets; versions between refuse them."""
-    return version is OLDEST or version >= Version.V1_3
+def accepts_as_shown(version: Version) -> bool:
+    """Whether a change may have fields that only the service sets, as they are shown."""
+    return version >= Version.V1_3
 
 
 def has_shown(body: Mapping[str, object], of_service: Collection[str]) -> bool:

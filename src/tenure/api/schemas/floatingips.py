@@ -11,11 +11,8 @@ from tenure.api.schemas.answers import (
     Answer,
     From,
     LeasedAnswer,
-    ModelAt,
     Rfc3339Text,
     Standing,
-    WithBlank,
-    WithT,
     fact,
 )
 from tenure.api.schemas.queries import ResourceListQuery
@@ -23,15 +20,6 @@ from tenure.api.schemas.refusals import check
 from tenure.api.schemas.resources import Registration, WireInventory
 from tenure.api.schemas.texts import Address, NetworkId
 from tenure.api.versions import Version, by_version
-
-
-class LenientFloatingIPCreate(BaseModel):
-    """A floating IP to be made reservable, as in Blazar."""
-
-    model_config = ConfigDict(extra="ignore", title="FloatingIPCreate")
-
-    floating_network_id: NetworkId
-    floating_ip_address: Address
 
 
 class FloatingIPCreate(BaseModel):
@@ -52,32 +40,18 @@ class FloatingIPListQuery(ResourceListQuery):
     floating_network_id: NetworkId | None = None
 
 
-class _Address(Answer):
+class AddressFields(Answer):
     id: Annotated[str, From("external_id")]
     floating_network_id: Annotated[str, fact("floating_network_id", "")]
     subnet_id: Annotated[str, fact("subnet_id", "")]
     floating_ip_address: Annotated[str, From("name")]
 
 
-class LeasedFloatingIP(LeasedAnswer, _Address):
+class LeasedFloatingIP(LeasedAnswer, AddressFields):
     pass
 
 
-class FloatingIPOf10(_Address):
-    reservable: bool
-    created_at: WithBlank
-    updated_at: WithBlank | None
-
-
-class NewFloatingIPOf10(_Address):
-    """A floating IP in the answer to its registration, where dates have another form, as in Blazar."""
-
-    reservable: bool
-    created_at: WithT
-    updated_at: WithT | None
-
-
-class FloatingIP(_Address):
+class FloatingIP(AddressFields):
     reservable: bool
     created_at: Rfc3339Text
     updated_at: Rfc3339Text | None
@@ -87,11 +61,8 @@ class FloatingIPOf12(Standing, FloatingIP):
     """A floating IP from 1.2 on, with its region, its health, and whether the operator has enabled it."""
 
 
-_CREATE: ModelAt = by_version(LenientFloatingIPCreate, FloatingIPCreate)
-
-
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
-    given: Any = check(_CREATE(version), body, version)
+    given = check(FloatingIPCreate, body, version)
     return Registration(f"{given.floating_network_id}/{given.floating_ip_address}")
 
 
@@ -103,10 +74,9 @@ FLOATING_IPS = WireInventory(
     noun="floating IP",
     nouns="floating IPs",
     query=FloatingIPListQuery,
-    registration=_CREATE,
+    registration=by_version(FloatingIPCreate),
     read_registration=read_registration,
-    answer=by_version(FloatingIPOf10, FloatingIP, FloatingIPOf12),
-    answer_new=by_version(NewFloatingIPOf10, FloatingIP, FloatingIPOf12),
+    answer=by_version(FloatingIP, FloatingIP, FloatingIPOf12),
     leased_answer=LeasedFloatingIP,
     is_for_readers=True,
     allocations_since=Version.V1_1,

@@ -11,12 +11,10 @@ from pydantic_core import PydanticCustomError
 
 from tenure.api.schemas.answers import (
     Answer,
-    Document,
     From,
     LeasedAnswer,
     Rfc3339Text,
     Standing,
-    WithBlank,
     Written,
     fact,
 )
@@ -27,13 +25,11 @@ from tenure.api.schemas.texts import (
     MAX_PROPERTIES,
     MAX_PROPERTY_NAME,
     ExternalId,
-    LenientProperty,
-    LenientReference,
     PropertyName,
     PropertyValue,
 )
-from tenure.api.versions import OLDEST, Version, by_version
-from tenure.domain.errors import InvalidHost, InvalidParameter
+from tenure.api.versions import Version, by_version
+from tenure.domain.errors import InvalidParameter
 from tenure.domain.resource import Resource
 
 
@@ -60,7 +56,7 @@ class LeasedHost(LeasedAnswer):
     properties: dict[str, str]
 
 
-class _Hypervisor(Answer):
+class Hypervisor(Answer):
     """The facts that the cloud reports about a host."""
 
     id: Annotated[str, From("external_id")]
@@ -75,24 +71,7 @@ class _Hypervisor(Answer):
     availability_zone: _Zone
 
 
-class HostOf10(_Hypervisor):
-    """A host, with its properties as texts beside its fields."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, str] = Field(init=False)
-
-    status: Annotated[None, From(lambda _: None)]
-    trust_id: Annotated[Literal[""], From(lambda _: "")]
-    reservable: bool
-    created_at: WithBlank
-    updated_at: WithBlank | None
-
-    @classmethod
-    def show(cls, value: Resource) -> Document:
-        return {**value.properties, **super().show(value)}  # a field is never hidden by a property
-
-
-class Host(_Hypervisor):
+class Host(Hypervisor):
     traits: Annotated[list[str], Written(sorted)]
     reservable: bool
     properties: dict[str, str]
@@ -104,42 +83,24 @@ class HostOf12(Standing, Host):
     """A host from 1.2 on, with its region, its health, and whether the operator has enabled it."""
 
 
-#: The fields of a host, which cannot be names of properties: a registration ignores such a property, as in Blazar, and
-#: a change with it is refused.
-_FIELDS = frozenset({*HostOf10.model_fields, *Host.model_fields})
+#: The fields of a host at all versions, which cannot be names of properties.
+FIELDS = frozenset({*Host.model_fields, "status", "trust_id"})
 #: Every URL is also served with this suffix.
 _SUFFIX = ".json"
 #: Path segments that clients and proxies remove from URLs.
 _DOTS = frozenset({".", ".."})
 _NAMES_OF_PROPERTIES: dict[str, Any] = {"minLength": 1, "maxLength": MAX_PROPERTY_NAME, "pattern": r"^[^\x00/]*$"}
 _UNREACHABLE: list[dict[str, Any]] = [{"enum": sorted(_DOTS)}, {"pattern": r"\.json$"}]
-#: In JSON Schema: the names of properties in a registration, where the fields of a host are ignored.
-_NAMES: dict[str, Any] = {
+#: In JSON Schema: names that the end of a URL can be.
+REACHABLE_NAMES: dict[str, Any] = {
     "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": _UNREACHABLE}},
     "maxProperties": MAX_PROPERTIES,
 }
 #: In JSON Schema: the names of properties.
-_FREE_NAMES: dict[str, Any] = {
-    "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": [{"enum": sorted(_FIELDS)}, *_UNREACHABLE]}},
+FREE_NAMES: dict[str, Any] = {
+    "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": [{"enum": sorted(FIELDS)}, *_UNREACHABLE]}},
     "maxProperties": MAX_PROPERTIES,
 }
-
-
-class LenientHostCreate(BaseModel):
-    """A host to be made reservable, as in Blazar: all fields except its name and id are properties."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=_NAMES)
-    __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
-
-    name: LenientReference = None
-    id: LenientReference = None
-
-
-class LenientHostUpdate(BaseModel):
-    """The changed properties of a host, as in Blazar; null removes a property."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra={"minProperties": 1, **_FREE_NAMES})
-    __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
 
 
 class HostCreate(BaseModel):
@@ -152,7 +113,7 @@ class HostCreate(BaseModel):
 
     name: ExternalId = Field(default_factory=str)
     id: ExternalId = Field(default_factory=str)
-    properties: dict[PropertyName, PropertyValue] = Field(default_factory=dict, json_schema_extra=_FREE_NAMES)
+    properties: dict[PropertyName, PropertyValue] = Field(default_factory=dict, json_schema_extra=FREE_NAMES)
 
     @model_validator(mode="after")
     def _one_reference(self) -> HostCreate:
@@ -166,7 +127,7 @@ class HostUpdate(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    properties: dict[PropertyName, PropertyValue | None] = Field(min_length=1, json_schema_extra=_FREE_NAMES)
+    properties: dict[PropertyName, PropertyValue | None] = Field(min_length=1, json_schema_extra=FREE_NAMES)
 
 
 class HostListQuery(ResourceListQuery):
@@ -177,19 +138,9 @@ class HostListQuery(ResourceListQuery):
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
-    if version is not OLDEST:
-        given = _check_create(body, version)
-        _check_names(given.properties, "properties.")
-        return Registration(given.id or given.name, given.properties)
-    lenient = check(LenientHostCreate, body, version)
-    reference = lenient.id or lenient.name
-    if not reference:
-        raise InvalidHost(f"Invalid values for host {dict(body)!r}"[:400], field="name")
-    extra: Mapping[str, str | None] = lenient.model_extra or {}
-    _check_reachable(extra.keys() - _FIELDS, "")
-    properties = {name: value for name, value in extra.items() if value is not None and name not in _FIELDS}
-    _check_lengths(properties)
-    return Registration(reference, properties)
+    given = _check_create(body, version)
+    check_names(given.properties, "properties.")
+    return Registration(given.id or given.name, given.properties)
 
 
 def _check_create(body: Mapping[str, Any], version: Version) -> HostCreate:
@@ -203,33 +154,20 @@ def _check_create(body: Mapping[str, Any], version: Version) -> HostCreate:
 
 def read_properties(body: Mapping[str, Any], version: Version) -> Mapping[str, str | None]:
     """Return the changed properties."""
-    if version is not OLDEST:
-        changed: Mapping[str, str | None] = check(HostUpdate, body, version).properties
-    else:
-        changed = check(LenientHostUpdate, body, version).model_extra or {}
-        if not changed:
-            raise InvalidParameter("No data to update", field="body")
-        _check_lengths(changed)
-    _check_names(changed, "" if version is OLDEST else "properties.")
+    changed = check(HostUpdate, body, version).properties
+    check_names(changed, "properties.")
     return changed
 
 
-def _check_lengths(properties: Mapping[str, object]) -> None:
-    for name in properties:
-        if len(name) > MAX_PROPERTY_NAME:
-            raise InvalidParameter("Extra capability key too long", field=name[:MAX_PROPERTY_NAME])
-        if not name:
-            raise InvalidParameter("A property needs a name.", field="")
-
-
-def _check_names(properties: Mapping[str, object], place: str) -> None:
-    taken = sorted(_FIELDS & properties.keys())
+def check_names(properties: Mapping[str, object], place: str) -> None:
+    """Refuse names that no property can have; ``place`` is the path to them in the body."""
+    taken = sorted(FIELDS & properties.keys())
     if taken:
         raise InvalidParameter(f"{taken[0]} is a field of every host and cannot be a property.", field=place + taken[0])
-    _check_reachable(properties.keys(), place)
+    check_reachable(properties.keys(), place)
 
 
-def _check_reachable(names: Iterable[str], place: str) -> None:
+def check_reachable(names: Iterable[str], place: str) -> None:
     """Refuse names that cannot be the end of a URL: such a property could never be made private."""
     for name in sorted(names):
         if "/" in name or name.endswith(_SUFFIX) or name in _DOTS:
@@ -248,9 +186,9 @@ HOSTS = WireInventory(
     noun="host",
     nouns="hosts",
     query=HostListQuery,
-    registration=by_version(LenientHostCreate, HostCreate),
+    registration=by_version(HostCreate),
     read_registration=read_registration,
-    answer=by_version(HostOf10, Host, HostOf12),
+    answer=by_version(Host, Host, HostOf12),
     leased_answer=LeasedHost,
-    properties=WireProperties(by_version(LenientHostUpdate, HostUpdate), read_properties),
+    properties=WireProperties(by_version(HostUpdate), read_properties),
 )

@@ -1,4 +1,4 @@
-"""Leases on the wire, at each version: the models of requests and answers."""
+"""Leases on the wire: their models with the fields of the resource types, and the reading of requests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Annotated, Any, Literal, LiteralString, Union, get_args
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     RootModel,
-    StrictInt,
     StrictStr,
     Tag,
     ValidationError,
@@ -23,15 +21,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tenure.api.schemas import answers, as_shown
-from tenure.api.schemas.answers import Answer, AnswerAt, Document, ModelAt, Written
-from tenure.api.schemas.availability import LONGEST_DURATION, LargestSearch, LongestSearch, OfferSearch, StartWindow
-from tenure.api.schemas.moments import MinuteOrNow, Rfc3339, Rfc3339OrNow
+from tenure.api.schemas.answers import Answer, Document, Written
+from tenure.api.schemas.availability import LargestSearch, LongestSearch, OfferSearch
+from tenure.api.schemas.lease_models import MOST_CHOICES, OPTIONAL, LeaseConfirm, LeaseForms, Placed, Strict
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import MAX_ID, PRINTABLE, GivenName, Identifier, LenientName, Message, RegionName
-from tenure.api.versions import OLDEST, Version, by_version
+from tenure.api.schemas.texts import MAX_ID
+from tenure.api.versions import Version
 from tenure.domain.availability import OfferQuery
-from tenure.domain.errors import InvalidParameter, MissingParameter
-from tenure.domain.lease import DETAILS, MAX_USER_EVENTS, Lease, Reservation
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.lease import DETAILS, Lease, Reservation
 from tenure.domain.request import (
     FlexibleRequest,
     LeaseChange,
@@ -44,196 +42,31 @@ from tenure.domain.request import (
 from tenure.resources.contract import ResourceType
 from tenure.services.leases.bounds import MAX_RESERVATIONS
 
-#: The longest hold of a lease, in seconds.
-LONGEST_HOLD = 3600
-#: A field that may be absent, and is None then, but must not be null.
-_OPTIONAL: Any = Field(default_factory=lambda: None)
-
-
-def _example(start: str, end: str) -> dict[str, Any]:
-    """Return an example for JSON Schema: a valid lease without reservations."""
-    return {"examples": [{"name": "bio-42", "start_date": start, "end_date": end, "reservations": []}]}
-
-
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class LenientLeaseCreate(_Lenient):
-    """A new lease, as in Blazar. ``events`` are accepted and ignored: the service creates the events."""
-
-    model_config = ConfigDict(json_schema_extra=_example("2090-03-01 09:30", "2090-03-04 18:00"))
-
-    name: LenientName
-    end_date: MinuteOrNow
-    start_date: MinuteOrNow
-    before_end_date: MinuteOrNow | None = None
-    events: list[dict[str, Any]] | None = None
-
-
-class LenientLeaseUpdate(_Lenient):
-    """A change of a lease, as in Blazar."""
-
-    name: LenientName = _OPTIONAL
-    end_date: MinuteOrNow = _OPTIONAL
-    start_date: MinuteOrNow = _OPTIONAL
-    before_end_date: MinuteOrNow | None = None
-    events: list[dict[str, Any]] | None = None
-
-
-class StrictLeaseCreate(_Strict):
-    """A new lease."""
-
-    model_config = ConfigDict(json_schema_extra=_example("2090-03-01T09:30:00Z", "2090-03-04T18:00:00+01:00"))
-
-    name: GivenName
-    start_date: Rfc3339OrNow
-    end_date: Rfc3339
-    before_end_date: Rfc3339 | None = None
-
-
-class StrictLeaseUpdate(_Strict):
-    """A change of a lease; fields that are absent stay as they are."""
-
-    name: GivenName = _OPTIONAL
-    start_date: Rfc3339OrNow = _OPTIONAL
-    end_date: Rfc3339OrNow = _OPTIONAL
-    before_end_date: Rfc3339 = _OPTIONAL
-
-
-class EventCreate(_Strict):
-    """A new event of the owner: at its time a notification is sent."""
-
-    event_type: Literal["notify_lease"] = "notify_lease"
-    time: Rfc3339
-    message: Message
-
-
-class EventUpdate(EventCreate):
-    """An event of the owner: the existing event with the ``id``, or a new event without an ``id``."""
-
-    id: Identifier = _OPTIONAL
-
-
-class LeaseCreateWithEvents(StrictLeaseCreate):
-    """A new lease, with events of its owner, whose times are within the lease.
-
-    With ``hold_for`` the lease is held for this number of seconds, and is dropped unless it is confirmed in this time.
-    """
-
-    events: list[EventCreate] = Field(default_factory=list, max_length=MAX_USER_EVENTS)
-    hold_for: Annotated[StrictInt, Field(ge=1, le=LONGEST_HOLD)] = _OPTIONAL
-
-
-#: The fields of a window.
-_WINDOW = tuple(StartWindow.model_fields)
-#: The most choices of a request.
-MOST_CHOICES = 10
-
-
-#: The longest time for the confirmation of a lease that has waited, in seconds: a week.
-LONGEST_CONFIRMATION = 7 * 24 * 3600
-
-
-class FlexibleLeaseCreate(LeaseCreateWithEvents, StartWindow):
-    """A new lease, which may leave open when it starts and what it consists of.
-
-    With ``duration`` in place of both dates, it gets the first period that fits: it starts between ``earliest`` and
-    ``latest``; on one of the ``weekdays``, and between ``starts_after`` and ``starts_before``, times of the day in
-    ``time_zone``. With ``any_of`` in place of ``reservations``, it gets the first of these choices that fits.
-
-    If nothing fits, it is refused; with ``if_full`` as ``wait`` it is put on the waiting list, up to its latest start.
-    With ``confirm_within`` a lease that has waited is held for this number of seconds once there is room for it, and
-    must be confirmed in this time.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["start_date", "end_date"]}, {"required": ["duration"]}]}
-    )
-
-    start_date: Rfc3339OrNow = _OPTIONAL
-    end_date: Rfc3339 = _OPTIONAL
-    duration: Annotated[StrictInt, Field(ge=1, le=LONGEST_DURATION)] = _OPTIONAL
-    if_full: Literal["refuse", "wait"] = "refuse"
-    confirm_within: Annotated[StrictInt, Field(ge=1, le=LONGEST_CONFIRMATION)] = _OPTIONAL
-
-    @property
-    def waits(self) -> bool:
-        """Whether the lease waits if nothing fits. Raises ``InvalidParameter`` for fields that conflict."""
-        waits = self.if_full == "wait"
-        if not waits and "confirm_within" in self.model_fields_set:
-            raise InvalidParameter("Only a lease that may wait can ask to be confirmed.", field="confirm_within")
-        if waits and "hold_for" in self.model_fields_set:
-            raise InvalidParameter(
-                "A lease that may wait is not held: confirm_within holds it once there is room.", field="hold_for"
-            )
-        return waits
-
-    def is_flexible(self) -> bool:
-        """Whether the start is open. Raises ``MissingParameter`` and ``InvalidParameter`` for fields that conflict."""
-        given = self.model_fields_set
-        if "duration" not in given:
-            for name in _WINDOW:
-                if name in given:
-                    raise MissingParameter("duration")
-            if missing := [name for name in ("end_date", "start_date") if name not in given]:
-                raise MissingParameter(*missing)
-            return False
-        for name in ("start_date", "end_date", "before_end_date", "events"):
-            if getattr(self, name):
-                raise InvalidParameter("It cannot be given together with a duration.", field=name)
-        return True
-
-
-class LeaseUpdateWithEvents(StrictLeaseUpdate):
-    """A change of a lease; fields that are absent stay as they are. ``events`` replace all events of the owner."""
-
-    events: Annotated[list[EventUpdate], Field(max_length=MAX_USER_EVENTS)] = _OPTIONAL
-
-
-class LeaseConfirm(_Strict):
-    """The confirmation of a held lease, with parameters of its reservations that were not known before."""
-
-
-_CREATE_BASE: ModelAt = by_version(LenientLeaseCreate, StrictLeaseCreate, LeaseCreateWithEvents, FlexibleLeaseCreate)
-_UPDATE_BASE: ModelAt = by_version(LenientLeaseUpdate, StrictLeaseUpdate, LeaseUpdateWithEvents)
-
-
-class LenientReservationId(BaseModel):
-    id: Annotated[StrictStr, Field(max_length=MAX_ID, json_schema_extra={"minLength": 1})]
-
-
-class StrictReservationId(BaseModel):
-    id: Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=PRINTABLE)]
-
 
 class LeaseSchemas:
     """The models of leases at a version, with the installed resource types; reads requests."""
 
-    def __init__(self, kinds: Iterable[ResourceType], version: Version) -> None:
+    def __init__(self, kinds: Iterable[ResourceType], version: Version, forms: LeaseForms) -> None:
         self._version = version
+        self._checks_values = forms.is_strict
         self._kinds = tuple(kinds)
         self._names = tuple(kind.name for kind in self._kinds)
-        requests = [(kind.name, _request_model(kind, version)) for kind in self._kinds]
+        requests = [(kind.name, _request_model(kind, version, forms)) for kind in self._kinds]
         self._nullable = {name: _nullable(model) for name, model in requests}
         member = _reservation(requests)
-        changed = _list_of(_reservation([(kind.name, _change_model(kind, version)) for kind in self._kinds]))
-        self.create_model = _with_reservations("LeaseCreate", _CREATE_BASE(version), _list_of(member))
+        changed = _list_of(_reservation([(kind.name, _change_model(kind, version, forms)) for kind in self._kinds]))
+        self.create_model = _with_reservations("LeaseCreate", forms.create, _list_of(member))
         if can_be_flexible(version):
-            choice = _with_reservations("Choice", _Strict, _list_of(member))
+            choice = _with_reservations("Choice", Strict, _list_of(member))
             choices = Annotated[list[choice], Field(min_length=1, max_length=MOST_CHOICES)]  # type: ignore[valid-type]  # known at run time only
-            self.create_model = create_model("LeaseCreate", __base__=self.create_model, any_of=(choices, _OPTIONAL))
-        self.update_model = _with_reservations("LeaseUpdate", _UPDATE_BASE(version), changed)
+            self.create_model = create_model("LeaseCreate", __base__=self.create_model, any_of=(choices, OPTIONAL))
+        self.update_model = _with_reservations("LeaseUpdate", forms.update, changed)
         self.confirm_model = _with_reservations("LeaseConfirm", LeaseConfirm, changed)
         self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
         self.search_model = _with_reservations("OfferSearch", OfferSearch, _list_of(member))
         self.longest_model = _with_reservations("LongestSearch", LongestSearch, _list_of(member))
         self.largest_model = create_model("LargestSearch", __base__=LargestSearch, reservation=(member, ...))
-        self.answer = _answer_model(self._kinds, version)
+        self.answer = _answer_model(self._kinds, version, forms)
         self.rehearsal: type[Answer] = create_model(
             "Rehearsal", __base__=answers.RehearsalDocument, lease=(self.answer, ...)
         )
@@ -298,9 +131,7 @@ class LeaseSchemas:
     def _asked(self, given: Any) -> ReservationRequest:
         parameters = given.model_dump(exclude={"resource_type", *(["region"] if has_regions(self._version) else [])})
         region = given.region if has_regions(self._version) else None
-        return ReservationRequest(
-            given.resource_type, parameters, region or "", checks_values=self._version is not OLDEST
-        )
+        return ReservationRequest(given.resource_type, parameters, region or "", checks_values=self._checks_values)
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
         """Return the change that ``body`` requests.
@@ -321,7 +152,7 @@ class LeaseSchemas:
     def _without_unchanged(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> Mapping[str, object]:
         """Return a body without what is as it is shown: from 1.3 on clients can send back what they were shown."""
         of_service = self.answer.model_fields.keys() - self.update_model.model_fields.keys()
-        if not accepts_as_shown(self._version) or not as_shown.has_shown(body, of_service):
+        if not as_shown.accepts_as_shown(self._version) or not as_shown.has_shown(body, of_service):
             return body
         return as_shown.only_changes(body, self.answer.show(find_lease()), of_service)
 
@@ -334,7 +165,7 @@ class LeaseSchemas:
 
     def _changes(self, body: Mapping[str, object], given: Iterable[Any]) -> tuple[ReservationChange, ...]:
         """Return the changes of reservations, each with the type that the client has given."""
-        types, checks_values = _given_types(body), self._version is not OLDEST
+        types, checks_values = _given_types(body), self._checks_values
         return tuple(
             ReservationChange(reservation.id, self._changed(reservation), types[index], checks_values=checks_values)
             for index, reservation in enumerate(given)
@@ -398,11 +229,6 @@ def can_be_held(version: Version) -> bool:
     return version >= Version.V1_2
 
 
-def accepts_as_shown(version: Version) -> bool:
-    """Whether a change may have fields that only the service sets, as they are shown."""
-    return version >= Version.V1_3
-
-
 def can_be_flexible(version: Version) -> bool:
     """Whether a new lease can leave open when it starts and what it consists of."""
     return version >= Version.V1_3
@@ -413,18 +239,9 @@ def has_regions(version: Version) -> bool:
     return version >= Version.V1_2
 
 
-class Placed(BaseModel):
-    """The region of a new reservation."""
-
-    region: Annotated[
-        RegionName | None,
-        Field(description="The region of all its resources; the home region of the service by default."),
-    ] = None
-
-
-def _request_model(kind: ResourceType, version: Version) -> type[BaseModel]:
+def _request_model(kind: ResourceType, version: Version, forms: LeaseForms) -> type[BaseModel]:
     """Return the model of a new reservation: the parameters of its type, and from 1.2 on the region."""
-    asked = kind.request_model(strict=version is not OLDEST)
+    asked = kind.request_model(strict=forms.is_strict)
     if not has_regions(version):
         return asked
     return create_model(asked.__name__, __base__=(Placed, *additions_of(kind, version), asked), __doc__=asked.__doc__)
@@ -435,15 +252,13 @@ def additions_of(kind: ResourceType, version: Version) -> tuple[type[BaseModel],
     return () if kind.additions is None or version < Version.V1_2 else (kind.additions,)
 
 
-def _change_model(kind: ResourceType, version: Version) -> type[BaseModel]:
+def _change_model(kind: ResourceType, version: Version, forms: LeaseForms) -> type[BaseModel]:
     """Return the model of a change of a reservation."""
-    strict = version is not OLDEST
-    change = kind.change_model(strict=strict)
-    identified = StrictReservationId if strict else LenientReservationId
+    change = kind.change_model(strict=forms.is_strict)
     # The changes of the type keep their own validators; the id comes first.
     return create_model(
         f"{change.model_config.get('title') or change.__name__}OfReservation",
-        __base__=(*additions_of(kind, version), change, identified),
+        __base__=(*additions_of(kind, version), change, forms.identified),
         resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
     )
 
@@ -509,16 +324,10 @@ def _resource_type(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_RESERVATION_ANSWER: AnswerAt = by_version(
-    answers.ReservationOf10, answers.ReservationDocument, answers.PlacedReservation
-)
-_LEASE_ANSWER: AnswerAt = by_version(answers.LeaseOf10, answers.LeaseOf11, answers.LeaseOf12, answers.LeaseOf13)
-
-
-def _answer_model(kinds: tuple[ResourceType, ...], version: Version) -> type[Answer]:
+def _answer_model(kinds: tuple[ResourceType, ...], version: Version, forms: LeaseForms) -> type[Answer]:
     """Return the model of a lease in answers; each reservation has the common fields and those of its type."""
-    base = _RESERVATION_ANSWER(version)
-    fields = {kind.name: _shown_fields(kind, version) for kind in kinds}
+    base = forms.reservation
+    fields = {kind.name: _shown_fields(kind, version, forms) for kind in kinds}
     defaults = {name: {field: _default(shown[field]) for field in shown} for name, shown in fields.items()}
 
     def show(reservation: Reservation) -> Document:
@@ -532,12 +341,12 @@ def _answer_model(kinds: tuple[ResourceType, ...], version: Version) -> type[Ans
     if len(members) > 1:
         member = Annotated[Union[members], Field(discriminator="resource_type")]  # noqa: UP007  # a varying number of members
     reservations: Any = (list[Annotated[member, Written(show)]], ...)
-    return create_model("Lease", __base__=_LEASE_ANSWER(version), reservations=reservations)
+    return create_model("Lease", __base__=forms.lease, reservations=reservations)
 
 
-def _shown_fields(kind: ResourceType, version: Version) -> Mapping[str, FieldInfo]:
+def _shown_fields(kind: ResourceType, version: Version, forms: LeaseForms) -> Mapping[str, FieldInfo]:
     """Return the fields of a reservation that its type shows."""
-    models = (kind.answer_model(strict=version is not OLDEST), *additions_of(kind, version))
+    models = (kind.answer_model(strict=forms.is_strict), *additions_of(kind, version))
     return {name: field for model in models for name, field in model.model_fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""Dates on the wire: to the minute and without a zone at 1.0, RFC 3339 from 1.1 on."""
+"""Dates on the wire from 1.1 on: RFC 3339."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ from tenure.domain.request import Moment, When
 FIRST_YEAR = 1970
 LAST_YEAR = 9000
 
-MINUTE_FORMAT = "%Y-%m-%d %H:%M"
-_YEAR = r"(19[7-9][0-9]|[2-8][0-9]{3})"
-_YEAR_AND_MONTH = rf"{_YEAR}-(0[1-9]|1[0-2])"
-_DAY_OF_YEAR = (
-    r"((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-)
-#: The dates that 1.0 accepts, as a pattern of JSON Schema, which cannot express leap years: it has no 29th of February.
-MINUTE_PATTERN = rf"^{_YEAR}-{_DAY_OF_YEAR} ([01][0-9]|2[0-3]):[0-5][0-9]$"
+#: The valid years, as a regular expression.
+YEAR = r"(19[7-9][0-9]|[2-8][0-9]{3})"
+_YEAR_AND_MONTH = rf"{YEAR}-(0[1-9]|1[0-2])"
 _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})", re.ASCII
 )
@@ -31,21 +26,6 @@ RFC3339_PATTERN = (
     rf"^{_YEAR_AND_MONTH}-(0[1-9]|1[0-9]|2[0-9]|3[01])"
     r"[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
 )
-
-
-def _minute_or_now(value: object) -> When:
-    if value == "now":
-        return Moment.THIS_MINUTE
-    try:
-        date = datetime.strptime(value, MINUTE_FORMAT) if isinstance(value, str) else None  # noqa: DTZ007
-    except ValueError:
-        date = None
-    if date is None or not FIRST_YEAR <= date.year < LAST_YEAR:
-        shown = value if isinstance(value, str) else repr(value)
-        raise PydanticCustomError(
-            "invalid_date", "{date} is an invalid date. Required format: %Y-%m-%d %H:%M", {"date": shown[:100]}
-        )
-    return date.replace(tzinfo=UTC)
 
 
 def _rfc3339(value: object) -> datetime:
@@ -79,7 +59,6 @@ def _rfc3339_or_now(value: object) -> When:
     return Moment.NOW if value == "now" else _rfc3339(value)
 
 
-_LENIENT_SCHEMA = {"type": "string", "pattern": MINUTE_PATTERN, "examples": ["2027-03-01 09:30"]}
 _STRICT_SCHEMA = {
     "type": "string",
     "format": "date-time",
@@ -87,13 +66,7 @@ _STRICT_SCHEMA = {
     "examples": ["2027-03-01T09:30:00Z"],
 }
 
-#: At 1.0: UTC to the minute, or ``now``.
-MinuteOrNow = Annotated[
-    When,
-    PlainValidator(_minute_or_now),
-    WithJsonSchema({"anyOf": [_LENIENT_SCHEMA, {"const": "now"}]}),
-]
-#: From 1.1 on: to the second and with a zone.
+#: To the second and with a zone.
 Rfc3339 = Annotated[datetime, PlainValidator(_rfc3339), WithJsonSchema(_STRICT_SCHEMA)]
 #: The same, or ``now``.
 Rfc3339OrNow = Annotated[
@@ -103,19 +76,10 @@ Rfc3339OrNow = Annotated[
 ]
 
 
-_ZONE = len("+00:00")
-
-
-def show_with_t(moment: datetime) -> str:
-    """Write a date as 1.0 does: always with six digits of the fraction."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")[:-_ZONE]
-
-
-def show_with_blank(moment: datetime) -> str:
-    """Write the time of a creation or change as 1.0 does: to the second."""
-    return moment.astimezone(UTC).isoformat(" ", timespec="seconds")[:-_ZONE]
+#: The length of the zone of a date in UTC.
+ZONE = len("+00:00")
 
 
 def show_rfc3339(moment: datetime) -> str:
     """Write a date in UTC, without a fraction of zero."""
-    return moment.astimezone(UTC).isoformat()[:-_ZONE] + "Z"
+    return moment.astimezone(UTC).isoformat()[:-ZONE] + "Z"

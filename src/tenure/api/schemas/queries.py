@@ -1,22 +1,19 @@
-"""Query strings. Unknown parameters are ignored at 1.0, which has only those of Blazar, and refused from 1.1 on."""
+"""Query strings. Unknown parameters are refused, except by models that ignore them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
 import falcon
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema, create_model
 from pydantic_core import PydanticCustomError
 
-from tenure.api.schemas.moments import Rfc3339
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import PRINTABLE, ExternalId, Identifier, Name, RegionName
-from tenure.api.versions import OLDEST, Version, by_version
+from tenure.api.schemas.texts import ExternalId, Identifier, RegionName
+from tenure.api.versions import Version, by_version
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import LeaseOrder, LeaseQuery, ResourceOrder, ResourceQuery
+from tenure.domain.request import BookingQuery, ResourceOrder, ResourceQuery
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
@@ -49,13 +46,6 @@ Truth = Annotated[
     bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(_TRUTHS)})$"})
 ]
 Direction = Literal["asc", "desc"]
-#: At 1.0 any text that is not empty means true, even ``false``, as in Blazar.
-Flag = Annotated[str, Field(max_length=255, pattern=PRINTABLE)]
-
-
-ShownStatus = StrEnum(  # type: ignore[misc]  # its members are those of another enum
-    "ShownStatus", {status.name: status.value for status in LeaseStatus if status is not LeaseStatus.DELETED}
-)
 
 
 class Query(BaseModel):
@@ -83,38 +73,6 @@ class CsvQuery(Query):
 
 class LimitsQuery(Query):
     project_id: ExternalId | None = None
-
-
-class LeaseListQuery(Query):
-    limit: Limit = DEFAULT_LIMIT
-    marker: Identifier | None = None
-    sort_key: LeaseOrder = LeaseOrder.CREATED_AT
-    sort_dir: Direction = "asc"
-    name: Name | None = None
-    status: ShownStatus | None = None
-    user_id: ExternalId | None = None
-    project_id: ExternalId | None = None
-    starts_before: Rfc3339 | None = None
-    ends_after: Rfc3339 | None = None
-
-    def to_domain(self) -> LeaseQuery:
-        return LeaseQuery(
-            limit=self.limit,
-            marker=self.marker,
-            order=self.sort_key,
-            descending=self.sort_dir == "desc",
-            name=self.name,
-            status=self.status,
-            user_id=self.user_id,
-            project_id=self.project_id,
-            starts_before=self.starts_before,
-            ends_after=self.ends_after,
-        )
-
-
-class HistoryQuery(Query):
-    limit: Limit = DEFAULT_LIMIT
-    marker: Identifier | None = None
 
 
 class ResourceListQuery(Query):
@@ -168,10 +126,11 @@ class AllocationListQuery(AllocationQuery):
     limit: Limit = DEFAULT_LIMIT
     marker: ExternalId | None = None
 
-
-class LenientPropertyListQuery(Query):
-    detail: Flag = ""
-    all: Flag = ""
+    def to_domain(self, resource_type: str) -> BookingQuery:
+        filtered = self.lease_id is not None or self.reservation_id is not None
+        return BookingQuery(
+            resource_type, self.limit, self.marker, self.lease_id, self.reservation_id, only_booked=filtered
+        )
 
 
 class PropertyListQuery(Query):
@@ -195,6 +154,6 @@ def query_of(req: falcon.Request, known: Collection[str] | None = None) -> Mappi
 
 
 def read_query(req: falcon.Request, model: type[Query], version: Version) -> Query:
-    """Return the query as ``model``. At 1.0 unknown parameters are ignored."""
-    known = model.model_fields.keys() if version is OLDEST else None
+    """Return the query as ``model``; if it ignores unknown parameters, nothing is wrong with these."""
+    known = model.model_fields.keys() if model.model_config.get("extra") == "ignore" else None
     return check(model, query_of(req, known), version)

@@ -142,23 +142,12 @@ class Reallocate(BaseModel):
     dry_run: StrictBool = False
 
 
-class LenientPropertyUpdate(BaseModel):
-    """Whether a property is private, that is, hidden from ordinary users."""
-
-    model_config = ConfigDict(extra="ignore", title="PropertyUpdate")
-
-    private: StrictBool
-
-
 class PropertyUpdate(BaseModel):
     """Whether a property is private, that is, hidden from ordinary users."""
 
     model_config = ConfigDict(extra="forbid")
 
     private: StrictBool
-
-
-SETTING: ModelAt = by_version(LenientPropertyUpdate, PropertyUpdate)
 
 
 class InRegion(BaseModel):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictStr, WithJsonSchema
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import AfterValidator, Field, StrictStr, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 MAX_NAME = 80
 #: The largest length of the id of a lease or reservation.
@@ -23,23 +23,6 @@ MAX_PROPERTY_VALUE = 16384
 
 #: In JSON Schema: a text without the NUL character, which databases cannot store.
 PRINTABLE = r"^[^\x00]*$"
-
-_LENIENT_NAME_SCHEMA = {
-    "anyOf": [{"type": "string", "maxLength": MAX_NAME, "pattern": PRINTABLE}, {"type": "number"}],
-}
-
-
-def _text_of_number(value: Any) -> Any:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    return value
-
-
-def _property_text(value: Any) -> str | None:
-    """Return the value of a property as a text, as Blazar stores it."""
-    if isinstance(value, dict | list):
-        raise PydanticKnownError("string_type")
-    return None if value is None else str(value)
 
 
 def _address(value: str) -> str:
@@ -62,12 +45,6 @@ def _without_controls(value: str) -> str:
     return value
 
 
-#: The name of a lease at 1.0, which accepts numbers as texts.
-LenientName = Annotated[
-    Annotated[StrictStr, Field(max_length=MAX_NAME)],
-    BeforeValidator(_text_of_number),
-    WithJsonSchema(_LENIENT_NAME_SCHEMA),
-]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 #: A name in requests from 1.1 on, without control characters, such as terminal escapes and line breaks.
 GivenName = Annotated[
@@ -84,24 +61,12 @@ Address = Annotated[
     AfterValidator(_address),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}),
 ]
-#: The name or the id of a host, at 1.0.
-LenientReference = Annotated[
-    Annotated[StrictStr, Field(max_length=MAX_EXTERNAL_ID)] | None,
-    BeforeValidator(_text_of_number),
-    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_EXTERNAL_ID}, {"type": "number"}, {"type": "null"}]}),
-]
 PropertyName = Annotated[StrictStr, Field(min_length=1, max_length=MAX_PROPERTY_NAME, pattern=PRINTABLE)]
 PropertyValue = Annotated[StrictStr, Field(max_length=MAX_PROPERTY_VALUE, pattern=PRINTABLE)]
 #: The reason that an operator gives for an action.
 Reason = Annotated[StrictStr, Field(max_length=1000, pattern=PRINTABLE)]
 #: The text of the notification of an owner's event.
 Message = Annotated[StrictStr, Field(min_length=1, max_length=1000, pattern=PRINTABLE)]
-#: The value of a property at 1.0, which accepts every scalar as a text.
-LenientProperty = Annotated[
-    Annotated[str, Field(max_length=MAX_PROPERTY_VALUE)] | None,
-    BeforeValidator(_property_text),
-    WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
-]
 
 #: The name of a region.
 RegionName = Annotated[StrictStr, Field(min_length=1, max_length=24, pattern=r"^[A-Za-z0-9_.-]+$")]

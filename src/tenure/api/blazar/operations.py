@@ -1,0 +1,38 @@
+"""The operations in their forms at 1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from tenure.api.answers import Pages
+from tenure.api.blazar.answers import WholeList
+from tenure.api.blazar.inventories import BlazarInventoryOperations
+from tenure.api.blazar.queries import LeaseList, ignoring_others
+from tenure.api.operations import Operation
+from tenure.api.schemas.resources import served_inventories
+from tenure.api.versions import OLDEST, by_version
+from tenure.resources.contract import ResourceType
+
+
+def with_blazar(operations: Iterable[Operation], kinds: Iterable[ResourceType]) -> Iterator[Operation]:
+    """Return the operations of these types; those that 1.0 serves have their forms at 1.0."""
+    forms: Mapping[tuple[str, str], Operation] = {
+        (operation.method, operation.path): operation
+        for wire, stock in served_inventories(kinds)
+        for operation in BlazarInventoryOperations(wire, stock).table()
+    }
+    for operation in operations:
+        if operation.public or operation.since > OLDEST:
+            yield operation
+        else:
+            form = forms.get((operation.method, operation.path)) or _of_leases(operation)
+            yield replace(operation, blazar=replace(form, query=by_version(ignoring_others(form.query(OLDEST)))))
+
+
+def _of_leases(operation: Operation) -> Operation:
+    """Return the form of an operation of leases: their list is whole. The models of leases are by version already."""
+    answer = operation.answer
+    if not isinstance(answer, Pages):
+        return operation
+    return replace(operation, query=by_version(LeaseList), answer=WholeList(answer.key, answer.model))
