@@ -292,7 +292,7 @@ def test_a_reservation_of_an_uninstalled_type_is_shown(api: Api) -> None:
     [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items
     for version in Version:
         kinds = [kind for kind in api.world.service.parts.types if kind.name == "physical:host"]
-        schemas = schemas_of(kinds)[version]
+        schemas = schemas_of(kinds)(version)
         [shown] = json.loads(json.dumps(schemas.answer.show(stored)))["reservations"]
         assert (shown["id"], shown["required_floatingips"]) == (lease["reservations"][0]["id"], [ADDRESS])
 

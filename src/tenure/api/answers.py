@@ -5,12 +5,10 @@ A shape has the model of the objects that it shows; the model writes an object (
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar
 
 from pydantic import Field, create_model
 
@@ -47,31 +45,6 @@ class Whole:
 
     def document(self, version: Version) -> type[Answer]:
         return self.model(version)
-
-
-@dataclass(frozen=True, slots=True)
-class Csv:
-    """The document as CSV: a row for each object of the list under a key, which begins with the other fields."""
-
-    key: str
-    model: AnswerAt
-
-    def text(self, value: Any, version: Version) -> str:
-        """Return the rows below a row with the names of the columns."""
-        model = self.model(version)
-        document = model.show(value)
-        shared = [field for name, field in document.items() if name != self.key]
-        written = io.StringIO()
-        rows = csv.writer(written)
-        rows.writerow(self.columns(version))
-        rows.writerows([*shared, *item.values()] for item in document[self.key])
-        return written.getvalue()
-
-    def columns(self, version: Version) -> list[str]:
-        """Return the names of the columns."""
-        fields = self.model(version).model_fields
-        [item] = get_args(fields[self.key].annotation)
-        return [*(name for name in fields if name != self.key), *item.model_fields]
 
 
 @dataclass(frozen=True, slots=True)

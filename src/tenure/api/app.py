@@ -27,7 +27,7 @@ from tenure.api.errors import (
 from tenure.api.links import Links
 from tenure.api.openapi import Description
 from tenure.api.operations import Endpoint
-from tenure.api.table import operations_of
+from tenure.api.table import operations_of, prepare
 from tenure.api.versions import OLDEST
 from tenure.domain.errors import TenureError
 from tenure.resources.contract import ResourceType
@@ -56,6 +56,7 @@ def create_app(
     it. ``requests_of_project`` is how many requests of a project are served at a time, None for any number.
     """
     operations = operations_of(tuple(types))
+    prepare(operations)
     links = Links(public_url)
     public, resources = _new_app(), _new_app()
     public.add_route("/openapi.json", Description(operations, links))

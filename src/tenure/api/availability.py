@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pydantic import BaseModel
 
 from tenure.api.answers import Whole
 from tenure.api.operations import Operation, Request
+from tenure.api.rules import READERS, Rule
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import (
     AvailabilityDocument,
@@ -17,16 +18,24 @@ from tenure.api.schemas.availability import (
     OffersDocument,
     OfferSearchQuery,
 )
-from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.versions import Version, by_version
 from tenure.domain.availability import Availability, LargestOffer, LongestOffer, Offers
 
+_RULES = (
+    Rule(
+        "tenure:availability:get",
+        READERS,
+        "See how much is free, over time, and when a lease fits; resources and projects are for administrators only.",
+    ),
+)
 
-def availability_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation, ...]:
+
+def availability_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
     """Return the operations of availability, with the schemas of reservations at each version."""
 
     def body(model: Callable[[LeaseSchemas], type[BaseModel]]) -> ModelAt:
-        return lambda version: model(schemas[version])
+        return lambda version: model(schemas(version))
 
     offers, since, use = "/v1/offers", Version.V1_3, _UseCases(schemas)
     found = Whole(by_version(OffersDocument))
@@ -40,6 +49,7 @@ def availability_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Op
             Whole(by_version(AvailabilityDocument)),
             query=by_version(AvailabilityListQuery),
             since=since,
+            rules=_RULES,
         ),
         Operation(
             "GET",
@@ -49,6 +59,7 @@ def availability_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Op
             found,
             query=by_version(OfferSearchQuery),
             since=since,
+            rules=_RULES,
             refused_with=(),
         ),
         Operation(
@@ -59,6 +70,7 @@ def availability_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Op
             found,
             body=search,
             since=since,
+            rules=_RULES,
             refused_with=(),
         ),
         Operation(
@@ -69,6 +81,7 @@ def availability_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Op
             Whole(by_version(LongestDocument)),
             body=body(lambda schemas: schemas.longest_model),
             since=since,
+            rules=_RULES,
             refused_with=(409,),
         ),
         Operation(
@@ -79,6 +92,7 @@ def availability_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Op
             Whole(by_version(LargestDocument)),
             body=body(lambda schemas: schemas.largest_model),
             since=since,
+            rules=_RULES,
             refused_with=(),
         ),
     )
@@ -87,25 +101,25 @@ def availability_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Op
 class _UseCases:
     """The calls of the manager, one for each operation."""
 
-    def __init__(self, schemas: Mapping[Version, LeaseSchemas]) -> None:
+    def __init__(self, schemas: SchemasAt) -> None:
         self._schemas = schemas
 
     def show(self, request: Request) -> Availability:
         return request.manager.availability.show(request.actor, request.query.to_domain())
 
     def find(self, request: Request) -> Offers:
-        wanted = self._schemas[request.version].read_search(request.query.document())
+        wanted = self._schemas(request.version).read_search(request.query.document())
         return request.manager.offers.first(request.actor, wanted)
 
     def search(self, request: Request) -> Offers:
-        return request.manager.offers.first(request.actor, self._schemas[request.version].read_search(request.body()))
+        return request.manager.offers.first(request.actor, self._schemas(request.version).read_search(request.body()))
 
     def longest(self, request: Request) -> LongestOffer:
         return request.manager.offers.longest(
-            request.actor, *self._schemas[request.version].read_longest(request.body())
+            request.actor, *self._schemas(request.version).read_longest(request.body())
         )
 
     def largest(self, request: Request) -> LargestOffer:
         return request.manager.offers.largest(
-            request.actor, *self._schemas[request.version].read_largest(request.body())
+            request.actor, *self._schemas(request.version).read_largest(request.body())
         )

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import BaseModel, create_model
 
 from tenure.api.answers import Many, One, Pages, Shape, Whole, pages
+from tenure.api.leases import SEE as SEE_LEASES
 from tenure.api.operations import Operation, Request
+from tenure.api.rules import ADMINISTRATORS, READERS, Rule
 from tenure.api.schemas import answers, as_shown
 from tenure.api.schemas.answers import AffectedReservation, Answer, AnswerAt, From, ModelAt
 from tenure.api.schemas.queries import (
@@ -55,6 +57,11 @@ from tenure.services.manager import Manager
 Verb = Callable[[Manager], Callable[..., ResourceChange]]
 
 
+_SEE_PROPERTIES = Rule(
+    "tenure:properties:get", READERS, "From 1.3 on: see the public properties that resources have, and their values."
+)
+
+
 def inventory_operations(kinds: Iterable[ResourceType]) -> Iterator[Operation]:
     """Return the operations of all inventories of these types that the API serves."""
     for wire, stock in served_inventories(kinds):
@@ -93,7 +100,11 @@ class InventoryOperations:
         shown, listed = One(wire.one, wire.answer), self.listed(wire.many, wire.answer)
         registered = One(wire.one, wire.answer_new or wire.answer)
         query, registration = self.list_query(), registration_models(wire.registration)
-        yield Operation("GET", collection, f"List {nouns}", self.list, listed, query=query, since=since)
+        see = (self._rule("get", f"List {nouns}, and see one.", READERS if wire.is_for_readers else ADMINISTRATORS),)
+        make = (self._rule("post", f"Make a {noun} reservable."),)
+        take_back = (self._rule("delete", f"Take a {noun} back."),)
+        summary = f"List {nouns}"
+        yield Operation("GET", collection, summary, self.list, listed, query=query, since=since, rules=see)
         summary = f"Make a {noun} reservable"
         yield Operation(
             "POST",
@@ -104,57 +115,80 @@ class InventoryOperations:
             status=201,
             body=registration,
             since=since,
+            rules=make,
             is_repeatable=True,
         )
-        yield Operation("GET", resource, f"Show a {noun}", self.get, shown, since=since)
-        yield Operation("DELETE", resource, f"Take a {noun} back", self.unregister, None, since=since)
+        yield Operation("GET", resource, f"Show a {noun}", self.get, shown, since=since, rules=see)
+        summary = f"Take a {noun} back"
+        yield Operation("DELETE", resource, summary, self.unregister, None, since=since, rules=take_back)
         if wire.properties is not None:
-            summary, body = f"Change a {noun}'s properties", wire.properties.models
-            update = partial(self.update, wire.properties)
-            yield Operation("PUT", resource, summary, update, shown, body=body, since=since)
+            yield self._change_of(
+                resource,
+                f"Change a {noun}'s properties",
+                partial(self.update, wire.properties),
+                wire.properties.models,
+            )
             yield from self._of_properties()
         elif wire.lending is not None:
-            summary, body = f"Change how much of a {noun} is lent", by_version(wire.lending.model)
-            yield Operation("PUT", resource, summary, partial(self.lend, wire.lending), shown, body=body, since=since)
+            run, body = partial(self.lend, wire.lending), by_version(wire.lending.model)
+            yield self._change_of(resource, f"Change how much of a {noun} is lent", run, body)
         yield from self._of_allocations(resource, max(since, wire.allocations_since))
         path, summary = wire.leased_path, f"List the {nouns} of a lease"
         leased = Many(wire.many, by_version(wire.leased_answer))
-        yield Operation("GET", path, summary, self.leased, leased, since=max(since, Version.V1_1))
-        changed = Whole(by_version(*[self._change_model(version) for version in Version]))
-        changes: Sequence[tuple[str, str, Verb, type[BaseModel]]] = (
-            ("disable", f"Close a {noun} to reservations", lambda manager: manager.resources.disable, Disable),
-            ("enable", f"Open a {noun} again", lambda manager: manager.resources.enable, Enable),
-            ("reallocate", f"Empty a {noun}", lambda manager: manager.resources.reallocate, Reallocate),
+        yield Operation("GET", path, summary, self.leased, leased, since=max(since, Version.V1_1), rules=(SEE_LEASES,))
+        yield from self._of_states(resource)
+
+    def _rule(self, verb: str, description: str, default: str = ADMINISTRATORS) -> Rule:
+        return Rule(f"{self._stock.rules}:{verb}", default, description)
+
+    def _change_of(self, resource: str, summary: str, run: Callable[[Request], object], body: ModelAt) -> Operation:
+        """Return the operation that changes what an operator sets of a resource."""
+        shown, rules = One(self.wire.one, self.wire.answer), (self._rule("put", f"{summary}."),)
+        return Operation("PUT", resource, summary, run, shown, body=body, since=self.wire.since, rules=rules)
+
+    def _of_states(self, resource: str) -> Iterator[Operation]:
+        noun, since = self.wire.noun, max(self.wire.since, Version.V1_2)
+        changed = Whole(cache(self._change_model))
+        close = self._rule("disable", f"Close a {noun} to new reservations, or open it again.")
+        empty = self._rule("reallocate", f"Move the reservations of a {noun} to others.")
+        changes: Sequence[tuple[str, str, Verb, type[BaseModel], Rule]] = (
+            ("disable", f"Close a {noun} to reservations", lambda manager: manager.resources.disable, Disable, close),
+            ("enable", f"Open a {noun} again", lambda manager: manager.resources.enable, Enable, close),
+            ("reallocate", f"Empty a {noun}", lambda manager: manager.resources.reallocate, Reallocate, empty),
         )
-        for name, summary, verb, model in changes:
-            run, body = partial(self.change, verb), by_version(model)
-            path, from_1_2 = f"{resource}/{name}", max(since, Version.V1_2)
-            yield Operation("POST", path, summary, run, changed, body=body, since=from_1_2)
+        for name, summary, verb, model, rule in changes:
+            run, body, path = partial(self.change, verb), by_version(model), f"{resource}/{name}"
+            yield Operation("POST", path, summary, run, changed, body=body, since=since, rules=(rule,))
 
     def _of_properties(self) -> Iterator[Operation]:
-        path, since = f"{self.wire.path}/properties", self.wire.since
-        summary = f"List the properties that {self.wire.nouns} have"
+        path, nouns, since = f"{self.wire.path}/properties", self.wire.nouns, self.wire.since
+        summary = f"List the properties that {nouns} have"
         shown, query = Many("resource_properties", by_version(answers.Property)), by_version(self.properties_query)
-        yield Operation("GET", path, summary, self.properties, shown, query=query, since=since)
+        see = (_SEE_PROPERTIES, self._rule("get_resource_properties", f"{summary}."))
+        yield Operation("GET", path, summary, self.properties, shown, query=query, since=since, rules=see)
+        summary = "Make a property private or public"
         yield Operation(
             "PATCH",
             f"{path}/{{property_name}}",
-            "Make a property private or public",
+            summary,
             self.set_property,
             One("resource_property", by_version(self.property_setting)),
             body=by_version(self.property_change),
             since=since,
+            rules=(self._rule("update_resource_properties", f"{summary}."),),
             refused_with=(404,),
         )
 
     def _of_allocations(self, resource: str, since: Version) -> Iterator[Operation]:
-        path, summary = f"{self.wire.path}/allocations", f"List who has a part in which {self.wire.nouns}"
+        path, nouns = f"{self.wire.path}/allocations", self.wire.nouns
+        rules = (self._rule("get_allocations", f"See which reservations have a part in which {nouns}."),)
         model, query = by_version(self.allocation), by_version(self.allocations_query)
         listed, shown = self.listed("allocations", model), One("allocation", model)
-        yield Operation("GET", path, summary, self.bookings, listed, query=query, since=since)
+        summary = f"List who has a part in which {nouns}"
+        yield Operation("GET", path, summary, self.bookings, listed, query=query, since=since, rules=rules)
         path, summary = f"{resource}/allocation", f"Show who has a part in a {self.wire.noun}"
         query = by_version(AllocationQuery)
-        yield Operation("GET", path, summary, self.bookings_of, shown, query=query, since=since)
+        yield Operation("GET", path, summary, self.bookings_of, shown, query=query, since=since, rules=rules)
 
     def list_query(self) -> QueryAt:
         """Return the query of the list of resources."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,11 +15,12 @@ from pydantic import BaseModel
 
 from tenure.api.answers import One, Pages, Whole, pages
 from tenure.api.operations import DryRun, Operation, Request
+from tenure.api.rules import MEMBERS, READERS, Rule
 from tenure.api.schemas import lease_models
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import AlternativeDocument
 from tenure.api.schemas.lease_models import HistoryQuery, LeaseListQuery
-from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.schemas.queries import DryRunQuery, Query
 from tenure.api.versions import Version, by_version
 from tenure.domain.actor import Actor
@@ -42,28 +43,35 @@ R = TypeVar("R")
 _OF_RESERVATION = re.compile(r"^reservations\[\d+\]\.?")
 
 
-def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation, ...]:
+#: The rule of everything that shows a lease, also of its resources.
+SEE = Rule("blazar:leases:get", READERS, "List leases, and see one with its history and its resources.")
+_MAKE = Rule("blazar:leases:post", MEMBERS, "Make a lease.")
+_CHANGE = Rule("blazar:leases:put", MEMBERS, "Change a lease, add a reservation to it, or drop one.")
+_DELETE = Rule("blazar:leases:delete", MEMBERS, "Delete a lease.")
+
+
+def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
     """Return the operations of leases, with the schemas of each version."""
 
     def body(model: Callable[[LeaseSchemas], type[BaseModel]]) -> ModelAt:
-        return lambda version: model(schemas[version])
+        return lambda version: model(schemas(version))
 
     leases, lease = "/v1/leases", "/v1/leases/{lease_id}"
     reservations = f"{lease}/reservations"
     use, v1_1, v1_2 = _UseCases(schemas), Version.V1_1, Version.V1_2
-    shown = One("lease", lambda version: schemas[version].answer)
+    shown = One("lease", lambda version: schemas(version).answer)
     listed = Pages("leases", shown.model)
     history = Pages(
         "history", by_version(lease_models.HistoryEntry, lease_models.HistoryEntry, lease_models.HistoryEntryOf12)
     )
-    rehearsed = Whole(lambda version: schemas[version].rehearsal)
+    rehearsed = Whole(lambda version: schemas(version).rehearsal)
     dry_run = by_version(Query, Query, Query, DryRunQuery)
     create = body(lambda schemas: schemas.create_model)
     update = body(lambda schemas: schemas.update_model)
     confirm = body(lambda schemas: schemas.confirm_model)
     add = body(lambda schemas: schemas.add_model)
     return (
-        Operation("GET", leases, "List leases", use.list, listed, query=by_version(LeaseListQuery)),
+        Operation("GET", leases, "List leases", use.list, listed, query=by_version(LeaseListQuery), rules=(SEE,)),
         Operation(
             "POST",
             leases,
@@ -74,10 +82,11 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             body=create,
             query=dry_run,
             dry_run=DryRun(use.rehearse_create, rehearsed),
+            rules=(_MAKE,),
             is_repeatable=True,
             has_tag=True,
         ),
-        Operation("GET", lease, "Show a lease", use.get, shown, has_tag=True),
+        Operation("GET", lease, "Show a lease", use.get, shown, rules=(SEE,), has_tag=True),
         Operation(
             "PUT",
             lease,
@@ -87,10 +96,11 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             body=update,
             query=dry_run,
             dry_run=DryRun(use.rehearse_update, rehearsed),
+            rules=(_CHANGE,),
             is_conditional=True,
             has_tag=True,
         ),
-        Operation("DELETE", lease, "Delete a lease", use.delete, None, is_conditional=True),
+        Operation("DELETE", lease, "Delete a lease", use.delete, None, rules=(_DELETE,), is_conditional=True),
         Operation(
             "POST",
             f"{lease}/confirm",
@@ -99,6 +109,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             shown,
             body=confirm,
             since=v1_2,
+            rules=(_CHANGE,),
             is_conditional=True,
             has_tag=True,
         ),
@@ -110,6 +121,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             history,
             query=by_version(HistoryQuery),
             since=v1_1,
+            rules=(SEE,),
         ),
         Operation(
             "POST",
@@ -122,6 +134,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             query=dry_run,
             since=v1_1,
             dry_run=DryRun(use.rehearse_add, rehearsed),
+            rules=(_CHANGE,),
             is_repeatable=True,
             is_conditional=True,
             has_tag=True,
@@ -135,6 +148,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             query=dry_run,
             since=v1_1,
             dry_run=DryRun(use.rehearse_drop, rehearsed),
+            rules=(_CHANGE,),
             is_conditional=True,
         ),
     )
@@ -143,7 +157,7 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
 class _UseCases:
     """The calls of the manager, one for each operation."""
 
-    def __init__(self, schemas: Mapping[Version, LeaseSchemas]) -> None:
+    def __init__(self, schemas: SchemasAt) -> None:
         self._schemas = schemas
 
     def list(self, request: Request) -> Iterator[Page[Lease]]:
@@ -162,7 +176,7 @@ class _UseCases:
             return request.manager.rehearsals.create(request.actor, wanted)
 
     def _wanted(self, request: Request) -> LeaseRequest | FlexibleRequest:
-        return self._schemas[request.version].read_request(request.body())
+        return self._schemas(request.version).read_request(request.body())
 
     def get(self, request: Request) -> Lease:
         look_ahead = request.version >= Version.V1_3
@@ -182,14 +196,14 @@ class _UseCases:
             return request.manager.rehearsals.update(request.actor, lease_id, change, **_condition(request))
 
     def _change(self, request: Request) -> LeaseChange:
-        return self._schemas[request.version].read_change(request.body(), partial(self._find, request))
+        return self._schemas(request.version).read_change(request.body(), partial(self._find, request))
 
     def delete(self, request: Request) -> None:
         request.manager.leases.delete(request.actor, request.part("lease_id"), **_condition(request))
 
     def confirm(self, request: Request) -> Lease:
         lease_id = request.part("lease_id")
-        changes = self._schemas[request.version].read_confirmation(request.body(), partial(self._find, request))
+        changes = self._schemas(request.version).read_confirmation(request.body(), partial(self._find, request))
         find = partial(request.manager.alternatives.to_confirmation, request.actor, lease_id, changes)
         with _alternatives(request, find):
             return request.tag(request.manager.leases.confirm(request.actor, lease_id, changes, **_condition(request)))
@@ -210,7 +224,7 @@ class _UseCases:
 
     def _add(self, request: Request, carry_out: Callable[[Actor, str, ReservationRequest], R]) -> R:
         lease_id = request.part("lease_id")
-        wanted = self._schemas[request.version].read_reservation(request.body())
+        wanted = self._schemas(request.version).read_reservation(request.body())
         find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, wanted)
         with _errors_of_reservation(), _alternatives(request, lambda _lacking: find()):
             return carry_out(request.actor, lease_id, wanted)

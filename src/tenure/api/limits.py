@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tenure.api.answers import Whole
 from tenure.api.operations import Operation, Request
+from tenure.api.rules import READERS, Rule
 from tenure.api.schemas.answers import LimitsDocument
 from tenure.api.schemas.queries import LimitsQuery
 from tenure.api.versions import Version, by_version
@@ -14,6 +15,7 @@ def _show(request: Request) -> Allowances:
     return request.manager.limits.show(request.actor, request.query.project_id)
 
 
+_RULE = Rule("tenure:limits:get", READERS, "See what a project may have booked, and what it has.")
 LIMITS = Operation(
     "GET",
     "/v1/limits",
@@ -22,4 +24,5 @@ LIMITS = Operation(
     Whole(by_version(LimitsDocument)),
     query=by_version(LimitsQuery),
     since=Version.V1_2,
+    rules=(_RULE,),
 )

@@ -223,10 +223,9 @@ def _responses(operation: Operation, references: References, version: Version) -
         if schemas:
             schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
             success["content"] = {"application/json": {"schema": schema}}
-            if operation.csv is not None:
-                columns = ",".join(operation.csv.columns(version))
-                described = {"type": "string", "description": f"With format=csv. The first row is {columns}"}
-                success["content"]["text/csv"] = {"schema": described}
+            for renderer in operation.renderers:
+                media_type = renderer.content_type.partition(";")[0]
+                success["content"][media_type] = {"schema": renderer.schema(shapes[0].document(version))}
         responses[str(status)] = success
     if operation.public:
         statuses = {405, *operation.refusals}

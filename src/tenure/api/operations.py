@@ -10,17 +10,21 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal, TypedDict
 
 import falcon
+from pydantic import create_model
 
-from tenure.api.answers import Csv, Shape
+from tenure.api.answers import Shape
 from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
+from tenure.api.renderers import JSON, DescribedRenderer, Renderer
+from tenure.api.rules import Rule
 from tenure.api.schemas.answers import ModelAt
-from tenure.api.schemas.queries import NO_QUERY, CsvQuery, DryRunQuery, Query, QueryAt, query_of, read_query
+from tenure.api.schemas.queries import NO_QUERY, DryRunQuery, Query, QueryAt, query_of, read_query
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import OLDEST, Version
@@ -76,10 +80,12 @@ class Operation:
     since: Version = OLDEST
     #: None if the operation has no dry run. Otherwise its query is a ``DryRunQuery`` from some version on.
     dry_run: DryRun | None = None
-    #: The answer as CSV; None if it has none. Otherwise the query is a ``CsvQuery``.
-    csv: Csv | None = None
+    #: The media types of the answer beside JSON; ``with_formats`` adds to the query how to ask for them.
+    renderers: tuple[DescribedRenderer, ...] = ()
     #: The statuses of refusals, beside those of every operation; if None, ``refusals`` derives them.
     refused_with: tuple[int, ...] | None = None
+    #: The policy rules that permit it; any of them is enough, or as the service decides by the caller.
+    rules: tuple[Rule, ...] = ()
     #: Whether the operation needs no authentication. Its query is ignored then.
     public: bool = False
     #: Whether a client may repeat the request with one ``Idempotency-Key``.
@@ -119,6 +125,20 @@ class Operation:
         if self.dry_run is not None and issubclass(self.query(version), DryRunQuery):
             shapes[200] = (*shapes.get(200, ()), self.dry_run.answer)
         return shapes
+
+
+def with_formats(operation: Operation) -> Operation:
+    """Return the operation with a query that names the media type of the answer, if there are several."""
+    if not operation.renderers:
+        return operation
+    formats = tuple(renderer.format for renderer in (JSON, *operation.renderers))
+    return replace(operation, query=lambda version: _with_format(operation.query(version), formats))
+
+
+@cache
+def _with_format(model: type[Query], formats: tuple[str, ...]) -> type[Query]:
+    named: Any = (Literal[formats], formats[0])
+    return create_model(model.__name__, __base__=(model, create_model("FormatQuery", __base__=Query, format=named)))
 
 
 class Marks(TypedDict, total=False):
@@ -233,29 +253,23 @@ class Endpoint:
             request = Request(operation, self._manager, self._links, req, actor, version, parts, query)
             if operation.dry_run is not None and isinstance(query, DryRunQuery) and query.dry_run:
                 request.status = 200
-                _write(resp, request, operation.dry_run.answer, operation.dry_run.run(request))
-            elif operation.csv is not None and isinstance(query, CsvQuery) and query.format == "csv":
-                _write_csv(resp, request, operation.csv, operation.run(request))
+                _write(resp, request, operation.dry_run.answer, operation.dry_run.run(request), JSON)
             else:
-                _write(resp, request, operation.answer, operation.run(request))
+                asked = getattr(query, "format", JSON.format)
+                renderers: tuple[Renderer, ...] = operation.renderers
+                renderer = next((each for each in renderers if each.format == asked), JSON)
+                _write(resp, request, operation.answer, operation.run(request), renderer)
 
         return respond
 
 
-def _write(resp: falcon.Response, request: Request, answer: Shape | None, value: object) -> None:
+def _write(resp: falcon.Response, request: Request, answer: Shape | None, value: object, renderer: Renderer) -> None:
     if answer is not None:
         content = answer.render(value, request.version, request.next_page)
-        resp.content_type = "application/json"
+        resp.content_type = renderer.content_type
         if isinstance(content, dict):
-            resp.data = json.dumps(content).encode()
+            resp.data = renderer.write(content, answer.document(request.version))
         else:
             resp.stream = content
-    resp.set_headers(request.headers)
-    resp.status = request.status or request.operation.success
-
-
-def _write_csv(resp: falcon.Response, request: Request, shape: Csv, value: object) -> None:
-    resp.content_type = "text/csv; charset=utf-8"
-    resp.data = shape.text(value, request.version).encode()
     resp.set_headers(request.headers)
     resp.status = request.status or request.operation.success

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from oslo_config import cfg
 from oslo_policy import policy
 
-from tenure.api.schemas.resources import WireInventory, served_inventories
+from tenure.api.rules import ADMIN, Rule
+from tenure.api.table import operations_of
 from tenure.domain.actor import Actor
 from tenure.operator_yaml import RepeatedKey, read_yaml
 from tenure.resources.contract import load_types
 
-ADMIN = "admin"
 #: The roles in the default rules.
 ROLES = frozenset({ADMIN, "member", "reader"})
 
@@ -26,10 +26,6 @@ _OWNER = policy.DeprecatedRule(
     deprecated_reason=_REASON,
     deprecated_since=_SINCE,
 )
-_ADMIN = "rule:admin"
-_READER_OR_ADMIN = "rule:project_reader_or_admin"
-_MEMBER_OR_ADMIN = "rule:project_member_or_admin"
-_SCOPES = ["project"]
 
 _ROLES = (
     policy.RuleDefault(ADMIN, "is_admin:True or role:admin", "Administrators."),
@@ -68,131 +64,25 @@ _ROLES = (
 )
 
 
-def _rule(name: str, default: str, description: str, *operations: tuple[str, str]) -> policy.DocumentedRuleDefault:
-    return policy.DocumentedRuleDefault(
-        name=name,
-        check_str=default,
-        description=description,
-        operations=[{"method": method, "path": path} for method, path in operations],
-        scope_types=_SCOPES,
-    )
-
-
-_LEASE = "/v1/leases/{lease_id}"
-
-
-def _lease_rules(inventories: Iterable[WireInventory]) -> Iterator[policy.RuleDefault]:
-    yield _rule(
-        "blazar:leases:get",
-        _READER_OR_ADMIN,
-        "List leases, and see one with its history and its resources.",
-        ("GET", "/v1/leases"),
-        ("GET", _LEASE),
-        ("GET", f"{_LEASE}/history"),
-        *(("GET", wire.leased_path) for wire in inventories),
-    )
-    yield _rule("blazar:leases:post", _MEMBER_OR_ADMIN, "Make a lease.", ("POST", "/v1/leases"))
-    yield _rule(
-        "blazar:leases:put",
-        _MEMBER_OR_ADMIN,
-        "Change a lease, add a reservation to it, or drop one.",
-        ("PUT", _LEASE),
-        ("POST", f"{_LEASE}/confirm"),
-        ("POST", f"{_LEASE}/reservations"),
-        ("DELETE", f"{_LEASE}/reservations/{{reservation_id}}"),
-    )
-    yield _rule("blazar:leases:delete", _MEMBER_OR_ADMIN, "Delete a lease.", ("DELETE", _LEASE))
-
-
-_LIMITS = _rule(
-    "tenure:limits:get",
-    _READER_OR_ADMIN,
-    "See what a project may have booked, and what it has.",
-    ("GET", "/v1/limits"),
-)
-
-
-_USAGE = _rule(
-    "tenure:usage:get",
-    _READER_OR_ADMIN,
-    "See what a project has had in a period, in resource-hours; without a project, administrators see all.",
-    ("GET", "/v1/usage"),
-)
-
-
-_AVAILABILITY = _rule(
-    "tenure:availability:get",
-    _READER_OR_ADMIN,
-    "See how much is free, over time, and when a lease fits; resources and projects are for administrators only.",
-    ("GET", "/v1/availability"),
-    ("GET", "/v1/offers"),
-    ("POST", "/v1/offers"),
-    ("POST", "/v1/offers/longest"),
-    ("POST", "/v1/offers/largest"),
-)
-
-
-def _property_rule(inventories: Iterable[WireInventory]) -> policy.RuleDefault:
-    return _rule(
-        "tenure:properties:get",
-        _READER_OR_ADMIN,
-        "From 1.3 on: see the public properties that resources have, and their values.",
-        *(("GET", f"{wire.path}/properties") for wire in inventories if wire.properties is not None),
-    )
-
-
-def _inventory_rules(wire: WireInventory, prefix: str) -> Iterator[policy.RuleDefault]:
-    """Return the rules of an inventory; their names begin with ``prefix``."""
-    noun, nouns, collection, resource = wire.noun, wire.nouns, wire.path, wire.resource_path
-
-    def rule(verb: str, description: str, *operations: tuple[str, str], default: str = _ADMIN) -> policy.RuleDefault:
-        return _rule(f"{prefix}:{verb}", default, description, *operations)
-
-    readers = _READER_OR_ADMIN if wire.is_for_readers else _ADMIN
-    yield rule("get", f"List {nouns}, and see one.", ("GET", collection), ("GET", resource), default=readers)
-    yield rule("post", f"Make a {noun} reservable.", ("POST", collection))
-    if wire.properties is not None:
-        yield rule("put", f"Change a {noun}'s properties.", ("PUT", resource))
-    elif wire.lending is not None:
-        yield rule("put", f"Change how much of a {noun} is lent.", ("PUT", resource))
-    yield rule("delete", f"Take a {noun} back.", ("DELETE", resource))
-    yield rule(
-        "disable",
-        f"Close a {noun} to new reservations, or open it again.",
-        ("POST", f"{resource}/disable"),
-        ("POST", f"{resource}/enable"),
-    )
-    yield rule("reallocate", f"Move the reservations of a {noun} to others.", ("POST", f"{resource}/reallocate"))
-    yield rule(
-        "get_allocations",
-        f"See which reservations have a part in which {nouns}.",
-        ("GET", f"{collection}/allocations"),
-        ("GET", f"{resource}/allocation"),
-    )
-    if wire.properties is not None:
-        properties = f"{collection}/properties"
-        yield rule("get_resource_properties", f"List the properties that {nouns} have.", ("GET", properties))
-        yield rule(
-            "update_resource_properties",
-            "Make a property private or public.",
-            ("PATCH", f"{properties}/{{property_name}}"),
-        )
-
-
 def list_rules() -> tuple[policy.RuleDefault, ...]:
     """Return every rule with its default and description, those of installed inventories included.
 
     The tools of oslo.policy print them.
     """
-    inventories = served_inventories(load_types())
-    return (
-        *_ROLES,
-        *_lease_rules(wire for wire, _ in inventories),
-        _LIMITS,
-        _USAGE,
-        _AVAILABILITY,
-        _property_rule(wire for wire, _ in inventories),
-        *(rule for wire, stock in inventories for rule in _inventory_rules(wire, stock.rules)),
+    paths: dict[Rule, list[policy.Operation]] = {}
+    for operation in operations_of(tuple(load_types())):
+        for rule in operation.rules:
+            paths.setdefault(rule, []).append({"method": operation.method, "path": operation.path})
+    return (*_ROLES, *(_documented(rule, operations) for rule, operations in paths.items()))
+
+
+def _documented(rule: Rule, operations: list[policy.Operation]) -> policy.DocumentedRuleDefault:
+    return policy.DocumentedRuleDefault(
+        name=rule.name,
+        check_str=rule.default,
+        description=rule.description,
+        operations=operations,
+        scope_types=["project"],
     )
 
 

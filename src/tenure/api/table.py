@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import cache, lru_cache
 
 from tenure.api.availability import availability_operations
 from tenure.api.blazar.lease_models import LEASE_FORMS
@@ -12,9 +12,9 @@ from tenure.api.discovery import PUBLIC
 from tenure.api.inventories import inventory_operations
 from tenure.api.leases import lease_operations
 from tenure.api.limits import LIMITS
-from tenure.api.operations import Operation
+from tenure.api.operations import Operation, with_formats
 from tenure.api.schemas.lease_models import FORMS
-from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.usage import USAGE
 from tenure.api.versions import OLDEST, Version
 from tenure.resources.contract import ResourceType
@@ -24,7 +24,7 @@ from tenure.resources.contract import ResourceType
 def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
     """Return all operations of an API with these types, in the order of their description.
 
-    The result is cached: building the models takes longer than the rest of the API.
+    Their models are built when they are first needed: that takes longer than everything else (``prepare``).
     """
     schemas = schemas_of(kinds)
     operations = (
@@ -35,10 +35,22 @@ def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
         *availability_operations(schemas),
         *inventory_operations(kinds),
     )
-    return tuple(with_blazar(operations, kinds))
+    return tuple(with_blazar(map(with_formats, operations), kinds))
 
 
-def schemas_of(kinds: Iterable[ResourceType]) -> Mapping[Version, LeaseSchemas]:
+def schemas_of(kinds: Iterable[ResourceType]) -> SchemasAt:
     """Return the models of leases at each version, with these types."""
-    by_version = {OLDEST: LEASE_FORMS, **FORMS}
-    return {version: LeaseSchemas(kinds, version, forms) for version, forms in by_version.items()}
+    forms = {OLDEST: LEASE_FORMS, **FORMS}
+    types = tuple(kinds)
+    return cache(lambda version: LeaseSchemas(types, version, forms[version]))
+
+
+def prepare(operations: Iterable[Operation]) -> None:
+    """Build the models of all requests now, so that no request has to wait for them."""
+    for operation in operations:
+        for version in Version:
+            if operation.since <= version:
+                form = operation.at(version)
+                form.query(version)
+                if form.body is not None:
+                    form.body(version)

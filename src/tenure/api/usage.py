@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tenure.api.answers import Csv, Whole
+from tenure.api.answers import Whole
 from tenure.api.operations import Operation, Request
+from tenure.api.renderers import Csv
+from tenure.api.rules import READERS, Rule
 from tenure.api.schemas.usage import UsageDocument, UsageListQuery
 from tenure.api.versions import Version, by_version
 from tenure.domain.usage import Usage
@@ -13,6 +15,11 @@ def _show(request: Request) -> Usage:
     return request.manager.usage.show(request.actor, request.query.to_domain())
 
 
+_RULE = Rule(
+    "tenure:usage:get",
+    READERS,
+    "See what a project has had in a period, in resource-hours; without a project, administrators see all.",
+)
 USAGE = Operation(
     "GET",
     "/v1/usage",
@@ -21,5 +28,6 @@ USAGE = Operation(
     Whole(by_version(UsageDocument)),
     query=by_version(UsageListQuery),
     since=Version.V1_3,
-    csv=Csv("usage", by_version(UsageDocument)),
+    rules=(_RULE,),
+    renderers=(Csv("usage"),),
 )

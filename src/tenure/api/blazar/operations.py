@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from tenure.api.answers import Pages
 from tenure.api.blazar.answers import WholeList
 from tenure.api.blazar.inventories import BlazarInventoryOperations
 from tenure.api.blazar.queries import LeaseList, ignoring_others
 from tenure.api.operations import Operation
+from tenure.api.schemas.queries import Query
 from tenure.api.schemas.resources import served_inventories
-from tenure.api.versions import OLDEST, by_version
+from tenure.api.versions import OLDEST, Version, by_version
 from tenure.resources.contract import ResourceType
 
 
@@ -27,7 +29,11 @@ def with_blazar(operations: Iterable[Operation], kinds: Iterable[ResourceType]) 
             yield operation
         else:
             form = forms.get((operation.method, operation.path)) or _of_leases(operation)
-            yield replace(operation, blazar=replace(form, query=by_version(ignoring_others(form.query(OLDEST)))))
+            yield replace(operation, blazar=replace(form, query=partial(_query_of, form)))
+
+
+def _query_of(operation: Operation, version: Version) -> type[Query]:
+    return ignoring_others(operation.query(version))
 
 
 def _of_leases(operation: Operation) -> Operation:

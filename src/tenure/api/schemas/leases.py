@@ -219,6 +219,10 @@ class LeaseSchemas:
         return types[reservation_id]
 
 
+#: The models of leases at each version.
+SchemasAt = Callable[[Version], LeaseSchemas]
+
+
 def has_user_events(version: Version) -> bool:
     """Whether owners can add events to a lease."""
     return version >= Version.V1_2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import falcon
@@ -65,12 +66,6 @@ class DryRunQuery(Query):
     dry_run: Truth = False
 
 
-class CsvQuery(Query):
-    """The answer is JSON, or CSV on request."""
-
-    format: Literal["json", "csv"] = "json"
-
-
 class LimitsQuery(Query):
     project_id: ExternalId | None = None
 
@@ -110,9 +105,10 @@ class _OfRegion(ResourceListQuery):
 
 def list_queries(model: type[ResourceListQuery]) -> QueryAt:
     """Return the query of a list of an inventory at each version."""
-    return by_version(Query, model, _with_region(model))
+    return lambda version: model if version < Version.V1_2 else _with_region(model)
 
 
+@cache
 def _with_region(model: type[ResourceListQuery]) -> type[ResourceListQuery]:
     return create_model(model.__name__, __base__=(_OfRegion, model), __doc__=model.__doc__)
 

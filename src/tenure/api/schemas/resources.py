@@ -14,7 +14,7 @@ from tenure.api.schemas.answers import AnswerAt, LeasedAnswer, ModelAt
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import Identifier, Reason, RegionName
-from tenure.api.versions import LATEST, OLDEST, Version, by_version
+from tenure.api.versions import OLDEST, Version
 from tenure.domain.capacity import Capacity
 from tenure.resources.contract import Inventory, ResourceType
 
@@ -169,6 +169,9 @@ def read_region(body: Mapping[str, Any], version: Version) -> tuple[Mapping[str,
 
 def registration_models(models: ModelAt) -> ModelAt:
     """Return the models of a registration, with the region from 1.2 on."""
-    strict = models(LATEST)
-    placed = create_model(strict.__name__, __base__=(InRegion, strict), __doc__=strict.__doc__)
-    return by_version(models(OLDEST), strict, placed)
+    return lambda version: models(version) if version < Version.V1_2 else _in_region(models(version))
+
+
+@cache
+def _in_region(model: type[BaseModel]) -> type[BaseModel]:
+    return create_model(model.__name__, __base__=(InRegion, model), __doc__=model.__doc__)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tenure.api.schemas.answers import Answer, From, Region, Rfc3339Text, Written
 from tenure.api.schemas.moments import Rfc3339
-from tenure.api.schemas.queries import CsvQuery
+from tenure.api.schemas.queries import Query
 from tenure.api.schemas.texts import ExternalId
 from tenure.domain.usage import MICROSECOND, UsageQuery
 
@@ -26,7 +26,7 @@ Hours = Annotated[float, Written(hours)]
 HoursOrUnknown = Annotated[float | None, Written(lambda sum_: None if sum_ is None else hours(sum_))]
 
 
-class UsageListQuery(CsvQuery):
+class UsageListQuery(Query):
     """A period, and optionally a project and a resource type."""
 
     start_date: Rfc3339
