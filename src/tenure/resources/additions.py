@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import MAX_COMPARISONS, AnyOf, Comparison, Expression, Term
-from tenure.resources.fields import MAX_AMOUNT
+from tenure.resources.blazar import MAX_AMOUNT
 
 _SCOPE: Final = "capabilities:"
 _OR: Final = "<or>"

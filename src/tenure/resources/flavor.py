@@ -30,7 +30,7 @@ def _number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-_LenientFlavorId = Annotated[
+_FlavorIdOrNumber = Annotated[
     _FlavorId,
     BeforeValidator(_number_as_text),
     WithJsonSchema(
@@ -46,7 +46,7 @@ class FlavorReservation(Parameters):
     while_it_runs: ClassVar[str] = "only that there are more of them"
 
     resource_type: Literal["flavor:instance"]
-    flavor_id: Annotated[_LenientFlavorId, Forms(strict=_FlavorId)]
+    flavor_id: Annotated[_FlavorIdOrNumber, Forms(strict=_FlavorId)]
     amount: Amount
     affinity: Spreading
     before_end: ServersAction = "default"

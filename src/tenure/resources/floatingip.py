@@ -14,9 +14,10 @@ from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.requirement import Comparison, Expression
+from tenure.resources import blazar
 from tenure.resources.contract import Inventory
 from tenure.resources.declared import DeclaredType
-from tenure.resources.fields import Count, LenientAmount, Notice
+from tenure.resources.fields import Count, Notice
 from tenure.resources.parameters import Forms, Parameters
 
 
@@ -84,7 +85,7 @@ class FloatingIPReservation(_Addressed, Parameters):
 
     resource_type: Literal["virtual:floatingip"]
     network_id: _Network
-    amount: Annotated[LenientAmount, AfterValidator(_not_negative), Forms(strict=Count)]
+    amount: Annotated[blazar.Amount, AfterValidator(_not_negative), Forms(strict=Count)]
     required_floatingips: _Addresses = Field(default_factory=list)
     before_end: Annotated[Notice, BeforeValidator(_no_image)] = "default"
 

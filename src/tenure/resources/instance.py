@@ -10,13 +10,15 @@ from pydantic import Field, StrictInt
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import Capacity
 from tenure.domain.requirement import parse_expression
+from tenure.resources import blazar
 from tenure.resources.additions import PlaceAdditions, expression_of
-from tenure.resources.fields import MAX_AMOUNT, LenientAmount, LenientCount, Requirements, Spreading
+from tenure.resources.blazar import MAX_AMOUNT
+from tenure.resources.fields import Requirements, Spreading
 from tenure.resources.parameters import Forms, Parameters
 from tenure.resources.servers import Amount, InstancesType, ServersAction, spread_of
 
-_Size = Annotated[LenientCount, Field(ge=1), Forms(strict=Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT)])]
-_Disk = Annotated[LenientAmount, Field(ge=0), Forms(strict=Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)])]
+_Size = Annotated[blazar.Count, Field(ge=1), Forms(strict=Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT)])]
+_Disk = Annotated[blazar.Amount, Field(ge=0), Forms(strict=Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)])]
 
 
 class InstanceReservation(Parameters):

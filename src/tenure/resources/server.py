@@ -13,10 +13,12 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.domain.requirement import parse_expression
+from tenure.resources import blazar
 from tenure.resources.additions import ZoneAdditions, expression_of
+from tenure.resources.blazar import MAX_AMOUNT
 from tenure.resources.contract import LAST_SNAPSHOT, Wanted
 from tenure.resources.declared import DeclaredType
-from tenure.resources.fields import MAX_AMOUNT, KeptExpression, PropertyExpression, acts_as_owner
+from tenure.resources.fields import PropertyExpression, acts_as_owner
 from tenure.resources.flavor import refuse_uncounted
 from tenure.resources.parameters import Forms, Parameters
 
@@ -74,7 +76,7 @@ class ServerReservation(Parameters):
     disk_gb: Annotated[_Disk | None, Forms(fixed=True)] = None
     at_end: AtEnd = "delete"
     in_place: Annotated[InPlace, Forms(fixed=True)] = False
-    resource_properties: Annotated[KeptExpression, Forms(strict=PropertyExpression)] = ""
+    resource_properties: Annotated[blazar.KeptExpression, Forms(strict=PropertyExpression)] = ""
     #: Of what the cloud was asked for the sizes, and what it has said.
     sized_by: Annotated[str | None, Forms(internal=True)] = None
     source: Annotated[dict[str, Any] | None, Forms(internal=True)] = None

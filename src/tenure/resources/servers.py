@@ -9,8 +9,9 @@ from pydantic import AfterValidator, BaseModel
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Spread
+from tenure.resources import blazar
 from tenure.resources.declared import DeclaredType, Kept, refuse_changes
-from tenure.resources.fields import BeforeEnd, Count, LenientAction, LenientActionChange, LenientCount, acts_as_owner
+from tenure.resources.fields import BeforeEnd, Count, acts_as_owner
 from tenure.resources.parameters import Forms
 
 
@@ -21,9 +22,9 @@ def _at_least_one(amount: int) -> int:
 
 
 #: How many servers are reserved.
-Amount = Annotated[LenientCount, AfterValidator(_at_least_one), Forms(strict=Count)]
+Amount = Annotated[blazar.Count, AfterValidator(_at_least_one), Forms(strict=Count)]
 #: What is done before the end; answers at 1.0 do not show it.
-ServersAction = Annotated[BeforeEnd, Forms(lenient=LenientAction, lenient_change=LenientActionChange, new=True)]
+ServersAction = Annotated[BeforeEnd, Forms(lenient=blazar.Action, lenient_change=blazar.ActionChange, new=True)]
 
 
 class FlavorEffects(BaseModel):
