@@ -19,7 +19,7 @@ from tests.api.rig import USERS, Api
 @pytest.fixture
 def long_list(api: Api, monkeypatch: pytest.MonkeyPatch) -> Api:
     """Two leases, which are two pages."""
-    monkeypatch.setattr("tenure.api.blazar.queries.PAGE", 1)
+    monkeypatch.setattr("tenure.api.blazar.lists.PAGE", 1)
     api.book()
     api.book(start=3)
     return api

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import schemathesis
 
-from tenure.api.blazar.moments import MINUTE_PATTERN
+from tenure.api.blazar.fields import MINUTE_PATTERN
 from tenure.api.schemas.bounds import ANYTHING
 from tenure.api.schemas.moments import RFC3339_PATTERN
 from tenure.api.schemas.texts import PRINTABLE

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pydantic import BaseModel
 
 from tenure.api.answers import Whole
-from tenure.api.operations import Operation, Request
-from tenure.api.rules import READERS, Rule
+from tenure.api.operations import READERS, Operation, Request, Rule
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import (
     AvailabilityDocument,

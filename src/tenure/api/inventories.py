@@ -15,8 +15,7 @@ from pydantic import BaseModel, create_model
 
 from tenure.api.answers import Many, One, Pages, Shape, Whole, pages
 from tenure.api.leases import SEE as SEE_LEASES
-from tenure.api.operations import Operation, Request
-from tenure.api.rules import ADMINISTRATORS, READERS, Rule
+from tenure.api.operations import ADMINISTRATORS, READERS, Operation, Request, Rule
 from tenure.api.schemas import answers, as_shown
 from tenure.api.schemas.answers import AffectedReservation, Answer, AnswerAt, From, ModelAt
 from tenure.api.schemas.queries import (

@@ -14,8 +14,7 @@ from typing import TypedDict, TypeVar
 from pydantic import BaseModel
 
 from tenure.api.answers import One, Pages, Whole, pages
-from tenure.api.operations import DryRun, Operation, Request
-from tenure.api.rules import MEMBERS, READERS, Rule
+from tenure.api.operations import MEMBERS, READERS, DryRun, Operation, Request, Rule
 from tenure.api.schemas import lease_models
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import AlternativeDocument

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tenure.api.answers import Whole
-from tenure.api.operations import Operation, Request
-from tenure.api.rules import READERS, Rule
+from tenure.api.operations import READERS, Operation, Request, Rule
 from tenure.api.schemas.answers import LimitsDocument
 from tenure.api.schemas.queries import LimitsQuery
 from tenure.api.versions import Version, by_version

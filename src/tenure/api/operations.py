@@ -22,7 +22,6 @@ from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
 from tenure.api.renderers import JSON, DescribedRenderer, Renderer
-from tenure.api.rules import Rule
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.queries import NO_QUERY, DryRunQuery, Query, QueryAt, query_of, read_query
 from tenure.api.schemas.refusals import check
@@ -49,8 +48,21 @@ _TAGS = re.compile(rf"\s*{_TAG}\s*(,\s*{_TAG}\s*)*", re.ASCII)
 CONDITION_PATTERN = rf"^(\*|{_TAG}(, {_TAG})*)$"
 #: A tag of a lease: its version.
 _VERSION_TAG = re.compile(r'(?<!W/)"([1-9][0-9]{0,17}|0)"', re.ASCII)
+#: The defaults of rules: who may do what.
+ADMINISTRATORS = "rule:admin"
+READERS = "rule:project_reader_or_admin"
+MEMBERS = "rule:project_member_or_admin"
 #: The parts of URLs with ids of this service; all others have ids of the cloud.
 _OUR_PARTS = frozenset({"lease_id", "reservation_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A policy rule with its default, which an operator can change in the policy file, and what it permits."""
+
+    name: str
+    default: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)

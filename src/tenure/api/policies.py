@@ -8,12 +8,13 @@ from pathlib import Path
 from oslo_config import cfg
 from oslo_policy import policy
 
-from tenure.api.rules import ADMIN, Rule
+from tenure.api.operations import Rule
 from tenure.api.table import operations_of
 from tenure.domain.actor import Actor
 from tenure.operator_yaml import RepeatedKey, read_yaml
 from tenure.resources.contract import load_types
 
+ADMIN = "admin"
 #: The roles in the default rules.
 ROLES = frozenset({ADMIN, "member", "reader"})
 

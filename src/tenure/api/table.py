@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache, lru_cache
 
 from tenure.api.availability import availability_operations
-from tenure.api.blazar.lease_models import LEASE_FORMS
+from tenure.api.blazar.leases import LEASE_FORMS
 from tenure.api.blazar.operations import with_blazar
 from tenure.api.discovery import PUBLIC
 from tenure.api.inventories import inventory_operations

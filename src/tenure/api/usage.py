@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tenure.api.answers import Whole
-from tenure.api.operations import Operation, Request
+from tenure.api.operations import READERS, Operation, Request, Rule
 from tenure.api.renderers import Csv
-from tenure.api.rules import READERS, Rule
 from tenure.api.schemas.usage import UsageDocument, UsageListQuery
 from tenure.api.versions import Version, by_version
 from tenure.domain.usage import Usage

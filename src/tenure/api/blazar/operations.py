@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from tenure.api.answers import Pages
-from tenure.api.blazar.answers import WholeList
 from tenure.api.blazar.inventories import BlazarInventoryOperations
-from tenure.api.blazar.queries import LeaseList, ignoring_others
+from tenure.api.blazar.lists import LeaseList, WholeList, ignoring_others
 from tenure.api.operations import Operation
 from tenure.api.schemas.queries import Query
 from tenure.api.schemas.resources import served_inventories

@@ -44,8 +44,8 @@ _SHOWN_STATUSES: Any = Literal[tuple(status.value for status in LeaseStatus if s
 STATUSES_BEFORE_13: Any = Literal[
     tuple(status.value for status in LeaseStatus if status not in {LeaseStatus.DELETED, LeaseStatus.WAITING})
 ]
-EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOWN_EVENTS))]
-EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
+_EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOWN_EVENTS))]
+_EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
 RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
 
 
@@ -213,9 +213,9 @@ def _before_end(lease: Lease) -> datetime | None:
 class EventDocument(Answer):
     id: str
     lease_id: str
-    event_type: EVENT_TYPES
+    event_type: _EVENT_TYPES
     time: Annotated[Rfc3339Text, From("due_at")]
-    status: EVENT_STATUSES
+    status: _EVENT_STATUSES
     created_at: Rfc3339Text
     updated_at: Rfc3339Text | None
 

@@ -1,23 +1,43 @@
-"""Answers at 1.0: lists without pages, and the models of what resources of all types have."""
+"""Lists at 1.0: they are whole, and their queries ignore unknown parameters."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, create_model
 
 from tenure.api.answers import LinkTo, document_of_many
-from tenure.api.blazar.moments import WithT
-from tenure.api.schemas.answers import Answer, AnswerAt, Document, From, Written
-from tenure.api.schemas.texts import MAX_PROPERTY_NAME
+from tenure.api.schemas.answers import Answer, AnswerAt, Document
+from tenure.api.schemas.queries import Query
 from tenure.api.versions import Version
-from tenure.domain.request import Page
+from tenure.domain.request import LeaseQuery, Page
 
 T = TypeVar("T")
+
+#: How many items of a list are fetched at a time.
+PAGE = 1000
+
+
+class BlazarQuery(Query):
+    model_config = ConfigDict(extra="ignore")
+
+
+@cache
+def ignoring_others(model: type[Query]) -> type[Query]:
+    """Return the query with the same parameters that ignores all others."""
+    if issubclass(model, BlazarQuery):
+        return model
+    return create_model(model.__name__, __base__=(BlazarQuery, model))
+
+
+class LeaseList(BlazarQuery):
+    def to_domain(self) -> LeaseQuery:
+        return LeaseQuery(limit=PAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +69,3 @@ def _pieces(key: str, pages: Iterable[Page[T]], show: Callable[[T], Document]) -
             yield (separator + ", ".join(json.dumps(show(item)) for item in page.items)).encode()
             separator = ", "
     yield b"]}"
-
-
-class BookingOf10(Answer):
-    id: Annotated[str, From("reservation_id")]
-    lease_id: str
-    start_date: Annotated[WithT, From("starts_at")]
-    end_date: Annotated[WithT, From("ends_at")]
-
-
-class AllocationOf10(Answer):
-    resource_id: Annotated[str, From("external_id")]
-    reservations: Annotated[list[BookingOf10], From("bookings")]
-
-
-class PropertySettingOf10(Answer):
-    id: Annotated[str, Written(str)]
-    resource_type: str
-    property_name: Annotated[str, Field(max_length=4 * MAX_PROPERTY_NAME), From("name")]
-    private: bool
-    created_at: WithT  # unlike most such dates
-    updated_at: WithT | None

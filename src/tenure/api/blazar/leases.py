@@ -10,16 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
-from tenure.api.blazar.moments import MinuteOrNow, WithBlank, WithT
-from tenure.api.blazar.texts import Name
+from tenure.api.blazar.fields import MinuteOrNow, Name, WithBlank, WithT
 from tenure.api.schemas.answers import Answer, From
 from tenure.api.schemas.lease_models import (
     DEFERRED,
-    EVENT_STATUSES,
-    EVENT_TYPES,
     OPTIONAL,
     RESERVATION_STATUSES,
     STATUSES_BEFORE_13,
+    EventDocument,
     LeaseForms,
     example,
     shown_events,
@@ -58,12 +56,8 @@ class LenientReservationId(BaseModel):
     id: Annotated[StrictStr, Field(max_length=MAX_ID, json_schema_extra={"minLength": 1})]
 
 
-class EventOf10(Answer):
-    id: str
-    lease_id: str
-    event_type: EVENT_TYPES
+class EventOf10(EventDocument):
     time: Annotated[WithT, From("due_at")]
-    status: EVENT_STATUSES
     created_at: WithBlank
     updated_at: WithBlank | None
 

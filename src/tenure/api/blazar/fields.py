@@ -1,15 +1,16 @@
-"""Dates on the wire at 1.0: in UTC, to the minute and without a zone in requests."""
+"""Types of fields at 1.0: numbers are taken as texts; dates are in UTC, and to the minute in requests."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, PlainValidator, StrictStr, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tenure.api.schemas.answers import Written
 from tenure.api.schemas.moments import FIRST_YEAR, LAST_YEAR, YEAR, ZONE
+from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_NAME, MAX_PROPERTY_VALUE, PRINTABLE
 from tenure.domain.request import Moment, When
 
 MINUTE_FORMAT = "%Y-%m-%d %H:%M"
@@ -61,4 +62,37 @@ WithT = Annotated[
 #: The time of a creation or a change.
 WithBlank = Annotated[
     str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}$"), Written(show_with_blank)
+]
+
+
+def _text_of_number(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def _property_text(value: Any) -> str | None:
+    """Return the value of a property as a text, as Blazar stores it."""
+    if isinstance(value, dict | list):
+        raise PydanticKnownError("string_type")
+    return None if value is None else str(value)
+
+
+#: The name of a lease.
+Name = Annotated[
+    Annotated[StrictStr, Field(max_length=MAX_NAME)],
+    BeforeValidator(_text_of_number),
+    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_NAME, "pattern": PRINTABLE}, {"type": "number"}]}),
+]
+#: The name or the id of a host.
+Reference = Annotated[
+    Annotated[StrictStr, Field(max_length=MAX_EXTERNAL_ID)] | None,
+    BeforeValidator(_text_of_number),
+    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_EXTERNAL_ID}, {"type": "number"}, {"type": "null"}]}),
+]
+#: The value of a property: every scalar, as a text.
+PropertyValue = Annotated[
+    Annotated[str, Field(max_length=MAX_PROPERTY_VALUE)] | None,
+    BeforeValidator(_property_text),
+    WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
