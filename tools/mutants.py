@@ -1,8 +1,8 @@
 """``make mutants``: break the code in known ways, one at a time, and expect a quick test to fail each time.
 
-A mutant is one small change of the product code, in ``mutants.toml``: the file, the exact old text and its replacement,
-the tests that must notice it, and what it breaks. A mutant is killed when one of its tests fails. A mutant that
-survives shows a behaviour that no quick test covers.
+A mutant is one small change of the product code, in ``mutants.toml``: a function, what is done to it, the tests that
+must notice it, and what it breaks. It takes a guard away: a lock, a constraint, a policy, a limit, a right. A mutant is
+killed when one of its tests fails. A mutant that survives shows a guard that no quick test covers.
 
 Mutants are applied to copies of the checkout in a temporary folder. The working tree is never changed.
 
@@ -25,7 +25,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from enum import Enum
 from pathlib import Path
 
 from tests.support.databases import quick_folder
+from tools.code_changes import Inapplicable, changed
 
 REPOSITORY = Path(__file__).parents[1]
 DATA = Path(__file__).with_name("mutants.toml")
@@ -52,8 +53,11 @@ LEFT_BEHIND = (".git", ".reports", ".venv", ".run", ".cloud", "*_cache", ".hypot
 NOT_INHERITED = ("PYTEST_", "TENURE_TEST_")
 
 #: The tests may take this many seconds with a mutant, and this many times what they take without it on top.
-SECONDS = 60.0
+SECONDS = 90.0
 PATIENCE = 4.0
+
+#: How long a test waits, on an idle machine, for what may never come with a mutant.
+PATIENCE_SECONDS = 5.0
 
 #: How long tests that are ended have for printing what they were doing.
 ABORT_SECONDS = 5.0
@@ -78,22 +82,40 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one file, and the tests that must fail with it."""
+    """One change of one function, and the tests that must fail with it."""
 
     name: str
     #: What users or operators would see go wrong.
     breaks: str
-    file: str
-    old: str
-    new: str
+    module: str
+    #: The qualified name in the module.
+    function: str
+    #: What is done to it, see ``tools.code_changes``.
+    change: str
     #: Paths or node ids below the checkout, all of the same distribution.
     tests: tuple[str, ...]
+    #: The markers that its tests may have although quick tests do not, such as that of a database server.
+    needs: tuple[str, ...] = ()
+
+    def file_in(self, repository: Path) -> Path:
+        """Return the file of the module. Raises ``Refused`` if there is none."""
+        below = self.module.replace(".", "/")
+        files = [repository / source / name for source in SOURCES for name in (f"{below}.py", f"{below}/__init__.py")]
+        for file in files:
+            if file.exists():
+                return file
+        raise Refused(f"{self.name}: there is no module {self.module}")
 
     def apply(self, text: str) -> str:
-        """Return the text of the file with the change. Raises ``Refused`` unless the old text is there exactly once."""
-        if (count := text.count(self.old)) != 1:
-            raise Refused(f"{self.name}: the old text is found {count} times in {self.file}, not once")
-        return text.replace(self.old, self.new)
+        """Return the text of the module with the change. Raises ``Refused`` if there is nothing to change."""
+        try:
+            return changed(text, self.function, self.change)
+        except Inapplicable as inapplicable:
+            raise Refused(f"{self.name}: in {self.module}, {inapplicable}") from None
+
+
+#: The tests of a mutant, and the markers that they may have.
+Selection = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +145,11 @@ class Outcome:
 
 def read_mutants(data: Path = DATA) -> list[Mutant]:
     """Return the kept mutants. Raises ``Refused`` if two have the same name or the tests of one are of two kinds."""
-    tables = tomllib.loads(data.read_text())["mutant"]
-    mutants = [Mutant(**{**table, "tests": tuple(table["tests"])}) for table in tables]
+    mutants = []
+    for module in tomllib.loads(data.read_text())["module"]:
+        for table in module["mutant"]:
+            tests, needs = (tuple(table.pop(key, module.get(key, ()))) for key in ("tests", "needs"))
+            mutants.append(Mutant(**table, module=module["name"], tests=tests, needs=needs))
     twice = [name for name, count in Counter(mutant.name for mutant in mutants).items() if count > 1]
     if twice:
         raise Refused(f"two mutants have the same name: {', '.join(twice)}")
@@ -140,11 +165,14 @@ def folder_of(test: str) -> str:
     return first if first in OTHERS else ""
 
 
-def quick_tests(folder: Path) -> str:
-    """Return the expression for the quick tests of a distribution; pytest refuses markers that are not registered."""
+def quick_tests(folder: Path, *, also: Collection[str] = ()) -> str:
+    """Return the expression for the quick tests of a distribution, and for tests whose other markers are in ``also``.
+
+    Pytest refuses markers that are not registered.
+    """
     settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     registered = {marker.partition(":")[0] for marker in settings.get("markers", ())}
-    return " and ".join(f"not {marker}" for marker in NOT_QUICK if marker in registered)
+    return " and ".join(f"not {marker}" for marker in NOT_QUICK if marker in registered and marker not in also)
 
 
 def stale(mutants: Iterable[Mutant], repository: Path = REPOSITORY) -> list[str]:
@@ -152,9 +180,7 @@ def stale(mutants: Iterable[Mutant], repository: Path = REPOSITORY) -> list[str]
     complaints = []
     for mutant in mutants:
         try:
-            mutant.apply((repository / mutant.file).read_text())
-        except FileNotFoundError:
-            complaints.append(f"{mutant.name}: there is no file {mutant.file}")
+            mutant.apply(mutant.file_in(repository).read_text())
         except Refused as refused:
             complaints.append(str(refused))
     return complaints
@@ -168,7 +194,7 @@ class Checkout:
         #: A time of modification for each mutant, decades before that of any file.
         self._seconds = itertools.count(1)
         #: The runs without a mutant, by the tests.
-        self._unchanged: dict[tuple[str, ...], Run] = {}
+        self._unchanged: dict[Selection, Run] = {}
         shutil.copytree(repository, folder, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
 
     def judge(self, mutant: Mutant) -> Outcome:
@@ -176,19 +202,20 @@ class Checkout:
 
         Raises ``Refused`` if the mutant cannot be applied.
         """
-        unchanged = self._unchanged.get(mutant.tests)
+        selection = mutant.tests, mutant.needs
+        unchanged = self._unchanged.get(selection)
         if unchanged is None:
-            unchanged = self._unchanged[mutant.tests] = self._run(mutant.tests, None)
+            unchanged = self._unchanged[selection] = self._run(selection, None)
         if unchanged.code != PASSED:
             return Outcome(mutant, Verdict.UNKNOWN, unchanged)
         with self._changed_by(mutant):
-            run = self._run(mutant.tests, SECONDS + PATIENCE * unchanged.seconds)
+            run = self._run(selection, SECONDS + PATIENCE * unchanged.seconds)
         verdicts = {None: Verdict.TIMEOUT, PASSED: Verdict.SURVIVED, FAILED: Verdict.KILLED}
         return Outcome(mutant, verdicts.get(run.code, Verdict.BROKEN), run)
 
     @contextmanager
     def _changed_by(self, mutant: Mutant) -> Iterator[None]:
-        path = self._folder / mutant.file
+        path = mutant.file_in(self._folder)
         original, times = path.read_text(), path.stat()
         path.write_text(mutant.apply(original))
         # Python compares whole seconds of this time to decide whether its compiled file is out of date.
@@ -200,17 +227,19 @@ class Checkout:
             path.write_text(original)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    def _run(self, tests: Sequence[str], seconds: float | None) -> Run:
+    def _run(self, selection: Selection, seconds: float | None) -> Run:
         """Run the quick tests among these until the first fails, for at most so many seconds."""
+        tests, needs = selection
         folder = folder_of(tests[0])
         names = [test.removeprefix(f"{folder}/") for test in tests]
         options = ["-x", "-q", "-rfE", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        options += ["-m", quick_tests(self._folder / folder)]
+        options += ["-m", quick_tests(self._folder / folder, also=needs)]
         environ = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)} | {
             "PYTHONPATH": os.pathsep.join(str(self._folder / source) for source in SOURCES),
             "TMPDIR": str(self._folder.parent),
             # Compiled files are shared by all runs, and lie outside of the checkout.
             "PYTHONDONTWRITEBYTECODE": "",
+            "TENURE_TEST_PATIENCE": str(PATIENCE_SECONDS),
             "PYTHONPYCACHEPREFIX": str(self._folder.parent / "bytecode"),
         }
         began = time.monotonic()
@@ -272,9 +301,9 @@ def run_mutants(
     """
     if complaints := stale(mutants, repository):
         raise Refused("\n".join(complaints))
-    groups: dict[tuple[str, ...], list[Mutant]] = {}
+    groups: dict[Selection, list[Mutant]] = {}
     for mutant in mutants:
-        groups.setdefault(mutant.tests, []).append(mutant)
+        groups.setdefault((mutant.tests, mutant.needs), []).append(mutant)
     say(f"{len(mutants)} mutants, {len(groups)} selections of tests, {jobs} at a time")
     with copies(jobs, repository) as checkouts:
         idle: queue.SimpleQueue[Checkout] = queue.SimpleQueue()
@@ -309,7 +338,7 @@ def explain(outcome: Outcome) -> str:
         case Verdict.TIMEOUT:
             return f"{mutant.name}: the tests did not end in time:\n{output}"
     return (
-        f"{mutant.name} ({outcome.verdict.value}), in {mutant.file}\n"
+        f"{mutant.name} ({outcome.verdict.value}), in {mutant.module}:{mutant.function}\n"
         f"  breaks: {mutant.breaks}\n"
         f"  tests:  {' '.join(mutant.tests)}"
     )
@@ -332,7 +361,7 @@ def main(argv: Sequence[str] | None = None, *, repository: Path = REPOSITORY, da
         mutants = _choose(read_mutants(data), arguments.only)
         if arguments.list:
             for mutant in mutants:
-                print(f"{mutant.name:<44} {mutant.file}\n    {mutant.breaks}")
+                print(f"{mutant.name:<44} {mutant.module}:{mutant.function}\n    {mutant.breaks}")
             return 0
         code = summarise(run_mutants(mutants, repository=repository, jobs=arguments.jobs, say=_say))
     except Refused as refused:
