@@ -541,7 +541,8 @@ def test_what_servers_take_is_the_same_after_any_change(door: Door):
         _compare_with_counting(door.state)
     with door.state.objects.change():  # servers without cores
         nothing = [
-            door.state.scheduler.boot("nothing", "pa", Flavor("0", "nothing", vcpus=0, disk=0)) for _ in range(2)
+            door.state.scheduler.place(Server("nothing", "", "pa", flavor=Flavor("0", "nothing", vcpus=0, disk=0)))
+            for _ in range(2)
         ]
         door.state.forget_server(nothing[0].id)
     assert door.ask("POST", f"{SERVERS}/{nothing[1].id}/action", {"shelve": None}).status == 202

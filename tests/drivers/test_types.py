@@ -128,8 +128,8 @@ def test_drivers_of_types_name_the_home_region_and_have_its_trusts() -> None:
     order = replace(order_of(resource_type=BENCH), trust_id="north=n south=s")
     with SimulatedCloud.create(hosts=1) as north, SimulatedCloud.create(hosts=1) as south:
         router = Router({"north": north, "south": south}).beside({BENCH: Watching()})
-        assert list(router.parts(BENCH)) == ["north"]
-        assert list(router.parts(HOST)) == ["north", "south"]
+        assert list(router.by_region(BENCH)) == ["north"]
+        assert list(router.by_region(HOST)) == ["north", "south"]
         assert {bench.region for bench in router.discover(BENCH)} == {"north"}
         assert router.look_up(BENCH, "north:odd").external_id == "left"
         with pytest.raises(CloudRefused, match=r"^Region north: The door is locked\.$"):

@@ -278,7 +278,7 @@ def open_service(
     if wrong is not None:
         raise ValueError(wrong)
     router = Router(clouds, workers=WORKERS)
-    for region, part in router.parts(HOST_TYPE).items():
+    for region, part in router.by_region(HOST_TYPE).items():
         _register_hosts(db, clouds[region or ""], hosts, part, region=region or "")
     types = load_types()
     limits = read_limits(data_dir, names_of(types))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
@@ -114,7 +114,7 @@ class KindCloud(ByKind):
     def servers(self, since: datetime) -> Iterable[BootedServer]:
         return ()
 
-    def delegate(self, actor: Actor) -> str:
+    def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         raise CloudRefused(Reason("This cloud has no trusts, by which to act in the name of a lease's owner."))
 
     def revoke(self, trust_id: str) -> None:
@@ -122,6 +122,9 @@ class KindCloud(ByKind):
 
     def identify(self, group: Group, reference: str) -> Sequence[str]:
         return ()
+
+    def by_region(self, resource_type: str) -> None:
+        return None
 
 
 class Kinds(KindCloud):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from tenure.domain.actor import Actor
 from tenure.domain.period import Period
@@ -366,11 +366,13 @@ class CloudDriver(Protocol):
         does not have, and ``held`` reservations that should not exist.
         """
 
-    def delegate(self, actor: Actor) -> str:
+    def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         """Create a trust of the caller in the service, with his roles in his project; return its id.
 
-        Each call creates another trust. Raises ``CloudRefused`` if the cloud does not permit it, and for a caller
-        without a token.
+        A driver of several regions creates a trust in each of ``regions``, or in none, and returns them joined in a
+        single text; without ``regions`` it creates one in the home region. Other drivers ignore ``regions``. Each call
+        creates another trust. Raises ``CloudRefused`` if the cloud does not permit it, and for a caller without a
+        token.
         """
 
     def revoke(self, trust_id: str) -> None:
@@ -382,23 +384,14 @@ class CloudDriver(Protocol):
         Reads only. The answer is empty if there is none.
         """
 
+    def by_region(self, resource_type: str) -> Mapping[str | None, CloudDriver] | None:
+        """Return the drivers that this one consists of, each of which may fail while the others work; None for none.
 
-@runtime_checkable
-class Federation(Protocol):
-    """A driver that consists of several drivers, each of which may fail while the others work."""
-
-    def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
-        """Return the drivers that have resources of the type, by region; a driver for all regions has the key None."""
-
-    def delegate_in(self, actor: Actor, regions: Collection[str]) -> str:
-        """Create a trust in each of these regions, or in none; return them joined in a single text."""
-
-
-def trust_in(driver: CloudDriver, actor: Actor, regions: Collection[str]) -> str:
-    """Create a trust of the caller, in these regions if there are any. Raises what ``CloudDriver.delegate`` does."""
-    return driver.delegate_in(actor, regions) if isinstance(driver, Federation) else driver.delegate(actor)
+        They are those that have resources of the type, by region; a driver for all regions has the key None.
+        """
 
 
 def parts_of(driver: CloudDriver, resource_type: str) -> Mapping[str | None, CloudDriver]:
     """Return the drivers to ask separately about all resources of a type, so that a failure affects only its region."""
-    return driver.parts(resource_type) if isinstance(driver, Federation) else {None: driver}
+    drivers = driver.by_region(resource_type)
+    return {None: driver} if drivers is None else drivers

@@ -191,7 +191,7 @@ class Router(ByKind):
         router._own, router._beside = own, _Region(self._home, kinds, home=True)
         return router
 
-    def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
+    def by_region(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
         found: dict[str | None, CloudDriver] = {}
         for name, region in self._regions_of(resource_type).items():
             part = copy(self)
@@ -228,15 +228,11 @@ class Router(ByKind):
                 LOG.warning("servers that were booted there will be looked for again: %s", error)
         return found
 
-    def delegate(self, actor: Actor) -> str:
-        """Create a trust in the home region."""
-        return self.delegate_in(actor, (self._home,))
-
-    def delegate_in(self, actor: Actor, regions: Collection[str]) -> str:
+    def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         """Create a trust in each of these regions, or in none if one of them refuses or does not answer."""
         trusts: dict[str, str] = {}
         try:
-            for name in sorted(regions):
+            for name in sorted(regions or (self._home,)):
                 region = self._at(name, self._regions)
                 trusts[name] = region.call(region.cloud.delegate, actor)
         except CloudError:

@@ -12,7 +12,7 @@ from typing import Any
 from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import CloudBusy, CloudDriver, Group, ResourceRef, trust_in
+from tenure.drivers.contract import CloudBusy, CloudDriver, Group, ResourceRef
 from tenure.engine.performer import Performer
 from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
@@ -101,7 +101,7 @@ class AtOnce:
     def delegate(self, actor: Actor, regions: Collection[str]) -> str:
         """Create a trust of the caller in Tenure. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._take_place():
-            return trust_in(self._driver, actor, regions)
+            return self._driver.delegate(actor, regions)
 
     def revoke(self, trust_id: str) -> None:
         """Delete a trust. Raises the driver's errors, and ``CloudBusy`` without a place."""

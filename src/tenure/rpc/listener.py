@@ -12,7 +12,7 @@ from oslo_config.cfg import ConfigOpts
 
 from tenure.drivers.contract import Health
 from tenure.rpc.bus import notification_transport
-from tenure.rpc.serving import STOP_SECONDS, BusServer, Pauses, Serving, in_one_line
+from tenure.rpc.serving import STOP_SECONDS, Pauses, Serving, in_one_line
 
 LOG = logging.getLogger(__name__)
 
@@ -101,8 +101,7 @@ class NovaListener:
         self._endpoint.close()
         return self._serving.stop(seconds)
 
-    def _new_server(self) -> BusServer:
-        server: BusServer = oslo_messaging.get_notification_listener(
+    def _new_server(self) -> oslo_messaging.MessageHandlingServer:
+        return oslo_messaging.get_notification_listener(
             self._transport, self._targets, [self._endpoint], allow_requeue=True
         )
-        return server

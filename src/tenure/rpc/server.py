@@ -18,7 +18,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.errors import Busy, TenureError
 from tenure.rpc.bus import rpc_transport
 from tenure.rpc.operations import TABLE
-from tenure.rpc.serving import STOP_SECONDS, BusServer, Serving
+from tenure.rpc.serving import STOP_SECONDS, Serving
 from tenure.rpc.wire import encode_error
 from tenure.services.manager import Manager
 from tenure.tracing import new_request_id, traced
@@ -153,11 +153,10 @@ class RpcServer:
         self._transport.cleanup()
         return True
 
-    def _new_server(self) -> BusServer:
-        server: BusServer = oslo_messaging.get_rpc_server(
+    def _new_server(self) -> oslo_messaging.MessageHandlingServer:
+        return oslo_messaging.get_rpc_server(
             self._transport,
             self._target,
             [self._endpoint],
             access_policy=oslo_messaging.DefaultRPCAccessPolicy,
         )
-        return server

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
+
+from oslo_messaging import MessageHandlingServer
 
 LOG = logging.getLogger(__name__)
 
@@ -46,30 +47,17 @@ class Pauses:
         return self._ended.is_set()
 
 
-class BusServer(Protocol):
-    """The interface that oslo.messaging's servers share."""
-
-    def start(self, override_pool_size: int) -> None:
-        """Connect and begin. A server whose start has failed cannot be used again."""
-
-    def stop(self) -> None:
-        """Take nothing new."""
-
-    def wait(self) -> None:
-        """Wait for running work, and disconnect."""
-
-
 class Serving:
     """A server that is created again until the message bus accepts one. Start it only once."""
 
-    def __init__(self, make: Callable[[], BusServer], *, threads: int, problem: str) -> None:
+    def __init__(self, make: Callable[[], MessageHandlingServer], *, threads: int, problem: str) -> None:
         """``problem`` says for the log what does not work without the message bus."""
         self._make = make
         self._threads = threads
         self._problem = problem
         self._pauses = Pauses()
         self._guard = threading.Lock()
-        self._server: BusServer | None = None
+        self._server: MessageHandlingServer | None = None
         self._ending: threading.Thread | None = None
         self._settled = threading.Event()
         self._settled.set()
@@ -113,7 +101,7 @@ class Serving:
         return True
 
     @staticmethod
-    def _end(server: BusServer) -> None:
+    def _end(server: MessageHandlingServer) -> None:
         server.stop()
         server.wait()
 

@@ -247,7 +247,6 @@ class Database:
         *,
         clock: Clock | None = None,
         pool_size: int = 20,
-        echo: bool = False,
         row_wait_seconds: int = ROW_WAIT_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
         pool_wait_seconds: float = POOL_WAIT_SECONDS,
@@ -255,7 +254,7 @@ class Database:
     ) -> None:
         self.courtesy_seconds = courtesy_seconds
         self.engine = _engine(
-            url, pool_size=pool_size, pool_wait_seconds=pool_wait_seconds, echo=echo, row_wait_seconds=row_wait_seconds
+            url, pool_size=pool_size, pool_wait_seconds=pool_wait_seconds, row_wait_seconds=row_wait_seconds
         )
         #: The file of the database; None on a server, and in memory.
         self.file = _file_of(self.engine)
@@ -638,12 +637,11 @@ def _is_retryable(error: Exception) -> bool:
     return "database is locked" in str(original)
 
 
-def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, row_wait_seconds: int) -> Engine:
+def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, row_wait_seconds: int) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(
             parsed,
-            echo=echo,
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=pool_wait_seconds,
@@ -655,7 +653,6 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
         return engine
     engine = create_engine(
         parsed,
-        echo=echo,
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=pool_wait_seconds,

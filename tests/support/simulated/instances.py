@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudNotFound, CloudRefused
@@ -101,15 +101,10 @@ class InstanceWorld:
             if group is not None and (known is None or known.project_id != project_id):
                 raise CloudNotFound(f"Instance group {group} could not be found.")
             try:
-                return self._cloud.scheduler.boot(
-                    name,
-                    project_id,
-                    flavor,
-                    group_id=group,
-                    host=None if host is None else self._cloud.find_host(host).id,
-                    metadata=metadata,
-                    user_id=user_id,
-                ).id
+                booted = objects.Server(name, "", project_id, user_id=user_id, group_id=group)
+                booted.flavor = replace(flavor, projects=set())
+                booted.metadata.update(metadata or {})
+                return self._cloud.scheduler.place(booted, None if host is None else self._cloud.find_host(host).id).id
             except NoHost:
                 raise NoValidHost(
                     "No valid host was found: none is open to this flavor and this group, and has room."

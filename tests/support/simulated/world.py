@@ -243,11 +243,11 @@ class World:
         that is a host of that reservation, for the project that owns it; without, one in general use. Raises
         ``NoValidHost``.
         """
-        hints = {} if reservation_id is None else {"reservation": reservation_id}
+        hints: dict[str, Any] = {} if reservation_id is None else {"reservation": reservation_id}
         with self._cloud.objects.change():
             only = None if host is None else self._cloud.find_host(host).id
             try:
-                return self._cloud.scheduler.boot(name, project_id, _TINY, hints=hints, host=only).id
+                return self._cloud.scheduler.place(objects.Server(name, "", project_id, hints, flavor=_TINY), only).id
             except NoHost:
                 raise NoValidHost(
                     "No valid host was found: none is up, and open to this project and this hint."

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tenure.drivers.simulated import SimulatedCloud, fleet
 from tenure.drivers.simulated.catalogue import FAST_POOL, SLOW_POOL
-from tenure.drivers.simulated.openstack.state import Flavor, Subnet, VolumePool, VolumeType
+from tenure.drivers.simulated.openstack.state import Flavor, Server, Subnet, VolumePool, VolumeType
 
 
 def add_hypervisor(
@@ -36,7 +36,7 @@ def boot_server(cloud: SimulatedCloud, name: str, flavor_id: str, *, project_id:
     with state.objects.change():
         if (flavor := state.flavors.get(flavor_id)) is None:
             raise LookupError(f"there is no flavor {flavor_id}")
-        return state.scheduler.boot(name, project_id, flavor, user_id=user_id).id
+        return state.scheduler.place(Server(name, "", project_id, user_id=user_id, flavor=flavor)).id
 
 
 def add_network(cloud: SimulatedCloud, network_id: str, cidr: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final, ParamSpec, TypeVar
@@ -83,7 +83,7 @@ class OpenStackCloud(KindCloud):
             compute = self._compute(calls)
             return booted_since(compute, Layout(compute.aggregates(), self._options), since)
 
-    def delegate(self, actor: Actor) -> str:
+    def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         with self._calling("delegate", actor) as calls:
             return Identity(calls).make_trust(actor)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -126,7 +126,7 @@ class SimulatedCloud(OpenStackCloud):
         with self._known(actor, actor.roles - {"admin"}) as caller:  # who sees flavors of his project only
             return super().fetch(kind, reference, caller)
 
-    def delegate(self, actor: Actor) -> str:
+    def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         with self._known(actor, actor.roles) as caller:
             return super().delegate(caller)
 

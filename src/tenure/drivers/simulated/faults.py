@@ -19,7 +19,9 @@ from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, CloudRef
 from tenure.drivers.simulated.openstack.objects import Objects, Table
 
 #: Every method of a driver.
-VERBS: Final = frozenset(name for name, method in vars(CloudDriver).items() if callable(method) and name[0] != "_")
+VERBS: Final = frozenset(
+    name for name, method in vars(CloudDriver).items() if callable(method) and name[0] != "_" and name != "by_region"
+)
 #: How often a blocked call looks whether another process released it; our own process wakes it at once.
 _RELEASE_LOOK_SECONDS: Final = 0.05
 

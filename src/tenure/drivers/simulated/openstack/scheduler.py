@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
@@ -39,29 +38,11 @@ class Scheduler:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def boot(
-        self,
-        name: str,
-        project_id: str,
-        flavor: Flavor | None = None,
-        *,
-        hints: Mapping[str, Any] | None = None,
-        group_id: str | None = None,
-        host: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        user_id: str = "",
-    ) -> Server:
-        """Boot a server on the first host that may have it, or on ``host``, a hypervisor's id, if that may.
+    def place(self, server: Server, host: str | None = None) -> Server:
+        """Boot a new server on the first host that may have it, or on ``host``, a hypervisor's id, if that may.
 
         Raises ``NoValidHost``.
         """
-        booted = Server(name, "", project_id, dict(hints or {}), user_id=user_id, group_id=group_id)
-        booted.flavor = replace(flavor, projects=set()) if flavor is not None else None
-        booted.metadata.update(metadata or {})
-        return self.place(booted, host)
-
-    def place(self, server: Server, host: str | None = None) -> Server:
-        """Boot a new server on the first host that may have it, or on ``host``, as ``boot``."""
         server.created = server.updated = self._state.now()
         may_have_it = self.filter_for(server, self._state.groups.get(server.group_id or ""))
         for candidate in sorted(self._state.hosts.values(), key=_number):
