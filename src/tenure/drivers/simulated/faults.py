@@ -18,7 +18,7 @@ from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, CloudRefused
 from tenure.drivers.simulated.openstack.objects import Objects, Table
 
-#: Every method of a driver.
+#: Every method of a driver that calls its cloud.
 VERBS: Final = frozenset(
     name for name, method in vars(CloudDriver).items() if callable(method) and name[0] != "_" and name != "by_region"
 )
