@@ -17,6 +17,8 @@ from tenureclient import (
     ApiError,
     BadRequest,
     Client,
+    Host,
+    Lease,
     LeaseBusy,
     NeedsNewerServer,
     NotEnoughResources,
@@ -26,7 +28,6 @@ from tenureclient import (
     Version,
 )
 from tenureclient.errors import error_from_answer
-from tenureclient.models import Host, Lease
 from tenureclient.testing import FakeServer
 
 DAY = timedelta(days=1)

@@ -9,7 +9,6 @@ It speaks microversion 1.1, and 1.2 or 1.3 for features that need it. It falls b
 Blazar.
 """
 
-from tenureclient.addresses import FloatingIP, LeaseFloatingIP
 from tenureclient.availability import CapacityGroup, CapacityStep, CapacityTimeline
 from tenureclient.client import Client
 from tenureclient.dry_run import Cost, DryRun, ExpectedLimit
@@ -39,27 +38,24 @@ from tenureclient.errors import (
     UnexpectedAnswer,
     WaitTimedOut,
 )
+from tenureclient.inventory import AffectedReservation, Allocation, ReservedPeriod, ResourceChange
 from tenureclient.lease_watch import WaitProgress
 from tenureclient.limits import Limit, ProjectLimits
 from tenureclient.models import (
-    AffectedReservation,
-    Allocation,
     Event,
     HistoryEntry,
-    Host,
     HostProperty,
     Lease,
-    LeaseHost,
     Reservation,
-    ReservedPeriod,
-    ResourceChange,
     Waiting,
 )
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.resources.floatingips import FloatingIP, LeaseFloatingIP
+from tenureclient.resources.hosts import Host, LeaseHost
+from tenureclient.resources.volumes import LeaseVolumePool, VolumePool
 from tenureclient.usage import PeriodUsage, UsageSum
-from tenureclient.volumepools import LeaseVolumePool, VolumePool
 from tenureclient.wire import Version
 
 __version__ = "0.1.0"

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from tenureclient.models import Allocation
+from tenureclient.inventory import Allocation
+from tenureclient.resources import INVENTORIES
 from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Version
 
 _PAGE = 500
-#: The path in the API for each type of resource.
-_PATHS: Mapping[str, str] = {"host": "os-hosts", "floatingip": "floatingips", "volumepool": "volume-pools"}
-#: What older servers lack, in words for the user, and the version that has it.
-_FEATURES: Mapping[str, tuple[str, Version]] = {
-    "floatingip": ("who has which floating IP", Version.V1_1),
-    "volumepool": ("volumes", Version.V1_2),
-}
 
 
 class Allocations:
-    """The allocations of resources: ``resource_type`` is ``host``, ``floatingip`` or ``volumepool``."""
+    """The allocations of resources: ``resource_type`` is ``host``, ``floatingip``, ``volumepool`` and so on."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -32,18 +25,17 @@ class Allocations:
         reservation_id: str | None = None,
     ) -> Iterator[Allocation]:
         """Yield the allocations of each host; with a filter, only of hosts with matching reservations."""
-        query = {"limit": str(_PAGE), **_filter(lease_id, reservation_id)}
-        feature, since = _FEATURES.get(resource_type, (None, Version.V1_1))
-        filtered = lease_id is not None or reservation_id is not None
+        kind = INVENTORIES[resource_type].resource_type
         pages = self._transport.pages(
-            _PATHS[resource_type],
+            kind.path,
             "allocations",
             items="allocations",
-            query=query,
+            query={"limit": str(_PAGE), **_filter(lease_id, reservation_id)},
             read=Allocation.from_wire,
-            feature=feature,
-            since=since,
+            feature=kind.feature_of_allocations or kind.feature,
+            since=kind.since,
         )
+        filtered = lease_id is not None or reservation_id is not None
         for allocation in pages:
             # A server of API 1.0 also lists the other hosts, without reservations.
             if allocation.reservations or not filtered:
@@ -57,15 +49,15 @@ class Allocations:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> Allocation:
-        feature, since = _FEATURES.get(resource_type, (None, Version.V1_1))
+        kind = INVENTORIES[resource_type].resource_type
         answer = self._transport.call(
             "GET",
-            _PATHS[resource_type],
+            kind.path,
             resource_id,
             "allocation",
             query=_filter(lease_id, reservation_id),
-            feature=feature,
-            since=since,
+            feature=kind.feature_of_allocations or kind.feature,
+            since=kind.since,
         )
         return parsed(Allocation.from_wire, answer.body.get("allocation"))
 

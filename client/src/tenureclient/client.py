@@ -5,21 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from keystoneauth1 import adapter, session
 
 from tenureclient.allocations import Allocations
 from tenureclient.availability import Availability
-from tenureclient.floatingips import FloatingIPs
-from tenureclient.hosts import Hosts
+from tenureclient.inventory import Inventory
 from tenureclient.leases import Leases
 from tenureclient.limits import Limits
 from tenureclient.offers import Offers
 from tenureclient.properties import HostProperties
+from tenureclient.resources.floatingips import FloatingIPs
+from tenureclient.resources.hosts import Hosts
+from tenureclient.resources.volumes import VolumePools
 from tenureclient.transport import DEFAULT_TIMEOUT, Transport
 from tenureclient.usage import Usage
-from tenureclient.volumepools import VolumePools
 from tenureclient.wire import Version
+
+Of = TypeVar("Of", bound=Inventory[Any, Any])
 
 
 class Client:
@@ -59,6 +63,10 @@ class Client:
         self.offers = Offers(self._transport)
         self.properties = HostProperties(self._transport)
         self.allocations = Allocations(self._transport)
+
+    def inventory(self, of: type[Of]) -> Of:
+        """Return the resources of a type, such as ``Hosts``; those of many types are attributes, too."""
+        return of(self._transport)
 
     @property
     def version(self) -> Version | None:

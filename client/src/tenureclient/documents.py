@@ -51,6 +51,9 @@ _READERS: Mapping[object, Reader] = {
     Mapping[str, str]: Fields.texts,
 }
 
+#: The names in the definition of ``JsonValue``, which refers to itself.
+_IN_JSON = {"JsonValue": object, "Mapping": Mapping}
+
 
 class Document:
     """A dataclass whose fields are those of a document of the server, under the same names.
@@ -84,7 +87,7 @@ def document(subject: str, *, kw_only: bool = False) -> Callable[[type[D]], type
 
     def declared(kind: type[D]) -> type[D]:
         made = dataclasses.dataclass(frozen=True, slots=True, kw_only=kw_only)(kind)
-        hints = get_type_hints(made, include_extras=True)
+        hints = get_type_hints(made, localns=_IN_JSON, include_extras=True)
         made.subject = subject
         made.readers = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(made)}
         return made

@@ -1,59 +1,170 @@
-"""Operations on registered resources of any type; for administrators."""
+"""Registered resources of any type, and the operations on them; for administrators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Generic, TypedDict, TypeVar
 
 from tenureclient import errors
-from tenureclient.models import ResourceChange
+from tenureclient.documents import Document, LooseText, SetFlag, document
+from tenureclient.options import Option
 from tenureclient.transport import Answer, Transport, parsed
-from tenureclient.wire import JsonObject, JsonValue, Version
+from tenureclient.wire import Fields, JsonObject, JsonValue, Version
 
 _PAGE = 500
 _REGIONS = "regions"
 
 
-class Registered(Protocol):
-    """A resource that is registered with the reservation service."""
+@document("a resource", kw_only=True)
+class Resource(Document):
+    """A registered resource: what resources of all types have."""
 
-    @property
-    def id(self) -> str: ...
+    id: str
+    reservable: SetFlag
+    region: str | None = None
+    """Its region. None if the service has no regions, or the server does not say."""
+    enabled: bool | None = None
+    """Whether the operator allows reservations. None if the server does not say."""
+    disabled_reason: str | None = None
+    health: str | None = None
+    """Health as the cloud reports it: well, disabled, down or gone."""
+    health_reason: str | None = None
+    health_since: datetime | None = None
+    created_at: datetime | None
+    updated_at: datetime | None
 
-    @property
-    def reservable(self) -> bool: ...
+
+@document("an affected reservation", kw_only=True)
+class AffectedReservation(Document):
+    """A reservation of a resource that is closed or emptied: where it moves to, or why it stays."""
+
+    id: str
+    lease_id: str
+    status: str
+    start_date: datetime
+    end_date: datetime
+    moves_to: str | None
+    reason: str | None
 
 
-R = TypeVar("R", bound=Registered)
+R = TypeVar("R", bound=Resource)
+L = TypeVar("L", bound=Document)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[R]):
-    """The names of one type of resource in the API, and how to read its documents."""
+class ResourceChange(Generic[R]):
+    """A resource after a change (or its preview), and what happens to its reservations."""
 
+    resource: R
+    dry_run: bool
+    reservations: tuple[AffectedReservation, ...]
+
+
+@document("an allocated reservation")
+class ReservedPeriod(Document):
+    """The reservation and the period that a resource is allocated for."""
+
+    id: str
+    lease_id: str
+    start_date: datetime
+    end_date: datetime
+
+
+@document("an allocation")
+class Allocation(Document):
+    """The reservations of one resource."""
+
+    resource_id: LooseText
+    reservations: tuple[ReservedPeriod, ...]
+
+
+class ResourceQuery(TypedDict, total=False):
+    """Which resources to list, and in which order. What is None does not restrict the list."""
+
+    region: Annotated[
+        str | None, Option(names=("--region",), metavar="NAME", help="Only what is in this region of the service")
+    ]
+    reservable: bool | None
+    sort_key: str
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """The help of a command: its description, and pairs of the arguments of a command line and its purpose."""
+
+    description: str
+    examples: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceType(Generic[R, L]):
+    """A type of resources: its names in the API and on the command line, and what its commands show and take.
+
+    ``resource`` is the model of its resources, and ``of_lease`` that of those that a lease has. Lists and the types
+    of ``allocation list`` are in the order of ``position``.
+    """
+
+    resource: type[R]
+    of_lease: type[L]
+    #: The path of its resources, and the keys under which documents have one or several of them.
     path: str
     document_key: str
     list_key: str
-    noun: str
     #: The field by which people identify a resource.
     name: str
-    read: Callable[[JsonValue], R]
+    #: What errors call a resource.
+    noun: str
+    #: What servers below the version ``since`` lack; None if all servers have the type.
+    feature: str | None = None
+    since: Version = Version.V1_1
+    #: What servers below ``since`` lack if they have the type, but not the list of its allocations.
+    feature_of_allocations: str | None = None
+
+    #: The word for the type in ``allocation list``, the words before the verb of its commands, and a placeholder.
+    short: str
+    words: str
+    metavar: str
+    position: int = 100
+    #: What ``name`` is, and what some resources and closed ones are called in the help.
+    name_or_id: str = "Name or id"
+    some: str
+    closed: str = "closed"
+    #: What reservations that have started lose when they move to another resource.
+    lost: str
+    #: The columns of the list of resources, and of that of a lease.
+    listed: Sequence[str]
+    listed_of_lease: Sequence[str]
+    #: The fields by which the list can be sorted, the one by which it is sorted otherwise, and the value to sort by.
+    sortable: Sequence[str]
+    sorted_by: str
+    sort_value: Callable[[R, str], Any] = getattr
+    #: What ``list`` takes: the fields of a ``ResourceQuery``.
+    query: type[Any] = ResourceQuery
+    #: What a registration takes, and what can be changed later, by the names of the fields in the API.
+    registration: Mapping[str, Option]
+    changes: Mapping[str, Option] = field(default_factory=dict)
+    #: The help of each command, by its verb; there is a command for each of these verbs.
+    help: Mapping[str, Help]
 
 
-class Inventory(Generic[R]):
-    """The registered resources of one type."""
+class Inventory(Generic[R, L]):
+    """The registered resources of one type, which a subclass declares with the arguments of ``create`` and ``list``."""
 
-    def __init__(self, transport: Transport, kind: Kind[R]) -> None:
+    resource_type: ClassVar[ResourceType[Any, Any]]
+
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._kind = kind
+        self._type: ResourceType[R, L] = self.resource_type
 
     def get(self, resource_id: str) -> R:
-        return self._read_resource(self._transport.call("GET", self._kind.path, resource_id))
+        return self._read_resource(self._transport.call("GET", self._type.path, resource_id))
 
     def find(self, name_or_id: str) -> R:
         """Return the resource with this name, or else with this id."""
-        noun = self._kind.noun
+        noun = self._type.noun
         named = list(self._named(name_or_id))
         if len(named) > 1:
             ids = ", ".join(resource.id for resource in named)
@@ -64,75 +175,51 @@ class Inventory(Generic[R]):
             return self.get(name_or_id)
         except errors.NotFound as error:
             raise errors.NotFound(
-                f"There is no {noun} '{name_or_id}'.",
-                code=error.code,
-                name=error.name,
-                request_id=error.request_id,
+                f"There is no {noun} '{name_or_id}'.", code=error.code, name=error.name, request_id=error.request_id
             ) from error
 
-    def delete(self, resource_id: str) -> None:
-        """Remove the resource from the reservation service. No lease may still need it."""
-        self._transport.call("DELETE", self._kind.path, resource_id)
-
-    def disable(self, resource_id: str, *, reason: str = "", dry_run: bool = False) -> ResourceChange[R]:
-        """Close the resource to new reservations; existing ones keep it. ``dry_run`` only previews."""
-        return self._change(resource_id, "disable", {"reason": reason, "dry_run": dry_run})
-
-    def enable(self, resource_id: str, *, dry_run: bool = False) -> ResourceChange[R]:
-        """Open the resource to reservations again, as far as it is healthy. ``dry_run`` only previews."""
-        return self._change(resource_id, "enable", {"dry_run": dry_run})
-
-    def reallocate(
-        self, resource_id: str, *, lease_id: str | None = None, running: bool = False, dry_run: bool = False
-    ) -> ResourceChange[R]:
-        """Move the resource's reservations, of one lease or of all, to other resources.
-
-        ``dry_run`` only previews. Reservations that have started stay, unless ``running``: then they lose
-        what runs on the resource.
-        """
-        return self._change(resource_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run})
-
-    def _register(self, body: JsonObject | Callable[[Version], JsonObject], region: str | None) -> R:
-        """Register a resource, in this region if one is given."""
-
-        def sent(version: Version) -> JsonObject:
-            fields = body(version) if callable(body) else body
-            return fields if region is None else {**fields, "region": region}
-
-        feature, since = (None, Version.V1_1) if region is None else (_REGIONS, Version.V1_2)
-        path = self._kind.path
+    def register(self, fields: Mapping[str, object]) -> R:
+        """Register a resource with these fields of the API; what is None is not sent."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        feature, since = self._type.feature, self._type.since
+        if feature is None and "region" in given:
+            feature, since = _REGIONS, Version.V1_2
         return self._read_resource(
-            self._transport.call("POST", path, body=sent, feature=feature, since=since, makes=True)
+            self._transport.call(
+                "POST", self._type.path, body=self._body(given), feature=feature, since=since, makes=True
+            )
         )
 
-    def _named(self, name: str) -> Iterator[R]:
-        """Yield the resources with this name."""
-        return self._list({self._kind.name: name}, reservable=None, sort_key="id", descending=False)
+    def change(self, resource_id: str, fields: Mapping[str, object]) -> R:
+        """Change these fields of a resource."""
+        kind = self._type
+        return self._read_resource(
+            self._transport.call(
+                "PUT", kind.path, resource_id, body=self._body(fields), feature=kind.feature, since=kind.since
+            )
+        )
 
-    def _list(
-        self,
-        filters: Mapping[str, str | None],
-        *,
-        reservable: bool | None,
-        sort_key: str,
-        descending: bool,
-    ) -> Iterator[R]:
-        """Yield the resources whose fields match the given filters; pages are fetched as needed."""
-        kind = self._kind
+    def matching(self, query: Mapping[str, Any]) -> Iterator[R]:
+        """Yield the resources that match a query of the type; pages are fetched as needed."""
+        kind = self._type
+        if unknown := query.keys() - kind.query.__annotations__.keys():
+            raise TypeError(f"{kind.noun.capitalize()}s cannot be listed by {', '.join(sorted(unknown))}.")
+        filters = {name: value for name, value in query.items() if value is not None}
+        sort_key, descending = filters.pop("sort_key", "id"), filters.pop("descending", False)
         keys = ("id", kind.name)
         if sort_key not in keys:
             raise ValueError(f"{kind.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}.")
-        query = {"limit": str(_PAGE), "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
-        wanted = {name: value for name, value in filters.items() if value is not None}
-        query |= wanted
-        if reservable is not None:
-            query["reservable"] = "true" if reservable else "false"
-        feature, since = (_REGIONS, Version.V1_2) if "region" in wanted else (None, Version.V1_1)
+        feature, since = (_REGIONS, Version.V1_2) if "region" in filters else (None, Version.V1_1)
         pages = self._transport.pages(
             kind.path,
             items=kind.list_key,
-            query=query,
-            read=kind.read,
+            query={
+                "limit": str(_PAGE),
+                "sort_key": sort_key,
+                "sort_dir": "desc" if descending else "asc",
+                **{name: str(value).lower() if isinstance(value, bool) else value for name, value in filters.items()},
+            },
+            read=kind.resource.from_wire,
             feature=feature,
             since=since,
         )
@@ -143,26 +230,63 @@ class Inventory(Generic[R]):
             fitting = [
                 resource
                 for resource in (first, *pages)
-                if all(getattr(resource, name) == value for name, value in wanted.items())
-                and reservable in (None, resource.reservable)
+                if all(getattr(resource, name) == value for name, value in filters.items())
             ]
             yield from sorted(fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending)
             return
         yield first
         yield from pages
 
-    def _change(self, resource_id: str, action: str, body: JsonObject) -> ResourceChange[R]:
+    def delete(self, resource_id: str) -> None:
+        """Remove the resource from the reservation service. No lease may still need it."""
+        self._transport.call("DELETE", self._type.path, resource_id)
+
+    def disable(self, resource_id: str, *, reason: str = "", dry_run: bool = False) -> ResourceChange[R]:
+        """Close the resource to new reservations; existing ones keep it. ``dry_run`` only previews."""
+        return self._act(resource_id, "disable", {"reason": reason, "dry_run": dry_run})
+
+    def enable(self, resource_id: str, *, dry_run: bool = False) -> ResourceChange[R]:
+        """Open the resource to reservations again, as far as it is healthy. ``dry_run`` only previews."""
+        return self._act(resource_id, "enable", {"dry_run": dry_run})
+
+    def reallocate(
+        self, resource_id: str, *, lease_id: str | None = None, running: bool = False, dry_run: bool = False
+    ) -> ResourceChange[R]:
+        """Move the resource's reservations, of one lease or of all, to other resources.
+
+        ``dry_run`` only previews. Reservations that have started stay, unless ``running``: then they lose
+        what runs on the resource.
+        """
+        return self._act(resource_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run})
+
+    def _body(self, fields: Mapping[str, Any]) -> Callable[[Version], JsonObject]:
+        """Return the body of a registration, or of a change, in each version."""
+        return lambda _version: fields
+
+    def _named(self, name: str) -> Iterator[R]:
+        """Yield the resources with this name."""
+        return self.matching({self._type.name: name})
+
+    def _act(self, resource_id: str, action: str, body: JsonObject) -> ResourceChange[R]:
+        feature = f"closing and emptying {self._type.noun}s"
         answer = self._transport.call(
             "POST",
-            self._kind.path,
+            self._type.path,
             resource_id,
             action,
             body=lambda _version: body,
-            feature=f"closing and emptying {self._kind.noun}s",
+            feature=feature,
             since=Version.V1_2,
         )
-        kind = self._kind
-        return parsed(lambda body: ResourceChange.from_wire(body, kind.document_key, kind.noun, kind.read), answer.body)
+        return parsed(self._read_change, answer.body)
+
+    def _read_change(self, document: JsonValue) -> ResourceChange[R]:
+        fields = Fields(document, f"the change of a {self._type.noun}")
+        return ResourceChange(
+            resource=self._type.resource.from_wire(fields.value(self._type.document_key)),
+            dry_run=fields.flag("dry_run"),
+            reservations=fields.each("reservations", AffectedReservation.from_wire),
+        )
 
     def _read_resource(self, answer: Answer) -> R:
-        return parsed(self._kind.read, answer.body.get(self._kind.document_key))
+        return parsed(self._type.resource.from_wire, answer.body.get(self._type.document_key))

@@ -6,19 +6,21 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from tenureclient import errors
-from tenureclient.addresses import LeaseFloatingIP
 from tenureclient.dry_run import DryRun
+from tenureclient.inventory import Inventory, L
 from tenureclient.lease_filter import SORT_KEYS, LeaseFilter, sort_value
 from tenureclient.lease_watch import LeaseWatch, WaitProgress
-from tenureclient.models import HistoryEntry, Lease, LeaseHost
+from tenureclient.models import HistoryEntry, Lease
 from tenureclient.moments import Moment
 from tenureclient.offers import StartWindow
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.resources.floatingips import FloatingIPs, LeaseFloatingIP
+from tenureclient.resources.hosts import Hosts, LeaseHost
+from tenureclient.resources.volumes import LeaseVolumePool, VolumePools
 from tenureclient.transport import Answer, Body, Transport, parsed
-from tenureclient.volumepools import LeaseVolumePool
 from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire
 
 ACTIVE = frozenset({"ACTIVE"})
@@ -323,41 +325,30 @@ class Leases:
             )
         )
 
+    def resources(self, lease_id: str, inventory: type[Inventory[Any, L]]) -> tuple[L, ...]:
+        """Return the resources of a type, such as ``Hosts``, that the lease has, had or is planned to have."""
+        kind = inventory.resource_type
+        answer = self._transport.call(
+            "GET",
+            "leases",
+            lease_id,
+            kind.list_key,
+            feature=kind.feature or f"the list of a lease's {kind.noun}s for its owner",
+            since=kind.since,
+        )
+        return parsed(lambda body: Fields(body, "the answer").each(kind.list_key, kind.of_lease.from_wire), answer.body)
+
     def hosts(self, lease_id: str) -> tuple[LeaseHost, ...]:
         """Return the hosts that the lease has, had or is planned to have."""
-        answer = self._transport.call(
-            "GET", "leases", lease_id, "hosts", feature="the list of a lease's hosts for its owner"
-        )
-        return parsed(lambda body: Fields(body, "the answer").each("hosts", LeaseHost.from_wire), answer.body)
+        return self.resources(lease_id, Hosts)
 
     def floatingips(self, lease_id: str) -> tuple[LeaseFloatingIP, ...]:
         """Return the addresses that the lease has, had or is planned to have."""
-        answer = self._transport.call(
-            "GET",
-            "leases",
-            lease_id,
-            "floatingips",
-            feature="the list of a lease's floating IPs for its owner",
-        )
-        return parsed(
-            lambda body: Fields(body, "the answer").each("floatingips", LeaseFloatingIP.from_wire),
-            answer.body,
-        )
+        return self.resources(lease_id, FloatingIPs)
 
     def volume_pools(self, lease_id: str) -> tuple[LeaseVolumePool, ...]:
         """Return the pools that hold the lease's volumes, held them, or are planned to."""
-        answer = self._transport.call(
-            "GET",
-            "leases",
-            lease_id,
-            "volume_pools",
-            feature="volumes",
-            since=Version.V1_2,
-        )
-        return parsed(
-            lambda body: Fields(body, "the answer").each("volume_pools", LeaseVolumePool.from_wire),
-            answer.body,
-        )
+        return self.resources(lease_id, VolumePools)
 
     @overload
     def add_reservation(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
-from tenureclient.documents import Document, LooseText, SetFlag, document
+from tenureclient.documents import Document, LooseText, document
 from tenureclient.wire import Fields, JsonObject, JsonValue
-
-R = TypeVar("R")
 
 
 def _parameters(fields: Fields, _name: str) -> JsonObject:
@@ -156,107 +153,6 @@ class HistoryEntry(Document):
     request_id: str | None
 
 
-def _texts(fields: Fields, name: str) -> Mapping[str, str]:
-    """Return the properties of a host. At API 1.0 they may be of any type."""
-    values = fields.value(name)
-    if not isinstance(values, Mapping):
-        return {}
-    return {key: str(value) for key, value in values.items() if value is not None}
-
-
-@document("a host of a lease", kw_only=True)
-class LeaseHost(Document):
-    """A host of a lease, as its owner sees it. ``status`` is ``planned``, ``held`` or ``released``."""
-
-    id: LooseText
-    hypervisor_hostname: LooseText
-    status: LooseText
-    availability_zone: LooseText
-    vcpus: int
-    memory_mb: int
-    local_gb: int
-    properties: Annotated[Mapping[str, str], _texts]
-    reservation_id: str
-    start_date: datetime
-    end_date: datetime
-
-
-@document("a resource", kw_only=True)
-class Standing(Document):
-    """What the operator and the cloud say about a resource of any type, and its dates."""
-
-    region: str | None = None
-    """Its region. None if the service has no regions, or the server does not say."""
-    enabled: bool | None = None
-    """Whether the operator allows reservations. None if the server does not say."""
-    disabled_reason: str | None = None
-    health: str | None = None
-    """Health as the cloud reports it: well, disabled, down or gone."""
-    health_reason: str | None = None
-    health_since: datetime | None = None
-    created_at: datetime | None
-    updated_at: datetime | None
-
-
-@document("a host", kw_only=True)
-class Host(Standing):
-    """A compute host that can be reserved. The operator sets its ``properties``."""
-
-    id: LooseText
-    hypervisor_hostname: LooseText
-    vcpus: int
-    memory_mb: int
-    local_gb: int
-    availability_zone: LooseText
-    reservable: SetFlag
-    properties: Annotated[Mapping[str, str], _texts]
-    traits: tuple[str, ...]
-    service_name: LooseText
-    hypervisor_type: LooseText
-    hypervisor_version: int
-    cpu_info: LooseText
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> Host:
-        """Read a document. At API 1.0 the properties of a host stand beside its fields, with any names."""
-        if isinstance(document, Mapping) and not isinstance(document.get("properties"), Mapping):
-            names = {*Host.__annotations__, "created_at", "updated_at", "status", "trust_id"} - {"properties"}
-            own = {name: value for name, value in document.items() if name not in names}
-            document = {**{name: document[name] for name in document.keys() & names}, "properties": own}
-        return cls.read(document)
-
-
-@document("an affected reservation", kw_only=True)
-class AffectedReservation(Document):
-    """A reservation of a resource that is closed or emptied: where it moves to, or why it stays."""
-
-    id: str
-    lease_id: str
-    status: str
-    start_date: datetime
-    end_date: datetime
-    moves_to: str | None
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceChange(Generic[R]):
-    """A resource after a change (or its preview), and what happens to its reservations."""
-
-    resource: R
-    dry_run: bool
-    reservations: tuple[AffectedReservation, ...]
-
-    @classmethod
-    def from_wire(cls, document: JsonValue, key: str, noun: str, read: Callable[[JsonValue], R]) -> ResourceChange[R]:
-        fields = Fields(document, f"the change of a {noun}")
-        return cls(
-            resource=read(fields.value(key)),
-            dry_run=fields.flag("dry_run"),
-            reservations=fields.each("reservations", AffectedReservation.from_wire),
-        )
-
-
 def _property_name(fields: Fields, _name: str) -> str:
     """Return the name of a property. The answer to a change has it under another key than the list."""
     return fields.maybe_text("property") or fields.text("property_name")
@@ -269,21 +165,3 @@ class HostProperty(Document):
     name: Annotated[str, _property_name]
     private: bool | None = None
     values: tuple[str, ...] | None = None
-
-
-@document("an allocated reservation")
-class ReservedPeriod(Document):
-    """The reservation and the period that a resource is allocated for."""
-
-    id: str
-    lease_id: str
-    start_date: datetime
-    end_date: datetime
-
-
-@document("an allocation")
-class Allocation(Document):
-    """The reservations of one resource."""
-
-    resource_id: LooseText
-    reservations: tuple[ReservedPeriod, ...]

@@ -6,7 +6,7 @@ import argparse
 
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.render import Shown, Table
-from tenureclient.client import Client
+from tenureclient.resources import INVENTORIES
 
 
 class _AllocationOptions(ReservationCommand):
@@ -14,7 +14,7 @@ class _AllocationOptions(ReservationCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("resource_type", choices=["host", "floatingip", "volumepool"], help="Type of the resources")
+        parser.add_argument("resource_type", choices=list(INVENTORIES), help="Type of the resources")
         parser.add_argument("--reservation-id", metavar="RESERVATION_ID", help="Only of this reservation")
         parser.add_argument("--lease-id", metavar="LEASE_ID", help="Only of this lease")
         return parser
@@ -64,18 +64,9 @@ class ShowAllocation(_AllocationOptions, ReservationShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
         allocation = client.allocations.get(
-            _id_of(client, parsed_args.resource_type, parsed_args.resource),
+            client.inventory(INVENTORIES[parsed_args.resource_type]).find(parsed_args.resource).id,
             resource_type=parsed_args.resource_type,
             lease_id=parsed_args.lease_id,
             reservation_id=parsed_args.reservation_id,
         )
         return self.shown(allocation)
-
-
-def _id_of(client: Client, resource_type: str, name_or_id: str) -> str:
-    """Return the id of a resource of this type."""
-    if resource_type == "host":
-        return client.hosts.find(name_or_id).id
-    if resource_type == "floatingip":
-        return client.floatingips.find(name_or_id).id
-    return client.volume_pools.find(name_or_id).id

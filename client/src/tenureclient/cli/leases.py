@@ -1,4 +1,4 @@
-"""lease list, show, delete, history, hosts, floatingips, wait"""
+"""lease list, show, delete, history, confirm, wait"""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tenureclient.cli.lease_options import (
 )
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table
+from tenureclient.cli.resources import commands
 from tenureclient.lease_filter import SORT_KEYS
 
 #: The statuses that one can wait for.
@@ -146,50 +147,6 @@ class ListLeaseHistory(OfLease, ReservationLister):
         return self.table(history, shown, parsed_args)
 
 
-class ListLeaseHosts(OfLease, ReservationLister):
-    """List the hosts of a lease: planned, held or released."""
-
-    examples = (("bio-42", "its hosts"), ("bio-42 -f value -c hypervisor_hostname", "their names only"))
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        client = self.client()
-        hosts = client.leases.hosts(client.leases.find(parsed_args.lease).id)
-        shown = ("id", "hypervisor_hostname", "status", "vcpus", "memory_mb", "local_gb", "reservation_id")
-        return self.table(hosts, shown, parsed_args)
-
-
-class ListLeaseFloatingIPs(OfLease, ReservationLister):
-    """List the floating IPs of a lease: planned, held or released.
-
-    Once the lease has started, they are floating IPs of the project, and are used like any other:
-
-      openstack server add floating ip SERVER ADDRESS
-    """
-
-    examples = (
-        ("bio-42", "its addresses"),
-        ("bio-42 -f value -c floating_ip_address", "the addresses only"),
-    )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        client = self.client()
-        floatingips = client.leases.floatingips(client.leases.find(parsed_args.lease).id)
-        shown = ("id", "floating_ip_address", "status", "floating_network_id", "reservation_id")
-        return self.table(floatingips, shown, parsed_args)
-
-
-class ListLeaseVolumePools(OfLease, ReservationLister):
-    """List the pools with volumes of a lease: planned, held, released, or kept after the lease."""
-
-    examples = (("bio-42", "its pools"), ("bio-42 -f value -c name", "their names only"))
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        client = self.client()
-        pools = client.leases.volume_pools(client.leases.find(parsed_args.lease).id)
-        shown = ("id", "name", "status", "reservation_id")
-        return self.table(pools, shown, parsed_args)
-
-
 class ConfirmLease(OfLease, ReservationShowOne):
     """Keep a lease that was made with --hold. Afterwards it is a lease like any other."""
 
@@ -234,3 +191,8 @@ def _status(text: str) -> str:
     if status not in _STATUSES:
         raise ValueError(f"'{text}' is no status of a lease; there are {', '.join(_STATUSES)}.")
     return status
+
+
+ListLeaseHosts = commands()["lease_hosts"]  # the names by which older installations look for them
+ListLeaseFloatingIPs = commands()["lease_floatingips"]
+ListLeaseVolumePools = commands()["lease_volume_pools"]

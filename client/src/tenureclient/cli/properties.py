@@ -1,11 +1,15 @@
-"""host property list, show, set"""
+"""host property list, show, set; host set, unset"""
 
 from __future__ import annotations
 
 import argparse
 
+from osc_lib import exceptions
+
+from tenureclient.cli.arguments import add_arguments
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.render import Shown, Table, row_of, table
+from tenureclient.resources.hosts import PROPERTIES
 
 
 class ListHostProperties(ReservationLister):
@@ -68,3 +72,57 @@ class SetHostProperty(ReservationCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.client().properties.set(parsed_args.name, private=parsed_args.private)
         self.output.write(f"Updated host property: {parsed_args.name}\n")
+
+
+class _OfHost(ReservationCommand):
+    """A command for the properties of one host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("resource", metavar="HOST", help="Name or id of the host")
+        return parser
+
+
+class SetHost(_OfHost):
+    """Give properties to a host, or change their values."""
+
+    examples = (("compute-1 --extra gpu=a100", "another value"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_arguments(parser, {"properties": PROPERTIES})
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        if not parsed_args.properties:
+            raise exceptions.CommandError("Nothing to change: give --extra KEY=VALUE.")
+        client = self.client()
+        host = client.hosts.find(parsed_args.resource)
+        client.hosts.update(host.id, properties=dict(parsed_args.properties))
+        self.output.write(f"Updated host: {parsed_args.resource}\n")
+
+
+class UnsetHost(_OfHost):
+    """Take properties away from a host."""
+
+    examples = (("compute-1 --extra gpu", "one property"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--extra",
+            "--property",
+            dest="names",
+            metavar="<key>",
+            action="append",
+            default=[],
+            help="Name of a property (may be repeated)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        if not parsed_args.names:
+            raise exceptions.CommandError("Nothing to change: give --extra KEY.")
+        client = self.client()
+        client.hosts.unset(client.hosts.find(parsed_args.resource).id, parsed_args.names)
+        self.output.write(f"Updated host: {parsed_args.resource}\n")

@@ -13,9 +13,8 @@ from cliff import columns
 
 from tenureclient.cli.printable import printable
 from tenureclient.documents import Document
+from tenureclient.inventory import AffectedReservation, Allocation
 from tenureclient.models import (
-    AffectedReservation,
-    Allocation,
     Event,
     HostProperty,
     Lease,

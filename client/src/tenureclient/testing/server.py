@@ -19,12 +19,13 @@ from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.simulation import Simulation, open_simulation
 
-from tenureclient.addresses import FloatingIP
 from tenureclient.client import Client
-from tenureclient.models import Host, Lease
+from tenureclient.models import Lease
+from tenureclient.resources.floatingips import FloatingIP
+from tenureclient.resources.hosts import Host
+from tenureclient.resources.volumes import VolumePool
 from tenureclient.testing import supplies
 from tenureclient.testing.front import Front, SeenRequest
-from tenureclient.volumepools import VolumePool
 from tenureclient.wire import JsonObject, JsonValue
 
 if TYPE_CHECKING:

@@ -1,0 +1,40 @@
+"""Arguments of the command line, made of the declarations beside the fields that they set."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from tenureclient.cli.command import ReservationCommand, reading
+from tenureclient.options import Option
+
+
+def add_arguments(parser: argparse._ActionsContainer, arguments: Mapping[str, Option]) -> None:
+    """Add an argument for each of these fields; its value has the name of the field."""
+    for name, option in arguments.items():
+        settings: dict[str, Any] = {"help": option.help, **({"dest": name} if option.names else {})}
+        if option.flag:
+            settings["action"] = "store_true"
+        else:
+            settings |= {"metavar": option.metavar, "choices": option.choices}
+        if option.read is not None:
+            settings["type"] = reading(option.read)
+        if option.gather is not None:
+            settings |= {"action": "append", "default": []}
+        parser.add_argument(*(option.names or [name]), **settings)
+
+
+def given(
+    command: ReservationCommand, arguments: Mapping[str, Option], parsed_args: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the value of each of these fields; None if it is not given."""
+    return {name: _value(command, option, getattr(parsed_args, name)) for name, option in arguments.items()}
+
+
+def _value(command: ReservationCommand, option: Option, value: Any) -> Any:
+    if option.gather is not None:
+        return option.gather(value) if value else None
+    if option.date and value is not None:
+        return command.instant(value, option.names[0])
+    return value

@@ -1,0 +1,298 @@
+"""The commands for the resources of all types: list, show, create, set, delete, disable, enable, reallocate.
+
+An entry point names a command by its type and its verb, as in ``tenureclient.cli.resources:volume_pool_list``; the
+list of what a lease has is ``lease_volume_pools``. The types say what is particular to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+from osc_lib import exceptions
+
+from tenureclient.cli.arguments import add_arguments, given
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.each import Each
+from tenureclient.cli.lease_options import OfLease
+from tenureclient.cli.printable import printable
+from tenureclient.cli.render import Shown, Table
+from tenureclient.client import Client
+from tenureclient.inventory import Inventory, ResourceChange, ResourceType
+from tenureclient.options import Option, options_of
+from tenureclient.resources import INVENTORIES
+
+_REGION = Option(
+    names=("--region",), metavar="NAME", help="The region that it is in (default: the service's home region)"
+)
+
+
+class OfType(ReservationCommand):
+    """A command for the resources of the type of an inventory."""
+
+    of: ClassVar[type[Inventory[Any, Any]]]
+
+    @property
+    def type(self) -> ResourceType[Any, Any]:
+        return self.of.resource_type
+
+    def add_resource_argument(self, parser: argparse.ArgumentParser) -> None:
+        help_text = f"{self.type.name_or_id} of the {self.type.noun}"
+        parser.add_argument("resource", metavar=self.type.metavar, help=help_text)
+
+
+class ListResources(OfType, ReservationLister):
+    """A command that lists resources."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        kind = self.type
+        parser.add_argument(
+            "--sort-by",
+            metavar=f"<{kind.words.replace(' ', '_')}_column>",
+            choices=kind.sortable,
+            default=kind.sorted_by,
+            help=f"Field to sort by: {', '.join(kind.sortable)} (default: {kind.sorted_by})",
+        )
+        reservable = parser.add_mutually_exclusive_group()
+        reservable.add_argument(
+            "--reservable", action="store_true", default=None, help=f"Only {kind.some} that take reservations"
+        )
+        reservable.add_argument(
+            "--not-reservable",
+            dest="reservable",
+            action="store_false",
+            default=None,
+            help=f"Only {kind.some} that take none, for example {kind.closed} ones",
+        )
+        add_arguments(parser, options_of(kind.query))
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        kind = self.type
+        query = {**given(self, options_of(kind.query), parsed_args), "reservable": parsed_args.reservable}
+        by, usual = parsed_args.sort_by, kind.sorted_by
+        resources = sorted(
+            self.client().inventory(self.of).matching(query),
+            key=lambda resource: (kind.sort_value(resource, by), kind.sort_value(resource, usual)),
+        )
+        return self.table(resources, kind.listed, parsed_args)
+
+
+class ShowResource(OfType, ReservationShowOne):
+    """A command that shows a resource."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_resource_argument(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        return self.shown(self.client().inventory(self.of).find(parsed_args.resource))
+
+
+class CreateResource(OfType, ReservationShowOne):
+    """A command that registers a resource."""
+
+    @property
+    def _arguments(self) -> Mapping[str, Option]:
+        return {**self.type.registration, "region": _REGION}
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_arguments(parser, self._arguments)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        return self.shown(self.client().inventory(self.of).register(given(self, self._arguments, parsed_args)))
+
+
+class SetResource(OfType, ReservationShowOne):
+    """A command that changes fields of a resource."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_resource_argument(parser)
+        add_arguments(parser, self.type.changes)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        inventory = self.client().inventory(self.of)
+        resource_id = inventory.find(parsed_args.resource).id
+        return self.shown(inventory.change(resource_id, given(self, self.type.changes, parsed_args)))
+
+
+class DeleteResources(OfType):
+    """A command that removes resources from the service."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        help_text = f"{self.type.name_or_id} of a {self.type.noun}"
+        parser.add_argument("resources", metavar=self.type.metavar, nargs="+", help=help_text)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        inventory = self.client().inventory(self.of)
+
+        def delete(name: str) -> None:
+            inventory.delete(inventory.find(name).id)
+            self.output.write(f"Deleted {self.type.noun}: {printable(name)}\n")
+
+        each = Each()
+        each.do(dict.fromkeys(parsed_args.resources), delete)
+        each.complain(len(parsed_args.resources), f"{self.type.noun}s were not deleted")
+
+
+class ChangeResource(OfType, ReservationLister):
+    """A command that affects reservations: it shows what would happen and asks before it acts."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_resource_argument(parser)
+        parser.add_argument("--dry-run", action="store_true", help="Only show what would be done")
+        parser.add_argument("--yes", action="store_true", help="Do it without asking")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        client = self.client()
+        resource_id = client.inventory(self.of).find(parsed_args.resource).id
+        if not parsed_args.yes or parsed_args.dry_run:
+            plan = self.change(client, resource_id, parsed_args, dry_run=True)
+            if parsed_args.dry_run:
+                return self._affected(plan, parsed_args)
+            self._confirm(self.describe(parsed_args.resource, plan))
+        return self._affected(self.change(client, resource_id, parsed_args, dry_run=False), parsed_args)
+
+    def change(
+        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
+    ) -> ResourceChange[Any]:
+        """Make the change; with ``dry_run``, only return what it would do."""
+        raise NotImplementedError
+
+    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+        """Return what would be done, as a sentence."""
+        raise NotImplementedError
+
+    def _confirm(self, sentence: str) -> None:
+        """Ask the user; raise ``CommandError`` unless they agree."""
+        if not self.app.stdin.isatty():
+            raise exceptions.CommandError(f"{sentence} Nothing was done. Say --yes to do it without being asked.")
+        self.app.stderr.write(f"{sentence} Do it? [y/N] ")
+        self.app.stderr.flush()
+        if self.app.stdin.readline().strip().lower() not in {"y", "yes"}:
+            raise exceptions.CommandError("Nothing was done.")
+
+    def _affected(self, change: ResourceChange[Any], parsed_args: argparse.Namespace) -> Table:
+        shown = ("lease_id", "status", "start_date", "end_date", "moves_to", "reason")
+        return self.table(change.reservations, shown, parsed_args)
+
+
+class DisableResource(ChangeResource):
+    """A command that closes a resource to new reservations."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", metavar="TEXT", default="", help="Why, for other administrators")
+        return parser
+
+    def change(
+        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
+    ) -> ResourceChange[Any]:
+        return client.inventory(self.of).disable(resource_id, reason=parsed_args.reason, dry_run=dry_run)
+
+    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+        return f"{name} takes no new reservations; those that have a part in it keep it: {len(plan.reservations)}."
+
+
+class EnableResource(ChangeResource):
+    """A command that opens a resource to reservations again."""
+
+    def change(
+        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
+    ) -> ResourceChange[Any]:
+        return client.inventory(self.of).enable(resource_id, dry_run=dry_run)
+
+    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+        if plan.resource.reservable:
+            return f"{name} takes reservations again."
+        return f"{name} takes reservations again as soon as it is well; it is {plan.resource.health}."
+
+
+class ReallocateResource(ChangeResource):
+    """A command that moves the reservations of a resource to others."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--lease", metavar="LEASE", help="Only of this lease, by name or id")
+        parser.add_argument(
+            "--running",
+            action="store_true",
+            help=f"Also what has started: the lease gets another {self.type.noun} and loses its {self.type.lost} on"
+            " this one",
+        )
+        return parser
+
+    def change(
+        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
+    ) -> ResourceChange[Any]:
+        lease_id = None if parsed_args.lease is None else client.leases.find(parsed_args.lease).id
+        return client.inventory(self.of).reallocate(
+            resource_id, lease_id=lease_id, running=parsed_args.running, dry_run=dry_run
+        )
+
+    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+        moving = [reservation for reservation in plan.reservations if reservation.moves_to is not None]
+        running = sum(reservation.status == "held" for reservation in moving)
+        lost = f" {running} of them run, and lose their {self.type.lost} there." if running else ""
+        return (
+            f"Of {len(plan.reservations)} reservations on {name}, {len(moving)} move to other {self.type.noun}s.{lost}"
+        )
+
+
+class ListResourcesOfLease(OfType, OfLease, ReservationLister):
+    """A command that lists the resources of a lease."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        client = self.client()
+        resources = client.leases.resources(client.leases.find(parsed_args.lease).id, self.of)
+        return self.table(resources, self.type.listed_of_lease, parsed_args)
+
+
+_VERBS: Mapping[str, type[OfType]] = {
+    "list": ListResources,
+    "show": ShowResource,
+    "create": CreateResource,
+    "set": SetResource,
+    "delete": DeleteResources,
+    "disable": DisableResource,
+    "enable": EnableResource,
+    "reallocate": ReallocateResource,
+    "of lease": ListResourcesOfLease,
+}
+
+
+@cache
+def commands() -> Mapping[str, type[OfType]]:
+    """Return the commands of all types by the names that entry points have for them."""
+    made: dict[str, type[OfType]] = {}
+    for inventory in INVENTORIES.values():
+        kind = inventory.resource_type
+        for verb, text in kind.help.items():
+            name = f"lease_{kind.list_key}" if verb == "of lease" else f"{kind.words} {verb}".replace(" ", "_")
+            own = {"__module__": __name__, "__doc__": text.description, "examples": text.examples, "of": inventory}
+            made[name] = type(name, (_VERBS[verb],), own)
+    return made
+
+
+def __getattr__(name: str) -> type[OfType]:
+    """Return a command by the name that entry points have for it."""
+    try:
+        return commands()[name]
+    except KeyError:
+        raise AttributeError(f"no type of resources has a command {name}") from None
+
+
+def __dir__() -> Iterable[str]:
+    return [*globals(), *commands()]

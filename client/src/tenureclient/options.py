@@ -1,0 +1,32 @@
+"""Arguments of the command line, declared beside the fields that they set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An argument that gives the value of a field: an option if it has ``names``, else a positional argument.
+
+    ``read`` reads a text, and raises ``ValueError`` with the reason if it cannot. A ``date`` is read in the zone of the
+    command, and a ``flag`` is True if it is given. With ``gather`` the option may be repeated: the value is what this
+    function makes of the list of all values.
+    """
+
+    help: str
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    read: Callable[[str], object] | None = None
+    choices: Sequence[str] | None = None
+    date: bool = False
+    flag: bool = False
+    gather: Callable[[list[Any]], object] | None = None
+
+
+def options_of(fields: type[Any]) -> Mapping[str, Option]:
+    """Return the options with which fields of a ``TypedDict`` are annotated, by the names of the fields."""
+    hints = get_type_hints(fields, include_extras=True)
+    return {name: option for name, hint in hints.items() for option in get_args(hint)[1:] if isinstance(option, Option)}
