@@ -25,6 +25,7 @@ from tenure.api.versions import LATEST, OLDEST, Version
 from tenure.resources.contract import load_types
 from tests.api.rig import HOSTS, Api, open_api
 from tests.support.samples import (
+    NEEDED_QUERIES,
     NOWHERE,
     Bad,
     Body,
@@ -911,6 +912,27 @@ ENDPOINTS = (
         ),
     ),
 )
+
+
+def _queries() -> Iterator[Endpoint]:
+    """Yield the endpoints that no table above has, and that have a query: what is wrong with every query."""
+    listed = {(endpoint.version, endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    for operation in operations_of(tuple(load_types())):
+        for version in Version:
+            if operation.public or operation.parts or version < operation.since or version is OLDEST:
+                continue
+            names = operation.query(version).model_fields.keys()
+            if names and (version.value, operation.method, operation.path) not in listed:
+                needed = NEEDED_QUERIES.get(operation.path, "")
+                wrong = (
+                    *(Bad(name, path=f"?{needed}&{name}=%00") for name in names if f"{name}=" not in needed),
+                    *(Bad(name, path=f"?{needed}&{name}=a&{name}=a") for name in names),
+                    Bad("colour", path=f"?{needed}&colour=red"),
+                )
+                yield Endpoint(version.value, operation.method, operation.path, also=wrong)
+
+
+ENDPOINTS = (*ENDPOINTS, *_queries())
 
 
 class Cloud:
