@@ -21,6 +21,7 @@ from tenure.domain.errors import (
     NotFound,
     TenureError,
 )
+from tenure.domain.lanes import Lane
 from tenure.domain.lease import Lease
 from tenure.domain.request import (
     BookingQuery,
@@ -40,29 +41,12 @@ from tenure.rpc.client import ManagerFailed
 from tenure.rpc.operations import TABLE
 from tenure.rpc.server import LATE, SKEW, Endpoint
 from tenure.rpc.wire import ERRORS, decode_error, encode_error
-from tenure.services.manager import OPERATIONS, Manager
+from tenure.services.manager import LANES, OPERATIONS, Manager
 from tests.rpc.conftest import Line
 from tests.support.world import ADMIN, HOST, NOW, OWNER, STRANGER, World, reservation
 
 #: The operations that change something; all others are reads.
-WRITES = frozenset(
-    {
-        "leases.create",
-        "leases.update",
-        "leases.confirm",
-        "leases.delete",
-        "leases.add_reservation",
-        "leases.drop_reservation",
-        "resources.register",
-        "resources.update",
-        "resources.lend",
-        "resources.unregister",
-        "resources.disable",
-        "resources.enable",
-        "resources.reallocate",
-        "resources.set_property",
-    }
-)
+WRITES = frozenset(name for name, lane in LANES.items() if lane is Lane.BOOKING)
 READS = OPERATIONS - WRITES
 #: Reads whose answers have ids that are made for each.
 REHEARSALS = frozenset({"rehearsals.create", "rehearsals.add_reservation", "rehearsals.drop_reservation"})

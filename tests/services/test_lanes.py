@@ -196,6 +196,7 @@ def test_work_ends_when_its_caller_disconnects():
 
 
 def test_each_operation_has_a_lane():
+    """Lanes are given by name, and what has been renamed would be in the lane of reading."""
     assert LANES.keys() | {"health"} == OPERATIONS
 
 

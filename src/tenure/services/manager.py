@@ -54,23 +54,10 @@ OPERATIONS = frozenset(
     }
 )
 
-#: The lane of each operation. Health has none: it is asked for by those who watch the service.
+#: The lane of each operation: that of reading, unless it searches or changes something. Health has none: it is for
+#: those who watch the service.
 LANES: Mapping[str, Lane] = {
-    **dict.fromkeys(
-        (
-            "leases.get",
-            "leases.history",
-            "leases.list",
-            "leases.resources",
-            "limits.show",
-            "resources.bookings",
-            "resources.bookings_of",
-            "resources.get",
-            "resources.list",
-            "resources.properties",
-        ),
-        Lane.READING,
-    ),
+    **dict.fromkeys(OPERATIONS - {"health"}, Lane.READING),
     **dict.fromkeys(
         (
             "alternatives.to_change",
