@@ -914,7 +914,7 @@ ENDPOINTS = (
 )
 
 
-def _queries() -> Iterator[Endpoint]:
+def _other_queries() -> Iterator[Endpoint]:
     """Yield the endpoints that no table above has, and that have a query: what is wrong with every query."""
     listed = {(endpoint.version, endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
     for operation in operations_of(tuple(load_types())):
@@ -932,7 +932,7 @@ def _queries() -> Iterator[Endpoint]:
                 yield Endpoint(version.value, operation.method, operation.path, also=wrong)
 
 
-ENDPOINTS = (*ENDPOINTS, *_queries())
+ENDPOINTS = (*ENDPOINTS, *_other_queries())
 
 
 class Cloud:

@@ -34,7 +34,7 @@ def test_each_operation_is_in_a_table_of_endpoints() -> None:
     served = {f"{operation.method} {operation.path}" for operation in operations_of(tuple(load_types()))}
     listed = [operation for operation, _ in rows()]
     assert len(listed) == len(set(listed))
-    assert set(listed) == {*served, "GET /openapi.json"}
+    assert set(listed) == {*served, "GET /openapi.json"} - {"GET /v1/"}  # which is the same as without the slash
 
 
 @pytest.mark.parametrize(("group", "prefix"), [("tenure.commands", ""), ("openstack.tenure.v1", "reservation_")])
