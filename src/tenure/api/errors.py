@@ -145,10 +145,10 @@ STATUS: Mapping[type[TenureError], int] = {
     UnknownUrl: 404,
     MethodNotAllowed: 405,
     VersionNotSupported: 406,
+    Conflict: 409,
     NotEnoughResources: 409,
     LeaseBusy: 409,
     InvalidState: 409,
-    Conflict: 409,
     PreconditionFailed: 412,
     TooLarge: 413,
     UnsupportedMediaType: 415,
@@ -158,21 +158,8 @@ STATUS: Mapping[type[TenureError], int] = {
 }
 #: The names of errors.
 ERROR_NAMES = tuple(sorted({kind.name for kind in STATUS}))
-#: The names of errors whose status comes from the framework or the authentication.
-_NAMES: Mapping[int, str] = {
-    400: "InvalidParameter",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    405: "MethodNotAllowed",
-    406: "NotAcceptable",
-    409: "Conflict",
-    412: "PreconditionFailed",
-    413: "TooLarge",
-    415: "UnsupportedMediaType",
-    500: "Internal",
-    503: "Unavailable",
-}
+#: The names of errors whose status comes from the framework or the authentication: the first with the status.
+_NAMES: Mapping[int, str] = {status: kind.name for kind, status in reversed([*STATUS.items()])}
 
 
 def status_of(error: TenureError, table: Mapping[type[TenureError], int]) -> int:

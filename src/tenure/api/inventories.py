@@ -217,7 +217,13 @@ class InventoryOperations:
         body, region = read_region(request.body(), request.version)
         given = self.wire.read_registration(body, request.version)
         return request.manager.resources.register(
-            request.actor, self._type, given.reference, given.properties, given.capacity, region, **request.marks()
+            request.actor,
+            self._type,
+            given.reference,
+            given.properties,
+            given.capacity,
+            region,
+            repeatable=request.repeatable(),
         )
 
     def update(self, properties: WireProperties, request: Request) -> Resource:

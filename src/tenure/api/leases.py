@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -167,7 +167,7 @@ class _UseCases:
     def create(self, request: Request) -> Lease:
         wanted = self._wanted(request)
         with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
-            return request.tag(request.manager.leases.create(request.actor, wanted, **request.marks()))
+            return request.manager.leases.create(request.actor, wanted, repeatable=request.repeatable())
 
     def rehearse_create(self, request: Request) -> Rehearsal:
         wanted = self._wanted(request)
@@ -179,50 +179,52 @@ class _UseCases:
 
     def get(self, request: Request) -> Lease:
         look_ahead = request.version >= Version.V1_3
-        return request.tag(request.manager.leases.get(request.actor, request.part("lease_id"), look_ahead=look_ahead))
+        return request.manager.leases.get(request.actor, request.lease_id, look_ahead=look_ahead)
 
     def _find(self, request: Request) -> Lease:
-        return request.manager.leases.get(request.actor, request.part("lease_id"))
+        return request.manager.leases.get(request.actor, request.lease_id)
 
     def update(self, request: Request) -> Lease:
-        lease_id, change = request.part("lease_id"), self._change(request)
+        lease_id, change = request.lease_id, self._change(request)
         with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
-            return request.tag(request.manager.leases.update(request.actor, lease_id, change, **_condition(request)))
+            return request.manager.leases.update(request.actor, lease_id, change, if_version=request.versions())
 
     def rehearse_update(self, request: Request) -> Rehearsal:
-        lease_id, change = request.part("lease_id"), self._change(request)
+        lease_id, change = request.lease_id, self._change(request)
         with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
-            return request.manager.rehearsals.update(request.actor, lease_id, change, **_condition(request))
+            return request.manager.rehearsals.update(request.actor, lease_id, change, if_version=request.versions())
 
     def _change(self, request: Request) -> LeaseChange:
         return self._schemas(request.version).read_change(request.body(), partial(self._find, request))
 
     def delete(self, request: Request) -> None:
-        request.manager.leases.delete(request.actor, request.part("lease_id"), **_condition(request))
+        request.manager.leases.delete(request.actor, request.lease_id, if_version=request.versions())
 
     def confirm(self, request: Request) -> Lease:
-        lease_id = request.part("lease_id")
+        lease_id = request.lease_id
         changes = self._schemas(request.version).read_confirmation(request.body(), partial(self._find, request))
         find = partial(request.manager.alternatives.to_confirmation, request.actor, lease_id, changes)
         with _alternatives(request, find):
-            return request.tag(request.manager.leases.confirm(request.actor, lease_id, changes, **_condition(request)))
+            return request.manager.leases.confirm(request.actor, lease_id, changes, if_version=request.versions())
 
     def history(self, request: Request) -> Iterator[Page[HistoryEntry]]:
         limit = request.query.limit
         entries = request.manager.leases.history(
-            request.actor, request.part("lease_id"), limit=limit + 1, marker=request.query.marker
+            request.actor, request.lease_id, limit=limit + 1, marker=request.query.marker
         )
         yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
     def add(self, request: Request) -> Lease:
-        add = partial(request.manager.leases.add_reservation, **request.marks(), **_condition(request))
-        return request.tag(self._add(request, add))
+        add = partial(
+            request.manager.leases.add_reservation, repeatable=request.repeatable(), if_version=request.versions()
+        )
+        return self._add(request, add)
 
     def rehearse_add(self, request: Request) -> Rehearsal:
-        return self._add(request, partial(request.manager.rehearsals.add_reservation, **_condition(request)))
+        return self._add(request, partial(request.manager.rehearsals.add_reservation, if_version=request.versions()))
 
     def _add(self, request: Request, carry_out: Callable[[Actor, str, ReservationRequest], R]) -> R:
-        lease_id = request.part("lease_id")
+        lease_id = request.lease_id
         wanted = self._schemas(request.version).read_reservation(request.body())
         find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, wanted)
         with _errors_of_reservation(), _alternatives(request, lambda _lacking: find()):
@@ -230,48 +232,26 @@ class _UseCases:
 
     def drop(self, request: Request) -> None:
         reservation_id = request.part("reservation_id")
-        lease_id = request.part("lease_id")
-        request.manager.leases.drop_reservation(request.actor, lease_id, reservation_id, **_condition(request))
+        lease_id = request.lease_id
+        request.manager.leases.drop_reservation(request.actor, lease_id, reservation_id, if_version=request.versions())
 
     def rehearse_drop(self, request: Request) -> Rehearsal:
-        lease_id, reservation_id = request.part("lease_id"), request.part("reservation_id")
+        lease_id, reservation_id = request.lease_id, request.part("reservation_id")
         drop = request.manager.rehearsals.drop_reservation
-        return drop(request.actor, lease_id, reservation_id, **_condition(request))
-
-
-class _Condition(TypedDict, total=False):
-    """The argument for a change on condition. Without a condition there is none: older managers do not know it."""
-
-    if_version: tuple[int, ...]
-
-
-def _condition(request: Request) -> _Condition:
-    versions = request.versions()
-    return {} if versions is None else {"if_version": versions}
+        return drop(request.actor, lease_id, reservation_id, if_version=request.versions())
 
 
 @contextmanager
-def _proof(request: Request) -> Iterator[None]:
-    """Add to a refusal for lack of resources, from 1.3 on, whether it is certain that there is no room."""
+def _alternatives(request: Request, find: Callable[[int], Sequence[Alternative]]) -> Iterator[None]:
+    """Add to a refusal for lack of resources, from 1.3 on, whether it is certain, and what could be had instead.
+
+    ``find`` returns that, by the position of the reservation for which there is no room.
+    """
     try:
         yield
     except NotEnoughResources as error:
         if request.version >= Version.V1_3:
             error.additions["proven"] = error.is_proven
-        raise
-
-
-@contextmanager
-def _alternatives(request: Request, find: Callable[[int], Sequence[Alternative]]) -> Iterator[None]:
-    """Add to a refusal for lack of resources, from 1.3 on, what could be had instead.
-
-    ``find`` returns that, by the position of the reservation for which there is no room.
-    """
-    try:
-        with _proof(request):
-            yield
-    except NotEnoughResources as error:
-        if request.version >= Version.V1_3:
             _add_alternatives(error, find)
         raise
 

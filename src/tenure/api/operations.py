@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import falcon
 from pydantic import create_model
@@ -104,7 +104,7 @@ class Operation:
     is_repeatable: bool = False
     #: Whether a client may demand by ``If-Match`` that the lease has not changed since it was read.
     is_conditional: bool = False
-    #: Whether the answer has the ``ETag`` of a lease.
+    #: Whether the operation returns a lease, whose ``ETag`` the answer has.
     has_tag: bool = False
     #: The operation in its form at 1.0, if that differs.
     blazar: Operation | None = None
@@ -153,12 +153,6 @@ def _with_format(model: type[Query], formats: tuple[str, ...]) -> type[Query]:
     return create_model(model.__name__, __base__=(model, create_model("FormatQuery", __base__=Query, format=named)))
 
 
-class Marks(TypedDict, total=False):
-    """The argument for a request that may be repeated. Without a key there is none: older managers do not know it."""
-
-    repeatable: Repeatable
-
-
 @dataclass(slots=True)
 class Request:
     """A request for an operation. Parts of the URL and the body are checked on access."""
@@ -176,6 +170,11 @@ class Request:
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     _body: JsonObject | None = field(default=None, init=False)
+
+    @property
+    def lease_id(self) -> str:
+        """The id of the lease in the URL. Raises ``NotFound`` if it is not a valid id."""
+        return self.part("lease_id")
 
     def part(self, name: str, missing: Callable[[str], str] | None = None) -> str:
         """Return a part of the URL. Raises ``NotFound``, with the text of ``missing``, if it is not a valid id."""
@@ -206,11 +205,6 @@ class Request:
         said = json.dumps([self.operation.method, self.http.path, self.body()], sort_keys=True)
         return Repeatable(key, hashlib.sha256(said.encode()).hexdigest())
 
-    def marks(self) -> Marks:
-        """Return the mark of ``repeatable`` as an argument. Raises its errors."""
-        repeatable = self.repeatable()
-        return {} if repeatable is None else {"repeatable": repeatable}
-
     def versions(self) -> tuple[int, ...] | None:
         """Return the versions one of which the lease must have, after ``If-Match``; None for any version.
 
@@ -224,11 +218,6 @@ class Request:
                 f'The header {IF_MATCH} needs the ETag of the lease with its quotes, such as "7".', field=IF_MATCH
             )
         return tuple(int(version) for version in _VERSION_TAG.findall(given))
-
-    def tag(self, lease: Lease) -> Lease:
-        """Give the answer the ``ETag`` of a lease, and return the lease."""
-        self.headers["ETag"] = f'"{lease.version}"'
-        return lease
 
     def given(self) -> Any:
         """Return the body as an instance of the operation's model."""
@@ -270,7 +259,11 @@ class Endpoint:
                 asked = getattr(query, "format", JSON.format)
                 renderers: tuple[Renderer, ...] = operation.renderers
                 renderer = next((each for each in renderers if each.format == asked), JSON)
-                _write(resp, request, operation.answer, operation.run(request), renderer)
+                value = operation.run(request)
+                if operation.has_tag:
+                    assert isinstance(value, Lease)
+                    request.headers["ETag"] = f'"{value.version}"'
+                _write(resp, request, operation.answer, value, renderer)
 
         return respond
 

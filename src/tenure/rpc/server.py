@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 #: The version of the messages. Its first number changes when API and manager become incompatible, the second when a
 #: manager must not be older than the API.
-VERSION = "1.3"
+VERSION = "1.4"
 #: The answer if an operation failed for a reason that is not the caller's business.
 FAILED: Mapping[str, Any] = {"error": None}
 #: The answers if an operation was not begun: no place is free, the caller has given up, the manager is stopping.
