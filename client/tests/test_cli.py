@@ -324,7 +324,7 @@ def test_a_host_is_closed_emptied_and_opened(server: FakeServer, tenure: Run) ->
     assert "c1 takes no new reservations; those that have a part in it keep it: 1." in asked.errors
     assert "Nothing was done. Say --yes" in asked.errors
     shown = tenure("host", "disable", "c1", "--dry-run", "-f", "value", "-c", "lease_id", "-c", "reason")
-    assert shown.output == f"{lease.id} It keeps what it has.\n"
+    assert shown.output == f"{lease.id} It keeps the resource.\n"
     assert server.hosts["1"].reservable
     assert tenure("host", "disable", "c1", "--reason", "a broken fan", "--yes").code == 0
     assert (server.hosts["1"].reservable, server.hosts["1"].disabled_reason) == (False, "a broken fan")

@@ -488,5 +488,5 @@ def test_volumes_of_a_pool_are_asked_to_move(server: FakeServer, tenure: Run) ->
         plan = tenure("volume", "pool", "reallocate", POOL, "--lease", "disks", how, "-f", "json")
         assert plan.code == 0, plan.errors
         [row] = json.loads(plan.output)
-        assert (row["moves_to"], row["reason"]) == (None, "No other is free for it.")
+        assert (row["moves_to"], row["reason"]) == (None, "No other resource is free for it.")
     assert tenure("volume", "pool", "reallocate", POOL, "--lease", "other", "--yes").code == 1

@@ -288,7 +288,7 @@ class TestReserved:
         self.book(latest, required_floatingips=[address["floating_ip_address"]])
         latest.register_address("203.0.113.11")
         [part] = latest.post(f"{PATH}/{address['id']}/reallocate").json["reservations"]
-        assert (part["moves_to"], part["reason"]) == (None, "The reservation asks for this very one.")
+        assert (part["moves_to"], part["reason"]) == (None, "The reservation names this resource, so it cannot move.")
 
 
 def test_a_reservation_is_added_to_a_lease_and_dropped(api: Api) -> None:

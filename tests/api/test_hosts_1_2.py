@@ -58,7 +58,7 @@ def test_disabled_host_stays_with_its_lease_and_takes_no_new_lease(admin: Api) -
                 "end_date": lease["end_date"],
                 "status": "planned",
                 "moves_to": None,
-                "reason": "It keeps what it has.",
+                "reason": "It keeps the resource.",
             }
         ],
     }
@@ -120,7 +120,11 @@ class TestReallocate:
         lease = admin.using("demo").book(reservations=[{**HOSTS, "min": 4, "max": 4}])
         done = admin.post("/v1/os-hosts/1/reallocate").json
         [part] = done["reservations"]
-        assert (part["lease_id"], part["moves_to"], part["reason"]) == (lease["id"], None, "No other is free for it.")
+        assert (part["lease_id"], part["moves_to"], part["reason"]) == (
+            lease["id"],
+            None,
+            "No other resource is free for it.",
+        )
 
     def test_a_running_reservation_moves_only_on_request(self, admin: Api) -> None:
         demo, world = admin.using("demo"), admin.world

@@ -187,7 +187,7 @@ class TestHealth:
     def test_empty_answer_is_ignored(self, world: World, caplog: pytest.LogCaptureFixture):
         assert world.service.healing.observe(HOST, {}) == 0
         assert resource(world, "sim-host-001").reservable
-        assert "nothing is concluded" in caplog.text
+        assert "the answer is ignored" in caplog.text
 
     def test_a_second_look_changes_nothing(self, world: World):
         fail(world, "sim-host-001")
@@ -669,7 +669,7 @@ def test_host_that_no_longer_matches_is_replanned_or_flagged(world: World):
     [other] = world.hosts_of(planned.id)
     shrink(host)
     assert (flags(world, running), members(world, running)) == ((True, True, False), [host])
-    assert lease_of(world, running.id).status_reason == f"{host} is not any more what was asked for"
+    assert lease_of(world, running.id).status_reason == f"{host} no longer meets what was requested"
     assert world.hosts_of(planned.id) == [other]
     world.leases.delete(OWNER, running.id)
     shrink(other)

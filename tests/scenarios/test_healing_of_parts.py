@@ -255,9 +255,7 @@ class TestInventoriesChange:
             check(world, refresh=True)
             assert where(world, running) == {host: 2}
             assert flags(world, running) == LACKING
-            assert (
-                lease_of(world, running.id).status_detail == f"{host} has no room any more for what was promised there"
-            )
+            assert lease_of(world, running.id).status_detail == f"{host} no longer has room for what is reserved there"
             assert where(world, plan).get(host, 0) <= 1
             assert flags(world, plan) == WELL
             with pytest.raises(NotEnoughResources):
@@ -301,7 +299,7 @@ class TestInventoriesChange:
             [other] = where(world, plan)
             assert where(world, running) == {host: 1}
             assert flags(world, running) == LACKING
-            assert lease_of(world, running.id).status_detail == f"{host} is not any more what was asked for"
+            assert lease_of(world, running.id).status_detail == f"{host} no longer meets what was requested"
             assert (flags(world, plan), other != host) == (WELL, True)
             world.cloud.world.change_host(other, traits=["COMPUTE_NODE"])
             check(world, refresh=True)

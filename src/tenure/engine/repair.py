@@ -158,11 +158,11 @@ class Repair:
         resources = {drift.resource for drift in drifts if drift.reservation_id is None and drift.resource is not None}
         for drift in drifts:
             if not drift.lasts:
-                LOG.warning("not as it should be: %s", drift.what)
+                LOG.warning("drift found: %s", drift.what)
         for reservation_id, difference in lasting.items():
             self.tally.count_found(inventory)
             if self._drift.show_drift(reservation_id, difference):
-                LOG.warning("not as it should be, and nothing mends it: reservation %s: %s", reservation_id, difference)
+                LOG.warning("drift that cannot be repaired: reservation %s: %s", reservation_id, difference)
         repairing = self._drift.mend(reservations)  # not those that have ended, or changed, since they were read
         for _ in repairing:
             self.tally.count_found(inventory)

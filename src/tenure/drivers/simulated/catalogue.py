@@ -1,4 +1,4 @@
-"""What a simulated cloud offers beside its hosts, from the beginning: flavors, networks, pools of volumes."""
+"""The initial content of a simulated cloud besides its hosts: flavors, networks, volume pools."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Final
 from tenure.drivers.simulated.openstack.nova import POOL
 from tenure.drivers.simulated.openstack.state import Flavor, State, Subnet, VolumePool, VolumeType
 
-#: The external network of a simulated cloud, and one that leads nowhere.
+#: The external network of a simulated cloud, and an internal network.
 PUBLIC_NETWORK: Final = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001"
 PRIVATE_NETWORK: Final = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0002"
-#: The class of which hosts with ``CUSTOM_GPU_A100`` have ``GPUS``.
+#: The resource class of GPUs, and how many each host with ``CUSTOM_GPU_A100`` has.
 GPU_CLASS: Final = "CUSTOM_GPU"
 GPUS: Final = 4
-#: A fast pool of volumes and a slow one.
+#: A fast and a slow volume pool.
 FAST_POOL: Final = "sim-storage@fast#nvme"
 SLOW_POOL: Final = "sim-storage@slow#disk"
 
@@ -44,7 +44,7 @@ _SUBNETS: Final = (
     ),
     Subnet(PRIVATE_NETWORK, "10.0.0.0/24", [], None, "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0103"),
 )
-#: A type that leads to each pool, the default one first, and one that leads to either.
+#: A volume type for each pool, the default first, and a type for both pools.
 _VOLUME_TYPES: Final = (
     VolumeType("slow", [SLOW_POOL], id="5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0202"),
     VolumeType("fast", [FAST_POOL], id="5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0201"),
@@ -53,7 +53,7 @@ _VOLUME_TYPES: Final = (
 
 
 def stock(state: State) -> None:
-    """Put what every simulated cloud offers into a new one."""
+    """Fill a new cloud with the initial content."""
     with state.objects.change():
         if state.networks:
             return

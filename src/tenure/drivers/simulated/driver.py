@@ -1,6 +1,6 @@
-"""A cloud without a cloud: the driver of OpenStack clouds on a small OpenStack in the same process, in one file.
+"""The simulated cloud: the OpenStack driver on a small OpenStack in the same process, stored in one file.
 
-It is what ``tenure-standalone`` reserves from, and what every scenario test runs on.
+``tenure-standalone`` and the scenario tests use it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SimulatedCloud(OpenStackCloud):
         return self._cloud
 
     def ailment(self) -> str | None:
-        """Return why what is started would be lost; None if it is kept."""
+        """Return why changes would be lost; None if they are stored."""
         return self._cloud.objects.ailment()
 
     def close(self) -> None:
@@ -74,23 +74,23 @@ class SimulatedCloud(OpenStackCloud):
     # Faults
 
     def inject(self, fault: Fault) -> int:
-        """Let something go wrong; the number that is returned clears it."""
+        """Set a fault; return its id, with which it can be cleared."""
         return self._faults.inject(fault)
 
     def clear_faults(self, fault_id: int | None = None) -> None:
-        """Clear that fault, or all of them; calls that it held go on."""
+        """Clear this fault, or all faults; blocked calls continue."""
         self._faults.clear(fault_id)
 
     def faults(self) -> dict[int, Fault]:
         return self._faults.all()
 
     def wait_until_blocked(self, calls: int = 1, *, timeout_seconds: float = 10.0) -> bool:
-        """Wait until so many calls of this process are held by faults; False when that did not come."""
+        """Wait until faults block this many calls of this process; return False after the timeout."""
         return self._faults.wait_until_blocked(calls, timeout_seconds)
 
     @contextmanager
     def _calling(self, verb: str, *about: object) -> Iterator[Calls]:
-        """Go through a driver call with the faults that are meant for it."""
+        """Carry out a driver call with the faults that match it."""
         with self._faults.call(_scope_of(verb, about)), super()._calling(verb, *about) as calls:
             if verb == "ensure_ended":
                 self._slow_down(next(order for order in about if isinstance(order, Order)))
@@ -101,7 +101,7 @@ class SimulatedCloud(OpenStackCloud):
         return call.slowed_by() if call is not None else None
 
     def _slow_down(self, order: Order) -> None:
-        """Where the end of the reservation is slow, have a server of its own that its owner has just deleted."""
+        """If a fault slows the end of the reservation, add a server of the reservation whose deletion takes time."""
         if self._slowed_by() is None:
             return
         cloud, reservation_id = self._cloud, order.reservation_id
@@ -112,7 +112,7 @@ class SimulatedCloud(OpenStackCloud):
             if any(cloud.reservation_of(server) == reservation_id for server in cloud.servers.values()):
                 return
             if order.resource_type.endswith(":instance") and reservation_id not in cloud.flavors:
-                return  # no server of instances can have been booted without their flavor
+                return  # without their flavor no server of these instances exists
             lingering = Server("lingering", aggregate.hosts[0], order.project_id, task="deleting")
             lingering.hints["reservation"] = reservation_id
             lingering.flavor = cloud.flavors.get(reservation_id)
@@ -120,10 +120,11 @@ class SimulatedCloud(OpenStackCloud):
             cloud.servers[lingering.id] = lingering
             cloud.finish("delete server", lingering.id)
 
-    # Callers: the cloud knows the user who calls Tenure for as long as a verb acts in his name
+    # Callers: the cloud knows the calling user while a verb acts in the user's name
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        with self._known(actor, actor.roles - {"admin"}) as caller:  # who sees flavors of his project only
+        # The caller sees the flavors of the own project only.
+        with self._known(actor, actor.roles - {"admin"}) as caller:
             return super().fetch(kind, reference, caller)
 
     def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
@@ -132,7 +133,7 @@ class SimulatedCloud(OpenStackCloud):
 
     @contextmanager
     def _known(self, actor: Actor, roles: frozenset[str]) -> Iterator[Actor]:
-        """The actor with a token that the cloud takes: Tenure has checked the one that he came with."""
+        """Yield the actor with a token that the cloud accepts: Tenure has checked the original token."""
         token = secrets.token_hex(16)
         self._callers[token] = Caller(actor.user_id, actor.project_id, roles)
         try:
@@ -142,7 +143,7 @@ class SimulatedCloud(OpenStackCloud):
 
 
 class _Faulty(InProcess):
-    """The way to the cloud, on which faults strike."""
+    """The transport to the cloud, which applies faults."""
 
     def __init__(self, cloud: OpenStack, caller_of: Callable[[str], Caller | None], faults: Faults) -> None:
         super().__init__(cloud, caller_of)
@@ -161,7 +162,7 @@ class _Faulty(InProcess):
 
 
 def _scope_of(verb: str, arguments: Iterable[object]) -> Scope:
-    """What the call of a verb is about: an order, a resource, or what a reference names."""
+    """Return the scope of a verb's call: its order, its resource, or its references."""
     order = next((argument for argument in arguments if isinstance(argument, Order)), None)
     if order is not None:
         hosts = frozenset(name for resource in order.resources for name in (resource.external_id, resource.name))

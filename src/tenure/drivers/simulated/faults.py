@@ -1,6 +1,6 @@
-"""Faults on demand: what goes wrong in real clouds, at the time that a test or a demonstration wants.
+"""Faults on demand: failures of real clouds, at the time that a test or a demonstration chooses.
 
-Faults are kept with the objects of the cloud, so that another process can set them.
+Faults are stored with the objects of the cloud, so that another process can set them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.drivers.simulated.openstack.objects import Objects, Table
 VERBS: Final = frozenset(
     name for name, method in vars(CloudDriver).items() if callable(method) and name[0] != "_" and name != "by_region"
 )
-#: How often a blocked call looks whether another process released it; our own process wakes it at once.
+#: How often a blocked call checks whether another process has cleared the fault; the same process wakes it at once.
 _RELEASE_LOOK_SECONDS: Final = 0.05
 
 
@@ -30,19 +30,19 @@ class FaultKind(StrEnum):
     LATENCY = "latency"  # the call takes ``seconds``
     BUSY = "busy"  # fails, and may work later
     REFUSED = "refused"  # fails for good
-    LOST_REPLY = "lost reply"  # everything happens, and the caller hears that it failed
-    SLOW = "slow"  # what takes a while in a cloud is not done before ``until``: servers vanish, images are saved
-    BLOCK = "block"  # the call stands still until the fault is cleared
+    LOST_REPLY = "lost reply"  # everything happens, and the caller gets an error
+    SLOW = "slow"  # slow operations, such as deleting servers and saving images, are not done before ``until``
+    BLOCK = "block"  # the call waits until the fault is cleared
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """A failure or a delay.
 
-    It strikes the next ``count`` calls (None: every one until it is cleared) of ``verb`` for that reservation, lease
-    name and host (id or name), where None stands for any. ``after_effects`` lets so many effects of a call happen
-    first: 0 strikes before anything is done; a call that has fewer effects than that is spared. ``LOST_REPLY`` strikes
-    at the end. ``SLOW`` is a state, not a strike: it lasts until ``until``, or until it is cleared, and knows no count.
+    It applies to the next ``count`` calls (None: all until it is cleared) of ``verb`` for that reservation, lease name
+    and host (id or name), where None stands for any. ``after_effects`` is the number of effects of a call that happen
+    before the fault; a call with fewer effects does not fail. ``LOST_REPLY`` applies at the end of the call. ``SLOW``
+    is a state that lasts until ``until``, or until it is cleared, for any number of calls.
     """
 
     kind: FaultKind
@@ -67,7 +67,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class _Set:
-    """A fault that is set. One that is used up still holds the calls that it blocks."""
+    """A fault that is set. Also when it is used up, the calls that it blocks wait."""
 
     fault: Fault
     is_used_up: bool = False
@@ -75,7 +75,7 @@ class _Set:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a call of a verb is about: what faults are matched with."""
+    """The subject of a verb's call, with which faults are compared."""
 
     verb: str
     reservation_id: str | None = None
@@ -92,7 +92,7 @@ class Scope:
 
 
 class Call:
-    """One call of a verb on its way; tells the faults how far it got."""
+    """A verb's call in progress; it reports its effects to the faults."""
 
     def __init__(self, faults: Faults, scope: Scope, armed: Sequence[tuple[int, Fault]]) -> None:
         self.scope = scope
@@ -102,7 +102,7 @@ class Call:
         self._broken: CloudError | None = None
 
     def effects_happened(self, count: int) -> None:
-        """To be called after each request that changed something, with the number of things that it changed."""
+        """Record the number of effects of a request; called after each request that changed something."""
         for _ in range(count):
             self._effects += 1
             self.strike()
@@ -118,12 +118,12 @@ class Call:
                 self._strike(fault_id, fault)
 
     def refuse_if_broken(self) -> None:
-        """Raise what the call was broken off with: no more requests come through."""
+        """Raise the error with which the call was interrupted: it sends no further requests."""
         if self._broken is not None:
             raise self._broken
 
     def slowed_by(self) -> int | None:
-        """The fault that slows what the call orders now, None where nothing does."""
+        """Return the fault that slows the operations of the call; None if there is none."""
         for fault_id, fault in self._armed:
             if fault.kind is FaultKind.SLOW and not self._faults.is_over(fault_id):
                 return fault_id
@@ -151,19 +151,19 @@ class Faults:
 
     @property
     def current(self) -> Call | None:
-        """The call of a verb that this thread is making."""
+        """The verb's call in this thread."""
         call: Call | None = getattr(self._calls, "current", None)
         return call
 
     def inject(self, fault: Fault) -> int:
-        """Set a fault; the number is for clearing it."""
+        """Set a fault; return its id."""
         with self._objects.change():
             fault_id = max(self._set, default=0) + 1
             self._set[fault_id] = _Set(fault)
         return fault_id
 
     def clear(self, fault_id: int | None = None) -> None:
-        """Clear one fault, or all; calls that it blocks go on."""
+        """Clear one fault, or all; blocked calls continue."""
         with self._objects.change():
             for known in [known for known in self._set if fault_id in (None, known)]:
                 del self._set[known]
@@ -171,18 +171,18 @@ class Faults:
             self._changed.notify_all()
 
     def all(self) -> dict[int, Fault]:
-        """The faults that will strike, or that hold a call, by number."""
+        """The faults that are active or block a call, by id."""
         with self._objects.look():
             return {fault_id: known.fault for fault_id, known in self._set.items()}
 
     def wait_until_blocked(self, calls: int, timeout_seconds: float) -> bool:
-        """Wait until so many calls of this process stand still; False when that did not come."""
+        """Wait until faults block this many calls of this process; return False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._blocked >= calls, timeout_seconds)
 
     @contextmanager
     def call(self, scope: Scope) -> Iterator[None]:
-        """Go through a call with the faults that are meant for it."""
+        """Carry out a call with the faults that match it."""
         with self._objects.look():
             armed = [
                 (fault_id, known.fault)
@@ -200,14 +200,14 @@ class Faults:
         call.lose_reply()
 
     def is_over(self, fault_id: int) -> bool:
-        """Whether a slowness has passed, by the clock or because it was cleared."""
+        """Whether a slow fault is over, by the clock or because it was cleared."""
         with self._objects.look():
             known = self._set.get(fault_id)
         return known is None or (known.fault.until is not None and known.fault.until <= self._clock.now())
 
     def strike(self, fault_id: int, fault: Fault, scope: Scope) -> None:
         if not self._use_up(fault_id):
-            return  # it was meant for fewer calls, and others met it since
+            return  # other calls have used it up meanwhile
         about = Reason(f"{scope.verb}: {fault.reason or 'a fault that was asked for'} ({fault.kind})")
         match fault.kind:
             case FaultKind.LATENCY:
@@ -220,7 +220,7 @@ class Faults:
                 raise CloudBusy(about)
 
     def _use_up(self, fault_id: int) -> bool:
-        """Count the strike; of several calls at once no more than the count are struck."""
+        """Count a use of the fault; of concurrent calls at most ``count`` fail."""
         with self._objects.change():
             known = self._set.get(fault_id)
             if known is None or known.is_used_up:

@@ -1,4 +1,4 @@
-"""The hosts of a simulated cloud: always the same ones for the same number."""
+"""The hosts of a simulated cloud: the same number always gives the same hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenure.drivers.simulated.catalogue import GPU_CLASS, GPUS
 from tenure.drivers.simulated.openstack.nova import POOL
 from tenure.drivers.simulated.openstack.state import OWN_PROVIDER, Host, Provider, State, inventory
 
-#: Sizes as they are bought: virtual CPUs, memory, local disk; sockets, cores and threads behind them.
+#: Sizes of hosts: virtual CPUs, memory, local disk; sockets, cores and threads per core.
 _SIZES: Final = (
     (32, 131_072, 960, (1, 16, 2)),
     (64, 262_144, 1_920, (2, 16, 2)),
@@ -18,12 +18,12 @@ _SIZES: Final = (
 )
 _ZONES: Final = ("az-1", "az-2", "az-3")
 _TRAITS: Final = ("COMPUTE_NODE", "HW_CPU_X86_AVX2")
-#: The facts of a host that are its size, by the class of which its provider has as much.
+#: The facts of a host that are its size, by the resource class of its provider.
 SIZES: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
 
 
 def host_facts(number: int) -> dict[str, Any]:
-    """The facts of the host of that number, from 1: four sizes and three zones in turn."""
+    """Return the facts of the host with this number, from 1: four sizes and three zones in turn."""
     vcpus, memory_mb, local_gb, (sockets, cores, threads) = _SIZES[(number - 1) // 2 % len(_SIZES)]
     return {
         "vcpus": vcpus,
@@ -43,20 +43,20 @@ def host_facts(number: int) -> dict[str, Any]:
 
 
 def host_traits(number: int) -> list[str]:
-    """Its traits: every fourth has GPUs (``CUSTOM_GPU_A100``), every tenth fast local disks (``CUSTOM_NVME``)."""
+    """Return the traits: every fourth host has GPUs (``CUSTOM_GPU_A100``), every tenth fast disks (``CUSTOM_NVME``)."""
     gpu = ["CUSTOM_GPU_A100"] if number % 4 == 0 else []
     return [*_TRAITS, *gpu, *(["CUSTOM_NVME"] if number % 10 == 0 else [])]
 
 
 def add_fleet(state: State, count: int, *, pooled: bool = False) -> None:
-    """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed.
+    """Extend the fleet to ``count`` hosts. The hosts are the same each time; removed hosts are not added again.
 
-    New ones are in general use, or else in the pool, as if they had been registered.
+    New hosts are in general use; with ``pooled`` they are in the pool, like registered hosts.
     """
     with state.objects.change():
         pool = state.aggregate(POOL) or state.add_aggregate(POOL)
         for number in range(state.fleet_size + 1, count + 1):
-            # Nova names the service and the hypervisor apart, and they differ wherever one has a domain name.
+            # Nova has separate names for the service and the hypervisor; they differ if one of them has a domain name.
             host = add_host(state, f"sim-host-{number:03d}", f"sim-compute-{number:03d}", host_facts(number))
             if pooled and (provider := state.provider_named(host.name)) is not None:
                 own = Provider(f"{OWN_PROVIDER}{host.name}", provider.uuid)
@@ -74,14 +74,14 @@ def add_host(
     traits: Iterable[str] | None = None,
     inventories: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Host:
-    """A new host, its provider, and its place in the aggregate of its zone, which is made if need be."""
+    """Add a host with its provider to the aggregate of its zone, which is created if it does not exist."""
     number = state.next_number("host")
     host = Host(number, name, service_host)
     state.hosts[service_host] = host
     place_in_zone(state, host, facts["availability_zone"])
     known = host_traits(number) if traits is None else sorted(traits)
     provider = Provider(name, traits=list(known))
-    # A host of a name that there is already reports to the provider of that name.
+    # A host with the name of an existing provider reports to that provider.
     if state.provider_named(name) is None:
         state.providers[provider.uuid] = provider
     describe(state, host, {fact: value for fact, value in facts.items() if fact != "availability_zone"}, inventories)
@@ -96,10 +96,10 @@ def add_single_host(
     traits: Iterable[str] | None = None,
     inventory: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
-    """A host beside the fleet, like a host of it but for what is given here. Returns its id.
+    """Add a host besides the fleet; return its id. Values that are not given are like those of the fleet.
 
-    ``inventory`` is what its provider has beyond what the facts say, by resource class: ``total``, ``reserved``,
-    ``allocation_ratio``, ``min_unit``, ``max_unit``, ``step_size``, of which any may be left out.
+    ``inventory`` extends the inventory that follows from the facts, by resource class: ``total``, ``reserved``,
+    ``allocation_ratio``, ``min_unit``, ``max_unit``, ``step_size``, all of them optional.
     """
     with state.objects.change():
         number = max((host.number for host in state.hosts.values()), default=0) + 1
@@ -123,7 +123,7 @@ def pooled_hosts(state: State) -> frozenset[str]:
 def describe(
     state: State, host: Host, facts: Mapping[str, Any], inventories: Mapping[str, Mapping[str, float]] | None = None
 ) -> None:
-    """Have the host say this of itself; ``inventories`` is what its provider has besides, by resource class."""
+    """Set facts of the host; ``inventories`` extends the inventories of its provider, by resource class."""
     for name, value in facts.items():
         setattr(host, name, value)
     state.hosts.save(host.service_host)
@@ -146,7 +146,7 @@ def describe(
 
 
 def place_in_zone(state: State, host: Host, zone: str) -> None:
-    """Put the host into the aggregate of the zone, which is made if need be."""
+    """Add the host to the aggregate of the zone, which is created if it does not exist."""
     home = state.aggregate(zone) or state.add_aggregate(zone, zone)
     home.hosts.append(host.service_host)
     state.aggregates.save(home.number)

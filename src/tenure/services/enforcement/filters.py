@@ -292,7 +292,7 @@ class Enforcement:
         """
         is_free = self._places.acquire(blocking=False)
         if not is_free and not self._places.acquire(timeout=QUEUE_SECONDS):
-            raise Unavailable("Too many requests wait for those who must agree to leases; try again later.")
+            raise Unavailable("Too many requests wait for the enforcement filters; try again later.")
         try:
             yield not is_free
         finally:
@@ -399,7 +399,7 @@ def _book_as_judged(
     agreed = question or judged.question
     cancelled = not asked or agreed is None or cancel_withdrawal(tx, str(agreed.new["id"]), asked)
     if question is not None and not cancelled:
-        raise Unavailable("Those who must agree to leases took too long; try again.")
+        raise Unavailable("The enforcement filters took too long; try again.")
     return result
 
 

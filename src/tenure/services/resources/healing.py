@@ -150,7 +150,7 @@ class Healer:
     def keepers(self, tx: Transaction, resource: Resource) -> tuple[AffectedPart, ...]:
         """Return the allocations that keep the resource when it is disabled."""
         return tuple(
-            _affected(lease, reservation, part, None, "It keeps what it has.")
+            _affected(lease, reservation, part, None, "It keeps the resource.")
             for lease in sorted(
                 tx.leases.by_ids(tx.allocations.leases_on(resource.id)), key=lambda lease: (lease.starts_at, lease.id)
             )
@@ -198,11 +198,11 @@ class Healer:
         matching = tx.allocations.matching(demand.part(1), {resource.id for _, resource in serving})
         for part, resource in serving:
             if resource.id not in matching:
-                found[part.id] = self._reason(reservation, resource, "is not any more what was asked for")
+                found[part.id] = self._reason(reservation, resource, "no longer meets what was requested")
         if not demand.exclusive:
             fitting = [(part, resource) for part, resource in serving if part.id not in found]
             for part, resource in self._without_room(tx, reservation, demand, fitting):
-                found[part.id] = self._reason(reservation, resource, "has no room any more for what was promised there")
+                found[part.id] = self._reason(reservation, resource, "no longer has room for what is reserved there")
         return found
 
     def _reason(self, reservation: Reservation, resource: Resource, text: str, more: str = "") -> Reason:
@@ -293,16 +293,16 @@ class Healer:
         """Move an allocation on request of an operator; return the reason if it stays, or None if it moves."""
         status = look.lease.status
         if look.planner.is_required(part, demand_of(self._types, reservation)):
-            return "The reservation asks for this very one."
+            return "The reservation names this resource, so it cannot move."
         if part.state is AllocationState.PLANNED:
-            return None if self._move(look, reservation, part, resource) else "No other is free for it."
+            return None if self._move(look, reservation, part, resource) else "No other resource is free for it."
         if status is not LeaseStatus.ACTIVE:
-            return f"The lease is {status} now."
+            return f"The lease is {status}; try again later."
         if not running:
-            return "The lease is running; it loses nothing unless that is asked for."
+            return "The lease is running; its resources are replaced only if the request sets running."
         if not self._is_idle(tx, look.lease, look.now):
-            return "The cloud is doing something for the lease right now; try again."
-        return None if self._replace(tx, look, reservation, part, resource) else "No other is free for it."
+            return "An operation of the lease is in progress in the cloud; try again."
+        return None if self._replace(tx, look, reservation, part, resource) else "No other resource is free for it."
 
     def _find_missing(self, tx: Transaction, look: _Look) -> None:
         for reservation in _live(look.lease):
@@ -489,7 +489,7 @@ class HealingService:
         """
         known = self.known(resource_type, region=region)
         if known and not healths:
-            LOG.error("the cloud names no resource of type %s at all; nothing is concluded from that", resource_type)
+            LOG.error("the cloud reports no resource of type %s; the answer is ignored", resource_type)
             return 0
         current = {external_id: _health_of(healths.get(external_id)) for external_id in known}
         unknown = {external_id for external_id, health in healths.items() if not health.is_known}
@@ -616,12 +616,12 @@ def _reviewed(tx: Transaction, seen: Mapping[int, int]) -> None:
 
 def _health_of(reported: Health | None) -> tuple[ResourceHealth, str | None]:
     if reported is None:
-        return ResourceHealth.GONE, "The cloud does not know it any more."
+        return ResourceHealth.GONE, "The cloud no longer has it."
     if reported.well:
         return ResourceHealth.WELL, None
     return (
         ResourceHealth.DISABLED if reported.works else ResourceHealth.DOWN
-    ), reported.reason or "The cloud says no more."
+    ), reported.reason or "The cloud gives no reason."
 
 
 class Rehearsed(Exception):
@@ -659,5 +659,8 @@ def empty_all(
         except Rehearsed as rehearsed:
             affected += rehearsed.parts
         except TooManyConflicts:
-            raise Conflict("Too much is being booked and changed on it right now; what was moved is moved.") from None
+            raise Conflict(
+                "Too many requests change leases on it right now; some of its reservations may have moved already. "
+                "Try again."
+            ) from None
     return tuple(affected)

@@ -25,12 +25,12 @@ from tenure.drivers.simulated.openstack.state import State, Volume, VolumeSnapsh
 
 #: The metadata that names the reservation of a volume.
 _RESERVATION: Final = "tenure:reservation"
-#: The statuses that go over into others.
+#: The statuses that are followed by another status.
 _BUSY: Final = ("creating", "deleting")
 
 
 class VolumeEffect(StrEnum):
-    """What changed of volumes."""
+    """The kinds of changes of volumes."""
 
     MADE = "volume made"
     DETACHED = "volume detached"
@@ -122,7 +122,8 @@ class Cinder:
     def show_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
         volume = self._volume(volume_id)
         self._pass_time(volume)
-        if volume_id not in self._state.volumes:  # it is gone by this look, which to raise the refusal would undo
+        # This request has completed the deletion; raising the refusal would undo it.
+        if volume_id not in self._state.volumes:
             return 404, error_body("block-storage", Refused(404, f"Volume {volume_id} could not be found."))
         return 200, {"volume": shown_volume(volume, for_admin=caller.is_admin)}
 
@@ -191,7 +192,7 @@ class Cinder:
         return 202, None
 
     def _pass_time(self, volume: Volume) -> None:
-        """Count a look at the volume; by as many as it takes, what was ordered is done."""
+        """Count a request for the volume; after enough requests the ordered operation is done."""
         if volume.status not in _BUSY or self._state.volume_looks == 0:
             return
         volume.looks += 1
@@ -200,7 +201,7 @@ class Cinder:
             self._have_worked(volume.id)
 
     def _have_worked(self, volume_id: str) -> None:
-        """Have made or deleted the volume, as was ordered."""
+        """Complete the ordered creation or deletion of the volume."""
         volume = self._state.volumes.get(volume_id)
         if volume is None:
             return

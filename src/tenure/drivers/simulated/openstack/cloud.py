@@ -1,4 +1,4 @@
-"""The services put together: a request goes to the service and the handler that its path names."""
+"""All services of a cloud: a request goes to the handler of its service and path."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class OpenStack(State):
     def answer(self, asked: Asked, caller: Caller) -> Answer:
         """The answer of the service; raises ``Refused``."""
         handler, parts = self._handler_of(asked)
-        # A look at volumes lets their time pass, so that it changes something.
+        # A request for volumes completes operations on them, so it changes something.
         reads = asked.method == "GET" and asked.service != "block-storage"
         with self.objects.look() if reads else self.objects.change():
             if self.pending:
@@ -94,5 +94,5 @@ class OpenStack(State):
         return sorted(found)
 
     def unknown(self, asked: Asked) -> Refused:
-        """The refusal of a path that no service here has."""
+        """Return the refusal of an unknown path."""
         return Refused(404, "The resource could not be found.")

@@ -1,4 +1,4 @@
-"""What requests change in the cloud: each thing once, for which reservation and on which host."""
+"""The changes that requests make in the cloud, each once, with its reservation and host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class EffectKind(StrEnum):
-    """What changed in the services that every cloud has; the other services name their effects themselves."""
+    """The kinds of changes in the services that every cloud has; other services have their own kinds."""
 
     HOST_POOLED = "host pooled"  # from general use to the pool
     HOST_UNPOOLED = "host unpooled"  # from the pool to general use
@@ -18,7 +18,7 @@ class EffectKind(StrEnum):
     HOST_RETURNED = "host returned"  # from a reservation's group to the pool
     GROUP_REMOVED = "group removed"
     SERVER_BOOTED = "server booted"
-    SERVER_DELETED = "server deleted"  # the deletion was ordered; it may take a while
+    SERVER_DELETED = "server deleted"  # the deletion was ordered, and may take time
     IMAGE_MADE = "image made"
     TRUST_MADE = "trust made"
     TRUST_REVOKED = "trust revoked"
@@ -39,17 +39,17 @@ class EffectKind(StrEnum):
     PROVIDER_MADE = "provider made"
     INVENTORY_SET = "inventory set"
     INVENTORY_REMOVED = "inventory removed"
-    SERVER_TOLD = "server told"  # that it has to go, and by when
+    SERVER_TOLD = "server told"  # that it must be deleted, and when
     SERVER_STOPPED = "server stopped"
     SERVER_MOVED = "server moved"
-    SERVER_MARKED = "server marked"  # with its lease, or not any more
+    SERVER_MARKED = "server marked"  # with its lease, or no longer
     SERVER_SHELVED = "server shelved"
     SERVER_WOKEN = "server woken"
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A line of the journal: one thing that changed, once.
+    """An entry of the journal: one change.
 
     ``kind`` is the service's text for the change, such as an ``EffectKind``; ``host`` is the id of the hypervisor.
     """

@@ -26,7 +26,7 @@ from tenure.drivers.simulated.openstack.state import Flavor, ServerGroup, State
 
 _VERSION: Final = "2.61"
 _GROUPS: Final = "2.64"
-#: What the names of server groups begin with that reservations make; the id follows.
+#: The prefix of the names of reservations' server groups; the id follows.
 _OF_RESERVATION: Final = "reservation:"
 _ID: Final = re.compile(r"(?! )[a-zA-Z0-9. _-]+(?<! )")
 _SPEC: Final = re.compile(r"[a-zA-Z0-9-_:. ]{1,255}")
@@ -146,7 +146,7 @@ class Flavors:
         return 200, None
 
     def find(self, flavor_id: str, caller: Caller) -> Flavor:
-        """The flavor, where the caller may see it."""
+        """Return the flavor if the caller may see it."""
         flavor = self._state.flavors.get(flavor_id)
         if flavor is None or not (flavor.is_public or caller.project_id in flavor.projects or caller.is_admin):
             raise Refused(404, f"Flavor {flavor_id} could not be found.")

@@ -1,6 +1,6 @@
-"""The services of simulated clouds over HTTP, for OpenStack's clients: Keystone's tokens and catalogue, and the rest.
+"""The services of simulated clouds over HTTP, for OpenStack's clients, with Keystone's tokens and catalogue.
 
-Each cloud is a region. Nothing here has passwords: a client comes with a token, as in the file of tokens.
+Each cloud is a region. There are no passwords: clients authenticate with a token from the file of tokens.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ LOG = logging.getLogger(__name__)
 PREFIXES: Final = frozenset({"identity", "cloud"})
 #: The name of the only region of a service that has no regions.
 ONLY_REGION: Final = "RegionOne"
-#: The services by the part of the path that names them: type, name, and what stands before the paths of the version.
+#: The services by their component of the path: type, name, and the prefix of the paths of the version.
 _SERVICES: Final = {
     "compute": ("compute", "nova", "v2.1"),
     "image": ("image", "glance", "v2"),
     "network": ("network", "neutron", "v2.0"),
     "volume": ("block-storage", "cinder", "v3"),
 }
-#: What each service calls its version.
+#: The version of each service, as the service writes it.
 _VERSION_IDS: Final = {"compute": "v2.1", "image": "v2.9", "network": "v2.0", "volume": "v3.0"}
-#: The headers in which what stands before Nova finds the caller; a client cannot send them.
+#: The headers with the caller for middleware before Nova; a client cannot send them.
 _OF_CALLER: Final = ("HTTP_X_SERVICE_CATALOG", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID")
 _TOKEN_LASTS: Final = timedelta(days=1)
 _UNAUTHORISED: Final = "The request you have made requires authentication."
@@ -71,7 +71,7 @@ IDENTITY_ROUTES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class NotAllowed(Refused):
-    """The path does not have the method; it has these."""
+    """The path does not support the method; the error has the supported methods."""
 
     def __init__(self, methods: tuple[str, ...]) -> None:
         self.methods = methods
@@ -163,7 +163,7 @@ class CloudEndpoints:
         return answer_of(self._compute[region] if part == "compute" else self._serve, environ)
 
     def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer as the service, also what stands before it."""
+        """Answer as the service, or as the middleware before it."""
         service = environ["tenure.service"]
         try:
             status, document = self._clouds[environ["tenure.region"]].answer(*self._asked(environ))
@@ -193,7 +193,7 @@ class CloudEndpoints:
         return user
 
     def _check_path(self, environ: WSGIEnvironment) -> None:
-        """Refuse a path that the service has not, and a method that the path has not."""
+        """Refuse a path that the service lacks, and a method that the path does not support."""
         cloud, service = self._clouds[environ["tenure.region"]], environ["tenure.service"]
         methods = cloud.methods_at(f"{FOR_USERS}{service}", _service_path(environ))
         if not methods:
@@ -265,19 +265,19 @@ def _service_path(environ: WSGIEnvironment) -> str:
 
 
 def _only(environ: WSGIEnvironment, *methods: str) -> None:
-    """Refuse other methods."""
+    """Refuse all methods but these."""
     if environ["REQUEST_METHOD"] not in methods:
         raise NotAllowed(methods)
 
 
 def _check_roles(method: str, user: Account) -> None:
-    """Refuse a user who may not read, or not change, what is in the project."""
+    """Refuse a user who lacks the role to read, or to change, the project's objects."""
     if not (_READERS if method == "GET" else _MEMBERS).intersection(user.roles):
         raise Refused(403, f"Policy doesn't allow {method} with the roles {', '.join(user.roles)}.")
 
 
 def _version(part: str, url: str) -> dict[str, Any]:
-    """Describe the version of a service, as it does itself where no path is given."""
+    """Describe the version of a service, as its answer to the empty path."""
     newest, oldest = MICROVERSIONS.get(_SERVICES[part][0], ("", ""))
     return {
         "id": _VERSION_IDS[part],
@@ -305,7 +305,7 @@ def _in_catalogue(service_type: str, name: str, urls: Mapping[str, str]) -> dict
 
 
 def _token_in(body: Any) -> str:
-    """Return the token with which a client asks for a token; raises ``Refused`` for a client that has none."""
+    """Return the token with which a client requests a token; raise ``Refused`` without a token."""
     try:
         return str(body["auth"]["identity"]["token"]["id"])
     except (KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What is known of all objects of a table without a look at each of them: groups of objects, and sums over groups.
+"""Groups of a table's objects, and sums over these groups, without reading all objects.
 
 Both follow the table: an object that was changed in place counts as before until it is given to ``save``.
 """
@@ -22,7 +22,7 @@ class Index(Generic[K, V]):
         self._keys: dict[Hashable, dict[K, None]] = {}
 
     def put(self, key: K, value: V) -> None:
-        """Count the object to the group in which it is now."""
+        """Add the object to its current group."""
         group = self._group_of(value)
         if key in self._group_by_key:
             if self._group_by_key[key] == group:
@@ -32,7 +32,7 @@ class Index(Generic[K, V]):
         self._keys.setdefault(group, {})[key] = None
 
     def drop(self, key: K) -> None:
-        """Forget the object of this key, if it is known."""
+        """Remove the object with this key, if it is known."""
         if key not in self._group_by_key:
             return
         group = self._group_by_key.pop(key)
@@ -42,7 +42,7 @@ class Index(Generic[K, V]):
             del self._keys[group]
 
     def keys(self, group: Hashable) -> Mapping[K, None]:
-        """Return the keys of the objects of a group, in the order in which they came to it."""
+        """Return the keys of the objects of a group, in the order in which they were added to it."""
         return self._keys.get(group, {})
 
 
@@ -50,13 +50,13 @@ class Tally(Generic[K, V]):
     """The sums of amounts over the objects of each group."""
 
     def __init__(self, amounts_of: Callable[[V], tuple[Hashable, Mapping[str, int]]]) -> None:
-        """``amounts_of`` returns the group of an object, and the amounts by name that it adds there."""
+        """``amounts_of`` returns the group of an object, and its amounts by name."""
         self._amounts_of = amounts_of
         self._added: dict[K, tuple[Hashable, Mapping[str, int]]] = {}
         self._sums: dict[Hashable, Counter[str]] = {}
 
     def put(self, key: K, value: V) -> None:
-        """Count the object as it is now."""
+        """Count the object with its current amounts."""
         self.drop(key)
         group, found = self._amounts_of(value)
         amounts = {name: amount for name, amount in found.items() if amount}
@@ -65,7 +65,7 @@ class Tally(Generic[K, V]):
             self._sums.setdefault(group, Counter()).update(amounts)
 
     def drop(self, key: K) -> None:
-        """Forget the object of this key, if it is known."""
+        """Remove the object with this key, if it is known."""
         if key not in self._added:
             return
         group, amounts = self._added.pop(key)

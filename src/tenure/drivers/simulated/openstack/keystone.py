@@ -15,7 +15,7 @@ class Keystone:
         self._state = state
 
     def acting_as(self, trust_id: str) -> Caller:
-        """The account that acts as the user who gave this trust."""
+        """Return the account that acts as the trustor of this trust."""
         trust = self._state.trusts.get(trust_id)
         if trust is None:
             raise Refused(401, "The request you have made requires authentication.")

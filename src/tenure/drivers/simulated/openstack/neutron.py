@@ -20,20 +20,20 @@ from tenure.drivers.simulated.openstack.service import (
 )
 from tenure.drivers.simulated.openstack.state import FloatingIP, State, Subnet
 
-#: What a new floating IP can be given.
+#: The accepted fields of a new floating IP.
 _POSTED: Final = frozenset({
     "floating_network_id", "subnet_id", "floating_ip_address", "project_id", "tenant_id", "port_id",
     "fixed_ip_address", "description",
 })  # fmt: skip
-#: What floating IPs can be listed by.
+#: The filters of lists of floating IPs.
 _LISTED: Final = frozenset({"tags", "floating_ip_address", "floating_network_id", "fields", "limit", "marker"})
 _MOST_TAGS: Final = 50
-#: What the tag of a reserved floating IP begins with; the reservation's id follows.
+#: The prefix of the tag of a reserved floating IP; the reservation's id follows.
 _OF_RESERVATION: Final = "reservation:"
 
 
 class AddressEffect(StrEnum):
-    """What changed of floating IPs."""
+    """The kinds of changes of floating IPs."""
 
     MADE = "address made"
     TAGGED = "address tagged"

@@ -21,13 +21,13 @@ from tenure.drivers.simulated.openstack.service import (
 from tenure.drivers.simulated.openstack.state import Aggregate, Host, State
 
 _HYPERVISORS: Final = "2.33"
-#: The aggregate of the hosts that are set aside and free.
+#: The aggregate of the free hosts that are set aside for reservations.
 POOL: Final = "freepool"
-#: The metadata of a reservation's aggregate that names its owner.
+#: The metadata key for the owner of a reservation's aggregate.
 OWNER: Final = "blazar:owner"
-#: What the zones of reservations begin with.
+#: The prefix of the zones of reservations.
 _ZONE_PREFIX: Final = "blazar_"
-#: The zone of hosts whose aggregates have none, as Nova calls it.
+#: Nova's name for the zone of hosts whose aggregates have no zone.
 _DEFAULT_ZONE: Final = "nova"
 
 
@@ -159,7 +159,7 @@ class Nova:
     def _record(
         self, aggregate: Aggregate, of_hosts: EffectKind, of_parts: EffectKind, host: str | None = None
     ) -> None:
-        """Write down what happened to the aggregate of a reservation, of whole hosts or of parts, or of an operator."""
+        """Record a change of the aggregate of a reservation, of hosts or of instances, or of an operator."""
         if is_set_aside(aggregate):
             self._state.record(of_hosts, aggregate.name, host=host)
         else:
@@ -167,7 +167,7 @@ class Nova:
 
     @property
     def _keeps_zones(self) -> bool:
-        """Whether no host with servers may change its zone, as of the version from which Nova tells hints."""
+        """Whether hosts with servers must keep their zone, as in the Nova versions that show hints."""
         return self._state.tells_hints
 
     def _has_servers(self, service_host: str) -> bool:

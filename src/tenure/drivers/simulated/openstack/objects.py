@@ -1,4 +1,4 @@
-"""Objects that are kept in a file: tables in memory, written to one SQLite file with each change, and a journal.
+"""Objects in a file: tables in memory, written to one SQLite file with each change, and a journal.
 
 Any number of processes may have the file open: each change is one transaction, and a process sees the changes of the
 others before it reads or changes anything. A process that is killed at any instant leaves whole changes only.
@@ -26,23 +26,23 @@ from tenure.open_file import OpenFile
 K = TypeVar("K", bound=str | int)
 V = TypeVar("V")
 
-#: Objects that are in no file, and end with the process.
+#: The path for objects that are in no file, and end with the process.
 IN_MEMORY: Final = ":memory:"
-#: How many entries the journal keeps at least, and for how many further changes the file tells that an object was
-#: deleted: a process that has the file open looks at it more often. Both are trimmed after so many new ones.
+#: How many entries the journal keeps at least, and for how many further changes the file records that an object was
+#: deleted: a process that has the file open reads it more often. Both are trimmed after this many new entries.
 JOURNALED, REMEMBERED, _TRIMMED_EVERY = 100_000, 100_000, 1000
-#: How long one process waits for another's transaction, which takes a fraction of a millisecond.
+#: How long a process waits for the transaction of another process, which takes a fraction of a millisecond.
 _LOCK_TIMEOUT_SECONDS: Final = 20.0
-#: How often a process that opens the file waits for another one that opens it at the same time, and how long.
+#: How often, and how long, a process waits for another process that opens the file at the same time.
 _OPENINGS, _OPENING_SECONDS = 1000, 0.005
 
-#: The format of the file. Lower numbers are of releases before, whose simulated cloud was another program.
+#: The format of the file. Files with lower numbers are refused.
 _FORMAT: Final = 100
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS object (
     kind TEXT NOT NULL, key TEXT NOT NULL, document BLOB, revision INTEGER NOT NULL, PRIMARY KEY (kind, key)
 ) WITHOUT ROWID"""
-#: What reads and writes objects of each class; to make one takes milliseconds.
+#: The serializers by class; creating a serializer takes milliseconds.
 _ADAPTERS: Final[dict[object, TypeAdapter[Any]]] = {}
 _INDEX: Final = "CREATE INDEX IF NOT EXISTS object_by_revision ON object (revision)"
 _JOURNAL: Final = "CREATE TABLE IF NOT EXISTS journal (sequence INTEGER PRIMARY KEY AUTOINCREMENT, entry BLOB NOT NULL)"
@@ -77,7 +77,7 @@ class Table(dict[K, V], Generic[K, V]):
         self._unsaved.add(key)
 
     def index(self, of: Callable[[V], Hashable]) -> Callable[[Hashable], list[V]]:
-        """Find the objects of a table that is still empty by what ``of`` says of them."""
+        """Add an index by the value of ``of`` to a table that is still empty."""
         index: Index[K, V] = Index(of)
         self._followers.append(index)
         return lambda wanted: [
@@ -85,19 +85,19 @@ class Table(dict[K, V], Generic[K, V]):
         ]
 
     def tally(self, amounts_of: Callable[[V], tuple[Hashable, Mapping[str, int]]]) -> Tally[K, V]:
-        """Keep the sums of what ``amounts_of`` says of the objects of a table that is still empty, by group."""
+        """Add sums of ``amounts_of`` by group to a table that is still empty."""
         tally: Tally[K, V] = Tally(amounts_of)
         self._followers.append(tally)
         return tally
 
     def save(self, key: K) -> None:
-        """Have the object of this key written, which was changed in place."""
+        """Write the object with this key, which was changed in place."""
         if key in self:
             self._follow(key, self[key])
         self._unsaved.add(key)
 
     def unsaved(self) -> list[tuple[str, str, bytes | None]]:
-        """The objects that are not written yet: kind, key and document, None for one that was deleted."""
+        """The objects that are not written yet: kind, key and document, None for a deleted object."""
         return [(self._kind, str(key), self._dumped(key)) for key in self._unsaved]
 
     def unsaved_keys(self) -> list[str]:
@@ -109,11 +109,11 @@ class Table(dict[K, V], Generic[K, V]):
         return bool(self._unsaved)
 
     def is_saved(self) -> None:
-        """Take everything for written."""
+        """Mark all objects as written."""
         self._unsaved.clear()
 
     def load(self, key: str, document: bytes | None) -> None:
-        """Take an object as another process has written it."""
+        """Load an object as another process has written it."""
         if document is None:
             super().pop(self._key(key), None)
             self._forget(self._key(key))
@@ -152,11 +152,11 @@ class Objects:
             self._on_disk.lost()  # notes the files as they are now
 
     def ailment(self) -> str | None:
-        """Return why what changes would be lost; None if it is kept."""
+        """Return why changes would be lost; None if they are stored."""
         return None if self._on_disk is None else self._on_disk.lost()
 
     def table(self, kind: str, of: type[V], key: Callable[[str], K]) -> Table[K, V]:
-        """A new table; ``key`` makes a key of its text."""
+        """Return a new table; ``key`` parses a key."""
         adapter = _ADAPTERS.get(of) or _ADAPTERS.setdefault(of, TypeAdapter(of))
         made: Table[K, V] = Table(kind, adapter, key)
         self._tables[kind] = made
@@ -211,7 +211,7 @@ class Objects:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """A look at the objects as they are now; nothing is written."""
+        """Read the current objects; nothing is written."""
         with self.lock:
             if not self._in_change:
                 version = self._file.execute("PRAGMA data_version").fetchone()[0]
@@ -221,7 +221,7 @@ class Objects:
             yield
 
     def append(self, entry: bytes) -> None:
-        """Write an entry into the journal, in the change that is being made. It keeps the newest ``JOURNALED``."""
+        """Add an entry to the journal, in the current change. The journal keeps the newest ``JOURNALED`` entries."""
         sequence = self._file.execute("INSERT INTO journal (entry) VALUES (?)", (entry,)).lastrowid or 0
         if sequence % _TRIMMED_EVERY == 0:
             self._file.execute("DELETE FROM journal WHERE sequence <= ?", (sequence - JOURNALED,))
@@ -242,7 +242,7 @@ class Objects:
             raise busy from error
 
     def _refresh(self) -> None:
-        """Take over what other processes have changed since this one looked."""
+        """Load the changes of other processes since the last read."""
         rows = self._file.execute(
             "SELECT kind, key, document, revision FROM object WHERE revision > ? ORDER BY revision", (self._revision,)
         )
@@ -261,15 +261,15 @@ class Objects:
                 self._file.execute(_FORGET, (self._revision - REMEMBERED,))
 
     def _restore(self) -> None:
-        """Have the unsaved objects as they are in the file, also those that cannot be written."""
+        """Reset the unsaved objects to their state in the file, also those that cannot be written."""
         for kind, key in [(kind, key) for kind, table in self._tables.items() for key in table.unsaved_keys()]:
-            name = key.encode(errors="replace").decode()  # the file holds no key with half of a character
+            name = key.encode(errors="replace").decode()  # the file holds no key with half of a surrogate pair
             row = self._file.execute("SELECT document FROM object WHERE kind = ? AND key = ?", (kind, name)).fetchone()
             self._tables[kind].load(key, row[0] if row is not None else None)
 
 
 def _busy(error: sqlite3.OperationalError) -> CloudBusy | None:
-    """Return the refusal for an error of SQLite that may pass; None if it is a mistake of this program."""
+    """Return the refusal for a temporary error of SQLite; None if it is a mistake of this program."""
     code = error.sqlite_errorcode & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return CloudBusy(Reason("The simulated cloud is busy with others."))
@@ -290,10 +290,10 @@ def _open(path: str | PathLike[str]) -> sqlite3.Connection:
 
 
 def _refuse_others(file: sqlite3.Connection) -> None:
-    """Refuse a file of something else, and leave it as it is."""
+    """Refuse a file of another program, and leave it unchanged."""
     if file.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
         return
-    # Asked for last, as another process may lay out the file meanwhile: it does so in one transaction.
+    # Read last, as another process may create the tables meanwhile: it does so in one transaction.
     (found,) = file.execute("PRAGMA user_version").fetchone()
     if 0 < found < _FORMAT:
         raise ValueError("the simulated cloud was kept in another format before this release, which is not read")
@@ -302,8 +302,8 @@ def _refuse_others(file: sqlite3.Connection) -> None:
 
 
 def _lay_out(file: sqlite3.Connection) -> None:
-    # Another process that opens the file at the same moment makes the switch fail at once, without the wait that other
-    # statements have; by the next look it has made the switch for us.
+    # Another process that opens the file at the same time makes the switch fail at once, without the wait that other
+    # statements have; at the next attempt it has made the switch.
     for _ in range(_OPENINGS):
         try:
             file.execute("PRAGMA journal_mode = WAL")

@@ -21,7 +21,7 @@ from tenure.drivers.simulated.openstack.service import (
 from tenure.drivers.simulated.openstack.state import Provider, State, inventory
 
 _VERSION: Final = "1.29"
-#: What the names of classes begin with that reservations make; the id follows.
+#: The prefix of the names of reservations' resource classes; the id follows.
 _OF_RESERVATION: Final = "CUSTOM_RESERVATION_"
 #: The least value of each number of an inventory.
 _LEAST: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
@@ -197,12 +197,12 @@ class Placement:
 
 
 def class_of(reservation_id: str) -> str:
-    """The resource class of a reservation's units."""
+    """Return the resource class of a reservation's units."""
     return f"{_OF_RESERVATION}{reservation_id.upper().replace('-', '_')}"
 
 
 def reservation_of(resource_class: str) -> str | None:
-    """The reservation that a class was made for, None for any other class."""
+    """Return the reservation of a resource class, None for any other class."""
     if not resource_class.startswith(_OF_RESERVATION):
         return None
     return resource_class.removeprefix(_OF_RESERVATION).lower().replace("_", "-")

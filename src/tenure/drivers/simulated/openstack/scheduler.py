@@ -28,7 +28,7 @@ _OPEN_TO: Final = "tenure:server"
 
 
 class NoValidHost(Refused):
-    """No host would have the server."""
+    """No host accepts the server."""
 
     def __init__(self) -> None:
         super().__init__(500, "No valid host was found. There are not enough hosts available.")
@@ -51,7 +51,7 @@ class Scheduler:
         raise NoValidHost
 
     def place_alike(self, servers: Sequence[Server]) -> list[Server]:
-        """Boot new servers that differ in nothing but their names and ids; return those for which there was no host."""
+        """Boot new servers that differ only in their names and ids; return those for which there was no host."""
         group, aggregates = self._state.groups.get(servers[0].group_id or ""), self._aggregates_by_host()
         may_have_it = self.filter_for(servers[0], group, aggregates)
         candidates = [host for host in sorted(self._state.hosts.values(), key=_number) if host.takes_servers]
@@ -59,7 +59,7 @@ class Scheduler:
         begin = 0
         for server in servers:
             server.created = server.updated = self._state.now()
-            # Without a group, a host that does not admit a server does not admit the next one either.
+            # Without a group, a host that does not admit a server does not admit the next server either.
             found = next((n for n in range(begin, len(candidates)) if may_have_it(candidates[n])), len(candidates))
             begin = found if group is None else 0
             if found == len(candidates):
@@ -71,7 +71,7 @@ class Scheduler:
         return failed
 
     def put(self, server: Server, host: Host) -> Server:
-        """Have the server run on the host, also one that the filter would refuse."""
+        """Run the server on the host, whether or not the filter admits it."""
         server.host = host.service_host
         self._state.servers[server.id] = server
         reservation = (server.flavor or SMALL).extra_specs.get(SCOPED_KEY) or server.hints.get("reservation")
@@ -80,7 +80,7 @@ class Scheduler:
         return server
 
     def admits(self, server: Server, service_host: str) -> bool:
-        """Whether a server that is there already may go to a host."""
+        """Whether an existing server may move to a host."""
         host = self._state.hosts.get(service_host)
         return host is not None and host.takes_servers and self.filter_for(server, None)(host)
 
@@ -114,7 +114,7 @@ class Scheduler:
     def _is_open(self, aggregates: Sequence[Aggregate], server: Server, flavor: Flavor) -> bool:
         """Whether the filter lets the server into a host of these aggregates.
 
-        A host that is set aside is for what is reserved there only.
+        A host that is set aside is only for servers of its reservation.
         """
         if any(aggregate.metadata.get(_OPEN_TO) == server.id for aggregate in aggregates):
             return True
@@ -136,7 +136,7 @@ class Scheduler:
         return not closed
 
     def _offers(self, host: Host, footprint: Footprint) -> bool:
-        """Whether the host has the traits, and room for the amounts, in its provider or in that of reservations."""
+        """Whether the host's provider, or its provider for reservations, has the traits and room for the amounts."""
         own = [self._state.provider_named(name) for name in (host.name, f"{OWN_PROVIDER}{host.name}")]
         providers = [provider for provider in own if provider is not None]
         traits = {trait for provider in providers for trait in provider.traits}
@@ -157,7 +157,7 @@ def _number(host: Host) -> int:
 
 
 def _lies_well(group: ServerGroup, members: set[str], host: Host) -> bool:
-    """Whether a further server of the group may run on the host, where its members run elsewhere."""
+    """Whether the policy of the group permits a further server on the host."""
     if group.policy == "affinity":
         return members == {host.service_host}
     return group.policy != "anti-affinity" or host.service_host not in members

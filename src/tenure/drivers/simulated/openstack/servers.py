@@ -1,4 +1,4 @@
-"""Nova's servers: listed, marked, stopped, put away, woken, moved, saved and deleted; and Glance's images of them."""
+"""Nova's servers: lists, metadata, tags and actions; and Glance's images of servers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tenure.drivers.simulated.openstack.service import (
 )
 from tenure.drivers.simulated.openstack.state import IMAGE_OF, SMALL, Flavor, Server, State, new_id
 
-#: The versions by which servers are listed: with the hints they were booted with, and before there were any.
+#: The microversions of lists of servers, with scheduler hints and without.
 _HINTS, _FLAVORS = "2.100", "2.47"
-#: What a list of servers is asked for beside which.
+#: The parameters that accompany a filter of servers.
 _PAGING: Final = frozenset({"all_tenants", "limit", "soft_deleted", "marker"})
-#: In which a server can be written on.
+#: The statuses in which a server's metadata and tags can change.
 _WRITABLE: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
-#: The state that each of these orders leads out of.
+#: The status in which each of these actions is possible.
 _IN: Final = {
     "confirmResize": "VERIFY_RESIZE",
     "unrescue": "RESCUE",
@@ -38,18 +38,18 @@ _IN: Final = {
 }
 #: How many metadata and tags a server can have, and how long a tag can be.
 _MOST_METADATA, _MOST_TAGS, _LONGEST_TAG = 128, 50, 60
-#: The metadata by which a preemptible server is told when it goes.
+#: The metadata that tell a preemptible server when it will be deleted.
 _LEAVES_AT: Final = "tenure:leaves_at"
-#: The properties of an image: which reservation it is of, and of which server, as Glance keeps it.
+#: The properties of an image that name its reservation and its server.
 _IMAGE_OF_RESERVATION: Final = "tenure_reservation_id"
-#: Whether a server may go to the host of a compute service.
+#: Whether a server may move to the host of a compute service.
 Admits = Callable[[Server, str], bool]
 _INSTANT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Servers:
     def __init__(self, state: State, admits: Admits) -> None:
-        """``admits`` says whether a server may go to the host of a compute service."""
+        """``admits`` says whether a server may move to the host of a compute service."""
         self._state = state
         self._admits = admits
         state.complete_with("delete server", self._vanish)
@@ -77,7 +77,7 @@ class Servers:
         }
 
     def _listed(self, asked: Asked) -> Sequence[Server]:
-        """The servers by age, with those that went where it is asked what has changed."""
+        """Return the servers by age, with deleted servers if the request asks for changes."""
         gone = self._state.deleted_servers.values() if "changes-since" in asked.params else ()
         return sorted((*self._state.servers.values(), *gone), key=lambda server: server.created)
 
@@ -147,7 +147,8 @@ class Servers:
             raise Refused(404, f"Instance {server_id} could not be found.")
         ((action, values),) = asked.body.items()
         expect(action in self._actions, True)
-        self._state.servers.save(server_id)  # now, so that a refusal in the middle of the action undoes all of it
+        # Saved first, so that a refusal in the middle of the action undoes all of it.
+        self._state.servers.save(server_id)
         answer = self._actions[action](asked, caller, server, values)
         if server_id in self._state.servers:
             self._state.servers.save(server_id)
@@ -265,7 +266,7 @@ class Servers:
         _refuse_unless(server, {"ACTIVE", "SHUTOFF"}, "migrate")
         server.actions.insert(0, "migrate")
         place = self._place(server, [host for host in self._state.hosts if host != server.host])
-        if place is not None:  # otherwise Nova tries it, and gives up
+        if place is not None:  # otherwise Nova tries, and fails
             server.host, server.status, server.before = place, "VERIFY_RESIZE", server.status
             self._record(EffectKind.SERVER_MOVED, server)
         return 202, None
@@ -294,10 +295,10 @@ class Servers:
         server.status = server.before if action == "confirmResize" else "ACTIVE"
         return 202, None
 
-    # Where servers go, and which are meant
+    # Target hosts and filters
 
     def _place(self, server: Server, hosts: Sequence[str]) -> str | None:
-        """The first of the hosts to which the server may go, None where there is none."""
+        """Return the first host that admits the server, None if there is none."""
         return next((host for host in hosts if self._admits(server, host)), None)
 
     def _record(self, kind: EffectKind, server: Server, reservation_id: str | None = None) -> None:
@@ -323,7 +324,7 @@ class Servers:
                 return server.updated >= datetime.fromisoformat(value)
             case "metadata":
                 raise Refused(400, "Invalid filter field: metadata.")
-            case "flavor":  # of one that was made anew, only what came since then
+            case "flavor":  # of a flavor that was created again, only servers since then
                 flavor = self._state.flavors.get(value)
                 return flavor is not None and server.flavor is not None and server.flavor.key == flavor.key
             case _:
@@ -352,14 +353,14 @@ class Servers:
 
 
 def _refuse_busy(server: Server, action: str) -> None:
-    """Refuse to write on a server that is shelved, or is being changed."""
+    """Refuse to change metadata of a server that is shelved or being changed."""
     if server.status not in _WRITABLE or server.task is not None:
         state = f"task_state {server.task}" if server.task else f"vm_state {server.status}"
         raise Refused(409, f"Cannot '{action}' instance {server.id} while it is in {state}")
 
 
 def _refuse_unless(server: Server, statuses: set[str], action: str) -> None:
-    """Refuse an order that leads out of these statuses only."""
+    """Refuse an action that is possible in these statuses only."""
     if server.status not in statuses or server.task is not None:
         raise Refused(409, f"Cannot '{action}' instance {server.id} while it is in vm_state {server.status}")
 

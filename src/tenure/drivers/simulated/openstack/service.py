@@ -1,4 +1,4 @@
-"""A request as a service gets it, and how a service refuses."""
+"""The request that a service receives, and its refusals."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-#: The highest number of a parameter: of items that are skipped, or of a page.
+#: The highest value of a numeric parameter.
 _HIGHEST: Final = 10**9
 
-#: The status and the body of an answer; the body shares nothing with the state of the cloud.
+#: The status and the body of an answer; the body shares no objects with the state of the cloud.
 Answer = tuple[int, Any]
-#: The service, the method, a pattern of the path behind the service's endpoint, and what answers.
+#: The service, the method, a pattern of the path below the service's endpoint, and the handler.
 Route = tuple[str, str, str, Callable[..., Answer]]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The account that sends a request; ``trust_id`` is the trust by which it acts as another one."""
+    """The account that sends a request; ``trust_id`` is the trust by which it acts as another account."""
 
     user_id: str
     project_id: str
@@ -33,7 +33,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to a service. ``query`` has all parameters; of those that are repeated ``params`` has the last."""
+    """A request to a service. ``query`` has all parameters; ``params`` has the last value of each."""
 
     service: str
     method: str
@@ -72,7 +72,7 @@ class Refused(Exception):
 
 
 def expect(found: object, wanted: object) -> None:
-    """Refuse a request of which a part is not as a service expects it."""
+    """Refuse a request that differs from what the service expects."""
     if found != wanted:
         raise Refused(400, f"expected {wanted}, got {found}")
 
@@ -89,26 +89,26 @@ def only_admins(caller: Caller) -> None:
 
 
 def whole(value: object, least: int) -> None:
-    """Refuse what is no whole number of at least ``least``."""
+    """Refuse any value but an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Refused(400, f"Invalid input: {repr(value)[:80]} is no whole number of at least {least}")
 
 
 def text(value: object, longest: int = 255) -> None:
-    """Refuse what is no text, an empty one, or one that is too long."""
+    """Refuse any value but a text that is neither empty nor too long."""
     if not isinstance(value, str) or not 0 < len(value) <= longest:
         raise Refused(400, f"Invalid input: {repr(value)[:80]} is no text of 1 to {longest} characters")
 
 
 def printable(value: object, longest: int = 255) -> None:
-    """Refuse what is no text that can be printed on a line."""
+    """Refuse any value but a printable text on one line."""
     text(value, longest)
     if not str(value).isprintable():
         raise Refused(400, f"Invalid input: {repr(value)[:80]} has characters that cannot be printed")
 
 
 def number(asked: Asked, name: str, default: int) -> int:
-    """A parameter that is a whole number of at least 0, cut to ``_HIGHEST``; refuse anything else."""
+    """Return a parameter that is an integer of at least 0, cut to ``_HIGHEST``; refuse other values."""
     value = asked.params.get(name, "")
     if not value:
         return default
@@ -118,7 +118,7 @@ def number(asked: Asked, name: str, default: int) -> int:
 
 
 def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: int) -> tuple[list[T], bool]:
-    """The part of a list that is asked for, and whether there is more."""
+    """Return the requested page of a list, and whether there are further pages."""
     begin = 0
     if (marker := asked.params.get("marker")) is not None:
         begin = 1 + next((place for place, item in enumerate(items) if key(item) == marker), len(items))
@@ -129,7 +129,7 @@ def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: in
 
 
 def page_from(items: Sequence[T], asked: Asked) -> Sequence[T]:
-    """The items behind the marker, as many as a user has asked for: all of them unless there is a limit."""
+    """Return the items after the marker, at most ``limit`` of them, or all without a limit."""
     marker = asked.params.get("marker")
     positions = [position for position, item in enumerate(items, start=1) if getattr(item, "id", None) == marker]
     if marker is not None and not positions:
@@ -139,12 +139,12 @@ def page_from(items: Sequence[T], asked: Asked) -> Sequence[T]:
 
 
 def next_link(name: str, has_more: bool) -> dict[str, Any]:
-    """The link to the next page, as Nova and Neutron put it beside a list."""
+    """Return the link to the next page in the form of Nova and Neutron."""
     return {f"{name}_links": [{"rel": "next", "href": "next"}]} if has_more else {}
 
 
 def error_body(service: str, refused: Refused) -> Any:
-    """The body of a refusal, as the service wraps up its message."""
+    """Return the body of a refusal in the form of the service."""
     message = str(refused)
     match service:
         case "compute":

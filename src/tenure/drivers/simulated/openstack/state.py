@@ -1,4 +1,4 @@
-"""What is in the cloud: the objects of all services, and what more than one service must know of them."""
+"""The state of the cloud: the objects of all services, and functions that several services need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenure.drivers.contract import CloudAmbiguous, CloudNotFound
 from tenure.drivers.simulated.openstack.effects import Effect
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY, Objects, Table
 
-#: What the names of Tenure's own providers begin with; the name of the host follows.
+#: The prefix of the names of Tenure's own providers; the name of the host follows.
 OWN_PROVIDER: Final = "blazar_"
 
 
@@ -67,7 +67,7 @@ class Aggregate:
 
 @dataclass
 class Flavor:
-    """Memory and swap in MiB, disks in GiB. ``projects`` may use it where it is not public."""
+    """Memory and swap in MiB, disks in GiB. If it is not public, ``projects`` may use it."""
 
     id: str
     name: str
@@ -79,7 +79,7 @@ class Flavor:
     is_public: bool = True
     extra_specs: dict[str, str] = field(default_factory=dict)
     projects: set[str] = field(default_factory=set)
-    #: What Nova tells flavors apart by, also those of one id that were there one after the other.
+    #: Nova's internal id; it differs between a deleted flavor and a new flavor with the same id.
     key: str = field(default_factory=new_id)
 
 
@@ -93,7 +93,7 @@ class ServerGroup:
 
 @dataclass
 class Server:
-    """``host`` is that of the compute service, empty for a server that is on none."""
+    """``host`` is the compute service's host, empty for a server that is on no host."""
 
     name: str
     host: str
@@ -102,23 +102,23 @@ class Server:
     status: str = "ACTIVE"
     task: str | None = None
     id: str = field(default_factory=new_id)
-    #: What it was booted with, as that was then.
+    #: Its flavor, as it was when the server was booted.
     flavor: Flavor | None = None
     group_id: str | None = None
     user_id: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
-    #: The host on which it is being woken.
+    #: The host on which it is being unshelved.
     place: str = ""
     #: The id of the image that it was booted from; empty if the request named none.
     image_id: str = ""
-    #: Why it could not be booted.
+    #: Why its boot failed.
     fault: str = ""
-    #: The status that it goes back to when a migration is confirmed.
+    #: The status after a confirmed migration.
     before: str = "ACTIVE"
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
-    #: What was ordered for it, the last first.
+    #: The ordered actions, the latest first.
     actions: list[str] = field(default_factory=list)
 
 
@@ -165,7 +165,7 @@ class VolumePool:
 
 @dataclass
 class VolumeType:
-    """``pools`` are those in which its volumes may lie, None for all; ``projects`` may use it, None for all."""
+    """``pools`` can have its volumes, None for all; ``projects`` may use it, None for all."""
 
     name: str
     pools: list[str] | None = None
@@ -185,7 +185,7 @@ class Volume:
     metadata: dict[str, str] = field(default_factory=dict)
     servers: list[str] = field(default_factory=list)
     id: str = field(default_factory=new_id)
-    #: How often it was looked at since its status began: Cinder takes its time.
+    #: How often it was requested since its last change of status; see ``volume_looks``.
     looks: int = 0
 
 
@@ -200,14 +200,14 @@ class VolumeSnapshot:
 
 
 def inventory(total: int, **more: Any) -> dict[str, Any]:
-    """What Nova writes of so much of something; ``more`` replaces what is usual."""
+    """Return an inventory as Nova writes it; ``more`` replaces the defaults."""
     usual = {"reserved": 0, "min_unit": 1, "max_unit": total, "step_size": 1, "allocation_ratio": 1.0}
     return {"total": total, **usual, **more}
 
 
 @dataclass(frozen=True)
 class Pending:
-    """Something that was ordered and is not done, because something slows it: a fault of that number."""
+    """An ordered operation that the fault with this number slows."""
 
     action: str
     object_id: str
@@ -215,7 +215,7 @@ class Pending:
 
 
 class Account(Protocol):
-    """A user in a project, as a token names him."""
+    """A user in a project, as named by a token."""
 
     @property
     def user_id(self) -> str: ...
@@ -239,19 +239,19 @@ class CloudQuotas:
     volumes: int = 10_000
 
 
-#: What the names of flavors begin with that reservations make; the id follows.
+#: The prefix of the names of reservations' flavors; the id follows.
 _FLAVOR: Final = "reservation:"
-#: The property of an image that names the server it is of.
+#: The property of an image that names its server.
 IMAGE_OF: Final = "instance_uuid"
-#: How long a server that went is listed, and how many of a project.
+#: How long deleted servers are listed, and how many of a project.
 _REMEMBERED, _MOST_REMEMBERED = timedelta(days=1), 1_000
 _EFFECT: Final = TypeAdapter(Effect)
-#: What servers are booted with of which it does not matter.
+#: The flavor of servers whose size does not matter.
 SMALL: Final = Flavor("1", "m1.small", key="small")
 
 
 class State:
-    """The objects of a cloud, by what a service finds them by, and how its services behave."""
+    """The objects of a cloud by their keys, and settings of its services."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class State:
         self._servers_by_group = self.servers.index(lambda server: server.group_id)
         self._taken_of_hosts = self.servers.tally(lambda server: (server.host, amounts_of(server)))
         self._cores_of_projects = self.servers.tally(lambda server: (server.project_id, {"cores": cores_of(server)}))
-        #: The servers that went of late, which Nova still lists for who asks what has changed.
+        #: The servers that were deleted recently; Nova still lists them in requests for changes.
         self.deleted_servers: Table[str, Server] = table("deleted_server", Server, str)
         self._deleted_by_project = self.deleted_servers.index(lambda server: server.project_id)
         self.flavors: Table[str, Flavor] = table("flavor", Flavor, str)
@@ -291,7 +291,7 @@ class State:
         self.networks: Table[str, bool] = table("network", bool, str)
         self.subnets: Table[str, Subnet] = table("subnet", Subnet, str)
         self.floating_ips: Table[str, FloatingIP] = table("floating_ip", FloatingIP, str)
-        #: By their names.
+        #: By name.
         self.volume_pools: Table[str, VolumePool] = table("volume_pool", VolumePool, str)
         self.volume_types: Table[str, VolumeType] = table("volume_type", VolumeType, str)
         self.volumes: Table[str, Volume] = table("volume", Volume, str)
@@ -303,49 +303,49 @@ class State:
         self._completions: dict[str, Callable[[str], None]] = {}
         self._calling = threading.local()
 
-        #: The newest microversion of Nova. From 2.100 on servers tell their hints and stay in their zone.
+        #: The newest microversion of Nova. From 2.100 on servers show their hints and stay in their zone.
         self.nova = nova
-        #: The most items of a page.
+        #: The maximum number of items of a page.
         self.page = 1000
-        #: The fault that slows what is ordered now, None where nothing does, and whether one is over.
+        #: Returns the fault that slows new operations, or None; and whether a fault is over.
         self.slowed_by: Callable[[], int | None] = lambda: None
         self.is_over: Callable[[int], bool] = lambda _fault: True
-        #: How many looks at a volume it takes before what was ordered for it is done.
+        #: How many requests for a volume it takes until an ordered operation is done.
         self.volume_looks = 0
-        #: Whether shelved servers stay on their hosts until they are told to leave.
+        #: Whether shelved servers stay on their hosts until they are offloaded by a request.
         self.keeps_shelved = False
-        #: Whether servers that are shelved and marked are shown as reserved.
+        #: Whether shelved servers with the mark of a reservation are shown as reserved.
         self.shows_reserved = False
-        #: Whether Keystone lets no administrator delete what others made.
+        #: Whether Keystone forbids administrators to delete the trusts of others.
         self.only_trustors_delete = False
         #: The names of hosts without room for another virtual CPU.
         self.full: set[str] = set()
-        #: The addresses that ports have which belong to no floating IP: network, address, owner.
+        #: The addresses of ports that belong to no floating IP: network, address, owner.
         self.ports: list[tuple[str, str, str]] = []
         #: How many server groups, floating IPs and GiB of volumes a project may have.
         self.group_quota, self.address_quota, self.gigabytes = 10_000, 10_000, 1_000_000
-        #: What else a project may have.
+        #: Further quotas of a project.
         self.quotas = CloudQuotas()
         #: The users that Keystone knows, and their projects.
         self.accounts: Iterable[Account] = ()
-        #: The pool of the next volume, instead of that to which its type leads.
+        #: The pool of the next volume, instead of a pool of its type.
         self.stray_pool: str | None = None
-        #: How many volumes cannot be made.
+        #: How many creations of volumes fail.
         self.volumes_that_fail = 0
 
     @property
     def tells_hints(self) -> bool:
-        """Whether Nova tells with which hints a server was booted, and lets no host with servers change zones."""
+        """Whether Nova shows the hints of servers, and keeps hosts with servers in their zones."""
         return int(self.nova.partition(".")[2]) >= 100
 
     def host(self, external_id: str) -> Host:
-        """The host of the hypervisor with that id; raises ``CloudNotFound``."""
+        """Return the host of the hypervisor with this id; raise ``CloudNotFound``."""
         for host in self._hosts_by_id(external_id):
             return host
         raise CloudNotFound(f"Compute host {external_id} could not be found.")
 
     def find_host(self, reference: str) -> Host:
-        """The host whose hypervisor has that id, or else that name; raises ``CloudNotFound`` and ``CloudAmbiguous``."""
+        """Return the host whose hypervisor has this id or name; raise ``CloudNotFound`` and ``CloudAmbiguous``."""
         found = self._hosts_by_id(reference) or self._hosts_by_name(reference)
         if not found:
             raise CloudNotFound(f"There is no host {reference}.")
@@ -363,34 +363,34 @@ class State:
         return self._providers_by_name(name)[0]
 
     def add_aggregate(self, name: str, zone: str | None = None, hosts: Iterable[str] = ()) -> Aggregate:
-        """A new aggregate with these hosts, whose number no other object has had."""
+        """Add an aggregate with these hosts and a number that was never used."""
         metadata = {} if zone is None else {"availability_zone": zone}
         aggregate = Aggregate(self.next_number("aggregate"), name, metadata, list(hosts))
         self.aggregates[aggregate.number] = aggregate
         return aggregate
 
     def next_number(self, kind: str) -> int:
-        """A number for an object of that kind, higher than any before."""
+        """Return a number for an object of this kind, higher than all before."""
         self._counters[kind] = number = self._counters.get(kind, 0) + 1
         return number
 
     @property
     def fleet_size(self) -> int:
-        """How many hosts of the fleet there are or were."""
+        """How many hosts of the fleet exist or existed."""
         return self._counters.get("fleet", 0)
 
     @fleet_size.setter
     def fleet_size(self, size: int) -> None:
         self._counters["fleet"] = size
 
-    # What takes time, and what is written down
+    # Slow operations, and the journal
 
     def complete_with(self, action: str, completion: Callable[[str], None]) -> None:
-        """Name what completes an action, for the id of the object that it was ordered for."""
+        """Register the completion of an action; it is called with the id of the object."""
         self._completions[action] = completion
 
     def finish(self, action: str, object_id: str) -> None:
-        """Complete what was ordered: at once, or when what slows it is over."""
+        """Complete an operation: at once, or when the fault that slows it is over."""
         fault = self.slowed_by()
         if fault is None:
             self._completions[action](object_id)
@@ -398,7 +398,7 @@ class State:
             self.pending[f"{action} {object_id}"] = Pending(action, object_id, fault)
 
     def settle(self) -> None:
-        """Complete what nothing slows any more."""
+        """Complete the operations that no fault slows any more."""
         with self.objects.look():
             over = [key for key, pending in self.pending.items() if self.is_over(pending.fault)]
         if over:
@@ -410,7 +410,7 @@ class State:
 
     @property
     def verb(self) -> str:
-        """The verb of the driver whose request is being answered, or what a user does."""
+        """The driver's verb whose request is being answered, or the action of a user."""
         return str(getattr(self._calling, "verb", ""))
 
     @verb.setter
@@ -425,7 +425,7 @@ class State:
         host: str | None = None,
         subject: str | None = None,
     ) -> None:
-        """Write down what the change that is being made does; ``host`` is that of a compute service."""
+        """Record an effect of the current change; ``host`` is that of a compute service."""
         known = self.hosts.get(host or "")
         external_id = known.id if known is not None else None
         effect = Effect(0, self.now(), self.verb, kind, reservation_id, external_id, subject)
@@ -434,18 +434,18 @@ class State:
 
     @property
     def recorded(self) -> int:
-        """How much this thread has written down."""
+        """How many effects this thread has recorded."""
         return int(getattr(self._calling, "recorded", 0))
 
     def journal(self) -> list[Effect]:
-        """Everything that was written down, oldest first."""
+        """All recorded effects, oldest first."""
         entries = self.objects.journal()
         return [replace(_EFFECT.validate_json(entry), sequence=sequence) for sequence, entry in entries]
 
     # Servers
 
     def forget_server(self, server_id: str) -> None:
-        """Have a server gone, and images of it that are not saved yet come to nothing."""
+        """Remove a server; its images that are not saved yet fail."""
         server = self.servers[server_id]
         del self.servers[server_id]
         server.status, server.task, server.host, server.updated = "DELETED", None, "", self.now()
@@ -457,7 +457,7 @@ class State:
                 self.images.save(image["id"])
 
     def _forget_deleted(self, project_id: str) -> None:
-        """Forget the servers that went long ago, and those that went first of a project with many."""
+        """Forget servers that were deleted long ago, and the oldest of a project with many deleted servers."""
         oldest = next(iter(self.deleted_servers.values()))
         while self.now() - oldest.updated > _REMEMBERED:
             del self.deleted_servers[oldest.id]
@@ -483,11 +483,11 @@ class State:
         return self._volumes_by_project(project_id)
 
     def cores_of(self, project_id: str) -> int:
-        """How many cores the servers of a project have."""
+        """How many cores the servers of a project have in total."""
         return self._cores_of_projects.sum(project_id, "cores")
 
     def reservation_of(self, server: Server) -> str | None:
-        """The reservation that a server is of: by its metadata, or the hint or the flavor that it was booted with."""
+        """The reservation of a server, by its metadata, or by the hint or the flavor that it was booted with."""
         flavor = server.flavor.name if server.flavor is not None else ""
         booted = flavor.removeprefix(_FLAVOR) if flavor.startswith(_FLAVOR) else None
         hinted = server.hints.get("reservation")
@@ -495,23 +495,23 @@ class State:
             hinted = next(iter(hinted), None)
         return server.metadata.get("tenure:reservation") or hinted or booted
 
-    # What servers take of providers
+    # Usage of providers
 
     def provider_named(self, name: str) -> Provider | None:
         return next(iter(self._providers_by_name(name)), None)
 
     def tree_of(self, root: str) -> list[Provider]:
-        """The provider of that uuid, and those under it."""
+        """The provider with this UUID, and the providers below it."""
         return [*([self.providers[root]] if root in self.providers else []), *self._providers_by_parent(root)]
 
     def host_of(self, provider: Provider) -> Host | None:
-        """The host whose provider it is, or whose units of reservations it has."""
+        """The host of a provider, which may be its provider for reservations."""
         return next(iter(self._hosts_by_name(provider.name.removeprefix(OWN_PROVIDER))), None)
 
     def allocated(self, server: Server) -> dict[str, dict[str, int]]:
         """What a server has of which provider, by the provider's uuid: of its host, and of reservations' units there.
 
-        A provider that there is not, or has none of a class, is left out.
+        Providers that do not exist or lack the class are left out.
         """
         host = self.hosts.get(server.host)
         if host is None:
@@ -527,14 +527,14 @@ class State:
         return found
 
     def used(self, provider: Provider, resource_class: str) -> int:
-        """How much servers have of a class of a provider."""
+        """How much of a provider's class servers use."""
         host = self.host_of(provider)
         if host is None or resource_class not in provider.inventories:
             return 0
         return self._taken_of_hosts.sum(host.service_host, resource_class)
 
     def left(self, provider: Provider, resource_class: str) -> int:
-        """How much of it further servers can have."""
+        """How much of a provider's class is left."""
         offered = provider.inventories.get(resource_class)
         if offered is None:
             return 0
@@ -543,7 +543,7 @@ class State:
 
 
 def amounts_of(server: Server) -> Mapping[str, int]:
-    """What a server takes, by resource class; nothing for a flavor that Nova would refuse."""
+    """What a server uses, by resource class; nothing for a flavor that Nova would refuse."""
     try:
         amounts = footprint_of(vars(server.flavor or SMALL)).amounts
     except ValueError:

@@ -1,4 +1,4 @@
-"""The way of the OpenStack driver to a cloud in the same process."""
+"""The transport of the OpenStack driver to a cloud in the same process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVICE: Final = Caller("a11ce000000000000000000000000001", "5e41ce0000000000000
 class InProcess:
     """A ``Transport`` to a cloud in the same process: a request is answered in the thread that sends it.
 
-    ``caller_of`` finds the account that a token is of, None for a token that is of none.
+    ``caller_of`` returns the account of a token, None for an unknown token.
     """
 
     concurrency = 8
@@ -69,7 +69,7 @@ class InProcess:
         return SERVICE.user_id
 
     def close(self) -> None:
-        """Nothing is under way here that could be broken off."""
+        """Do nothing: no request is in progress."""
 
     def _caller(self, request: Request) -> Caller:
         if request.owner is not None:
@@ -83,7 +83,7 @@ class InProcess:
 
 
 def _query(params: Mapping[str, str | Sequence[str]]) -> tuple[tuple[str, str], ...]:
-    """The parameters one by one, as they stand in an address."""
+    """Return the parameters one by one, as in a URL."""
     return tuple(
         (name, value) for name, values in params.items() for value in ([values] if isinstance(values, str) else values)
     )

@@ -25,7 +25,7 @@ from tenure.drivers.simulated.openstack.service import (
 )
 from tenure.drivers.simulated.openstack.state import IMAGE_OF, Flavor, Server, State
 
-#: The images of operating systems that everyone may boot, by name.
+#: The public images, by name.
 PUBLIC_IMAGES: Final = {
     "cirros": "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0301",
     "debian-12": "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0302",
@@ -54,7 +54,7 @@ ACTIONS: Final[Mapping[str, bool]] = {
     "evacuate": True,
     "os-resetState": True,
 }
-#: The properties of an image that Glance sets itself, and what the names of those begin with that Tenure sets.
+#: The properties of an image that Glance sets, and the prefix of those that Tenure sets.
 _OF_GLANCE: Final = frozenset({
     "id", "name", "owner", "status", "visibility", "created_at", "updated_at", "file", "schema", "self", "size",
     "virtual_size", "checksum", "disk_format", "container_format", "min_disk", "min_ram", "protected", "tags",
@@ -76,7 +76,7 @@ class _Boot:
     tags: Sequence[str]
 
     def servers(self, caller: Caller) -> list[Server]:
-        """Return the servers, which are nowhere yet."""
+        """Return the servers, which are on no host yet."""
         names = [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
         flavor = replace(self.flavor, projects=set(), extra_specs=dict(self.flavor.extra_specs))
         return [
@@ -123,7 +123,7 @@ class UserServers:
         return 200, {"server": self._shown(self._server(server_id, caller), asked, caller)}
 
     def boot_servers(self, asked: Asked, caller: Caller) -> Answer:
-        """Boot servers; those for which there is no host come to be with the status ERROR, as in Nova."""
+        """Boot servers; those without a host are created with the status ERROR, as in Nova."""
         boot = self._read_boot(asked.body, caller)
         self._check_quota(boot, caller)
         servers = boot.servers(caller)
@@ -160,7 +160,7 @@ class UserServers:
             raise Refused(400, f"Invalid input for {action}") from error
 
     def _read_boot(self, document: Any, caller: Caller) -> _Boot:
-        """Return what a body asks for, if all of it is valid, and there for the caller."""
+        """Return the request in a body, if it is valid and the caller may use all that it names."""
         body = _component(document, "server")
         hints = _mapping(document, "os:scheduler_hints") or _mapping(document, "OS-SCH-HNT:scheduler_hints")
         _check_hints(hints)
@@ -216,7 +216,10 @@ class UserServers:
                 raise Refused(403, f"Quota exceeded for {name}: Requested {asked}, {used}")
 
     def _read_image(self, values: Any, server: Server) -> dict[str, Any]:
-        """Return what an image is asked for with. Refuse what only Glance or Tenure sets, and one image too many."""
+        """Return the requested properties of an image.
+
+        Refuses properties that only Glance or Tenure sets, and an image above the quota.
+        """
         if not isinstance(values, dict) or not values.keys() <= {"name", "metadata"}:
             raise Refused(400, "Invalid input for createImage")
         printable(values.get("name"))
@@ -281,7 +284,7 @@ class UserServers:
 
 
 def _component(body: Any, name: str) -> dict[str, Any]:
-    """Return an object that a body must have."""
+    """Return a required object of a body."""
     if not isinstance(body, dict) or not isinstance(body.get(name), dict):
         raise Refused(400, f"Invalid input: the body has no {name}")
     component: dict[str, Any] = body[name]
@@ -289,7 +292,7 @@ def _component(body: Any, name: str) -> dict[str, Any]:
 
 
 def _mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return an object of a body; empty where there is none."""
+    """Return an optional object of a body, empty if it is missing."""
     found = {} if body.get(name) is None else body[name]
     if not isinstance(found, dict):
         raise Refused(400, f"Invalid input for field/attribute {name}: it is no object")
@@ -297,7 +300,7 @@ def _mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int:
-    """Return how many servers are asked for, by a number or its text."""
+    """Return the requested number of servers, which may be a text."""
     if value is None:
         return 1
     count = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 6 else value

@@ -1,4 +1,4 @@
-"""What users of the cloud ask of its services, as OpenStack's clients do: servers, flavors, images, networks, volumes.
+"""The requests of the cloud's users, as OpenStack's clients make them: servers, flavors, images, networks, volumes.
 
 The driver asks for the same objects in one fixed way for each, which the services check; users' clients ask in many.
 """
@@ -16,7 +16,7 @@ from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Re
 from tenure.drivers.simulated.openstack.state import State, Volume
 from tenure.drivers.simulated.openstack.user_servers import PUBLIC_IMAGES, UserServers
 
-#: What stands before the name of a service in routes for users.
+#: The prefix of the name of a service in routes for users.
 FOR_USERS: Final = "users of "
 #: The names of the networks that every simulated cloud has, by whether they are external.
 _NETWORKS: Final = {True: "public", False: "private"}
@@ -68,7 +68,7 @@ class Users:
         return self._flavors.list_groups(replace(asked, microversion="2.64"), caller)
 
     def list_nothing(self, asked: Asked, caller: Caller, *_: str) -> Answer:
-        """Answer that there are none of what the path ends with."""
+        """Answer with an empty list of the objects that the path names."""
         name = asked.path.rpartition("/")[2].removeprefix("os-")
         return 200, {_NAMES.get(name, name): []}
 

@@ -27,7 +27,7 @@ _VERSION: Final = re.compile(r"([1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})", re.ASCII
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer that is complete."""
+    """A complete answer."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -75,7 +75,7 @@ def answer_of(app: WSGIApplication, environ: WSGIEnvironment) -> HttpAnswer:
 
 
 def read_body(environ: WSGIEnvironment) -> bytes:
-    """Return the body. Raises ``Refused`` for one that is too long, and for a type of content that is no JSON."""
+    """Return the body. Raises ``Refused`` for a body that is too long, and for a content type other than JSON."""
     length = environ.get("CONTENT_LENGTH") or ""
     chunked = not length and environ.get("wsgi.input_terminated")
     size = int(length) if length.isascii() and length.isdigit() and len(length) < 10 else _MAX_BYTES + 1
@@ -99,7 +99,7 @@ def document_of(content: bytes) -> Any:
 
 
 def microversion(environ: Mapping[str, Any], service: str) -> str | None:
-    """Return the microversion that the request names for the service. Raises ``Refused`` for one that it has not."""
+    """Return the microversion that the request names for the service. Raises ``Refused`` for an unknown version."""
     if service not in MICROVERSIONS:
         return None
     named: str | None = None

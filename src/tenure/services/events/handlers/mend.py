@@ -44,7 +44,7 @@ class MendHandler(Handler[MendPayload]):
     def after_record(self, work: Work[MendPayload]) -> None:
         for order in work.orders:
             if order.reservation_id in work.payload.drifted:
-                LOG.warning("reservation %s is in the cloud as it should be again", order.reservation_id)
+                LOG.warning("reservation %s is repaired in the cloud", order.reservation_id)
                 self._on_mended(order.resource_type)
 
     def fail(self, tx: Transaction, work: Work[MendPayload], reason: Reason, now: datetime, *, final: bool) -> bool:
