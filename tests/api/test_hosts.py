@@ -105,6 +105,11 @@ def test_pages_of_hosts(admin: Api) -> None:
     assert len(new.get("/v1/os-hosts?reservable=true").json["hosts"]) == 4
 
 
+@pytest.mark.parametrize("path", ["os-hosts/allocations", "os-hosts/1", "os-hosts/1/allocation", "os-hosts/properties"])
+def test_unknown_parameters_are_ignored_at_1_0(admin: Api, path: str) -> None:
+    assert admin.get(f"/v1/{path}?limit=x&other=1").status_code == 200
+
+
 def test_allocations_name_every_host_at_1_0(admin: Api) -> None:
     lease = admin.using("demo").book(start=1, hours=1)
     everything = admin.get("/v1/os-hosts/allocations").json["allocations"]
