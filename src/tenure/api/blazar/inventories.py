@@ -151,6 +151,8 @@ class ResourceList(BlazarQuery):
 
 
 class AllocationList(BlazarQuery, AllocationQuery):
+    model_config = ConfigDict(extra="ignore")  # the last base class would forbid unknown parameters
+
     def to_domain(self, resource_type: str) -> BookingQuery:
         return BookingQuery(resource_type, PAGE, None, self.lease_id, self.reservation_id)
 

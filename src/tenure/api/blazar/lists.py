@@ -9,7 +9,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, create_model
+from pydantic import ConfigDict
 
 from tenure.api.answers import LinkTo, document_of_many
 from tenure.api.schemas.answers import Answer, AnswerAt, Document
@@ -32,7 +32,9 @@ def ignoring_others(model: type[Query]) -> type[Query]:
     """Return the query with the same parameters that ignores all others."""
     if issubclass(model, BlazarQuery):
         return model
-    return create_model(model.__name__, __base__=(BlazarQuery, model))
+    # The configuration of the last base class would hold otherwise, which forbids unknown parameters.
+    own = {"model_config": BlazarQuery.model_config, "__module__": __name__}
+    return type(model.__name__, (BlazarQuery, model), own)
 
 
 class LeaseList(BlazarQuery):
