@@ -44,13 +44,13 @@ from tenureclient.limits import Limit, ProjectLimits
 from tenureclient.models import (
     Event,
     HistoryEntry,
-    HostProperty,
     Lease,
     Reservation,
     Waiting,
 )
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
+from tenureclient.properties import HostProperty
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.resources.floatingips import FloatingIP, LeaseFloatingIP
 from tenureclient.resources.hosts import Host, LeaseHost

@@ -83,9 +83,7 @@ class Allocation(Document):
 class ResourceQuery(TypedDict, total=False):
     """Which resources to list, and in which order. What is None does not restrict the list."""
 
-    region: Annotated[
-        str | None, Option(names=("--region",), metavar="NAME", help="Only what is in this region of the service")
-    ]
+    region: Annotated[str | None, Option("--region", metavar="NAME", help="Only what is in this region of the service")]
     reservable: bool | None
     sort_key: str
     descending: bool
@@ -210,7 +208,16 @@ class Inventory(Generic[R, L]):
         if sort_key not in keys:
             raise ValueError(f"{kind.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}.")
         feature, since = (_REGIONS, Version.V1_2) if "region" in filters else (None, Version.V1_1)
-        pages = self._transport.pages(
+
+        def of_1_0(resources: Sequence[R]) -> Sequence[R]:
+            fitting = [
+                resource
+                for resource in resources
+                if all(getattr(resource, name) == value for name, value in filters.items())
+            ]
+            return sorted(fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending)
+
+        yield from self._transport.listed(
             kind.path,
             items=kind.list_key,
             query={
@@ -220,22 +227,10 @@ class Inventory(Generic[R, L]):
                 **{name: str(value).lower() if isinstance(value, bool) else value for name, value in filters.items()},
             },
             read=kind.resource.from_wire,
+            of_1_0=of_1_0,
             feature=feature,
             since=since,
         )
-        first = next(pages, None)
-        if first is None:
-            return
-        if self._transport.version is Version.V1_0:  # API 1.0 ignores filters
-            fitting = [
-                resource
-                for resource in (first, *pages)
-                if all(getattr(resource, name) == value for name, value in filters.items())
-            ]
-            yield from sorted(fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending)
-            return
-        yield first
-        yield from pages
 
     def delete(self, resource_id: str) -> None:
         """Remove the resource from the reservation service. No lease may still need it."""

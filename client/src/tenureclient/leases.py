@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from tenureclient import errors
 from tenureclient.dry_run import DryRun
 from tenureclient.inventory import Inventory, L
-from tenureclient.lease_filter import SORT_KEYS, LeaseFilter, sort_value
 from tenureclient.lease_watch import LeaseWatch, WaitProgress
-from tenureclient.models import HistoryEntry, Lease
-from tenureclient.moments import Moment
-from tenureclient.offers import StartWindow
-from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.models import (
+    HOLD_FEATURE,
+    SORT_KEYS,
+    HistoryEntry,
+    Lease,
+    LeaseChange,
+    LeaseFilter,
+    NewLease,
+    matches,
+    sort_value,
+)
+from tenureclient.reservation_request import ReservationChange, ReservationRequest
 from tenureclient.resources.floatingips import FloatingIPs, LeaseFloatingIP
 from tenureclient.resources.hosts import Hosts, LeaseHost
 from tenureclient.resources.volumes import LeaseVolumePool, VolumePools
+from tenureclient.sent import Arguments
 from tenureclient.transport import Answer, Body, Transport, parsed
-from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire
+from tenureclient.wire import Fields, JsonObject, Version
 
 ACTIVE = frozenset({"ACTIVE"})
 SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 
-_EVENTS_FEATURE = "notifications at moments of your choice"
-_HOLD_FEATURE = "holding a lease until it is confirmed"
-_FLEXIBLE_FEATURE = "a lease with an open start, or with choices"
-_WAITING_FEATURE = "the waiting list"
 _DRY_RUN_FEATURE = "a dry run of a request for a lease"
 _LOOK_AHEAD_FEATURE = "the latest possible end of a lease"
-_PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
+_ADDING = ("adding a reservation to a lease", Version.V1_1)
+#: What ids of Keystone look like.
+_ID = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
 _PAGE = 500
 _OVER = frozenset({"TERMINATED", "DELETED"})
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
@@ -52,55 +59,10 @@ class Leases:
         self._watch = LeaseWatch(self.get, clock=clock, sleep=sleep)
 
     @overload
-    def create(
-        self,
-        name: str,
-        *,
-        start: Moment | None = None,
-        end: datetime | None = None,
-        window: StartWindow | None = None,
-        reservations: Iterable[ReservationRequest] = (),
-        any_of: Iterable[Iterable[ReservationRequest]] = (),
-        before_end: datetime | None = None,
-        events: Iterable[OwnEvent] = (),
-        hold_for: timedelta | None = None,
-        wait_if_full: bool = False,
-        confirm_within: timedelta | None = None,
-        dry_run: Literal[False] = False,
-    ) -> Lease: ...
+    def create(self, name: str, *, dry_run: Literal[False] = False, **fields: Unpack[NewLease]) -> Lease: ...
     @overload
-    def create(
-        self,
-        name: str,
-        *,
-        start: Moment | None = None,
-        end: datetime | None = None,
-        window: StartWindow | None = None,
-        reservations: Iterable[ReservationRequest] = (),
-        any_of: Iterable[Iterable[ReservationRequest]] = (),
-        before_end: datetime | None = None,
-        events: Iterable[OwnEvent] = (),
-        hold_for: timedelta | None = None,
-        wait_if_full: bool = False,
-        confirm_within: timedelta | None = None,
-        dry_run: Literal[True],
-    ) -> DryRun: ...
-    def create(
-        self,
-        name: str,
-        *,
-        start: Moment | None = None,
-        end: datetime | None = None,
-        window: StartWindow | None = None,
-        reservations: Iterable[ReservationRequest] = (),
-        any_of: Iterable[Iterable[ReservationRequest]] = (),
-        before_end: datetime | None = None,
-        events: Iterable[OwnEvent] = (),
-        hold_for: timedelta | None = None,
-        wait_if_full: bool = False,
-        confirm_within: timedelta | None = None,
-        dry_run: bool = False,
-    ) -> Lease | DryRun:
+    def create(self, name: str, *, dry_run: Literal[True], **fields: Unpack[NewLease]) -> DryRun: ...
+    def create(self, name: str, *, dry_run: bool = False, **fields: Unpack[NewLease]) -> Lease | DryRun:
         """Book all the reservations, or none, from ``start`` to ``end``, or in the first period of a window.
 
         With ``any_of`` in place of ``reservations``, the first of these choices that fits is booked; the
@@ -117,42 +79,18 @@ class Leases:
         ``alternatives`` what is possible instead, if the server knows API 1.3. Raises ``ValueError`` unless
         there are both dates or a window.
         """
-        requests, own = tuple(reservations), tuple(events)
-        choices = tuple(tuple(choice) for choice in any_of)
-        dates = {"start_date": start, "end_date": end}
-        if any((moment is None) is (window is None) for moment in dates.values()):
+        arguments = Arguments(NewLease, fields)
+        has_window = "window" in arguments.given
+        if any((name in arguments.given) is has_window for name in ("start", "end")):
             raise ValueError("A lease needs a start and an end, or a window in place of both.")
 
         def body(version: Version) -> JsonObject:
-            document: dict[str, JsonValue] = {"name": name, "reservations": _wired(requests, version)}
-            if window is not None:
-                document |= window.to_wire()
-            document |= {key: moment_to_wire(moment, version) for key, moment in dates.items() if moment}
-            if choices:
+            document = {"name": name, "reservations": [], **arguments.to_wire(version)}
+            if "any_of" in document:
                 del document["reservations"]
-                document["any_of"] = [{"reservations": _wired(choice, version)} for choice in choices]
-            if before_end is not None:
-                document["before_end_date"] = moment_to_wire(before_end, version)
-            if own:
-                document["events"] = [event.to_wire(version) for event in own]
-            if hold_for is not None:
-                document["hold_for"] = int(hold_for.total_seconds())
-            if wait_if_full:
-                document["if_full"] = "wait"
-            if confirm_within is not None:
-                document["confirm_within"] = int(confirm_within.total_seconds())
             return document
 
-        feature, since = _place_feature(requests), Version.V1_2
-        if hold_for is not None or own:
-            feature = _HOLD_FEATURE if hold_for is not None else _EVENTS_FEATURE
-        if window is not None or choices:
-            feature, since = _FLEXIBLE_FEATURE, Version.V1_3
-        if wait_if_full or confirm_within is not None:
-            feature, since = _WAITING_FEATURE, Version.V1_3
-        if dry_run:
-            return self._dry_run("POST", "leases", body=body)
-        return _lease(self._write("POST", "leases", body=body, feature=feature, since=since, makes=True))
+        return self._change("POST", "leases", body=body, needs=arguments.needs, makes=True, dry_run=dry_run)
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
@@ -161,12 +99,18 @@ class Leases:
         ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other changes, and the lease stays
         held then.
         """
-        changes = tuple(reservations)
-
-        def body(version: Version) -> JsonObject:
-            return {"reservations": [change.to_wire() for change in changes]} if changes else {}
-
-        return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE))
+        changes = Arguments(LeaseChange, {"reservations": reservations})
+        return _lease(
+            self._transport.call(
+                "POST",
+                "leases",
+                lease_id,
+                "confirm",
+                body=changes.to_wire,
+                feature=HOLD_FEATURE,
+                since=Version.V1_2,
+            )
+        )
 
     def get(self, lease_id: str) -> Lease:
         return _lease(self._transport.call("GET", "leases", lease_id))
@@ -199,16 +143,7 @@ class Leases:
         return found[0]
 
     def list(
-        self,
-        *,
-        name: str | None = None,
-        status: str | None = None,
-        user_id: str | None = None,
-        project_id: str | None = None,
-        starts_before: datetime | None = None,
-        ends_after: datetime | None = None,
-        sort_key: str = "created_at",
-        descending: bool = False,
+        self, *, sort_key: str = "created_at", descending: bool = False, **filters: Unpack[LeaseFilter]
     ) -> Iterator[Lease]:
         """Yield the matching leases; further pages are fetched as needed.
 
@@ -217,66 +152,32 @@ class Leases:
         """
         if sort_key not in SORT_KEYS:
             raise ValueError(f"Leases can be sorted by {', '.join(SORT_KEYS)}, not by {sort_key}.")
-        chosen = LeaseFilter(name, status, user_id, project_id, starts_before, ends_after)
-        query = {
-            "limit": str(_PAGE),
-            "sort_key": sort_key,
-            "sort_dir": "desc" if descending else "asc",
-            **chosen.to_query(),
-        }
-        pages = self._transport.pages("leases", items="leases", query=query, read=Lease.from_wire)
-        first = next(pages, None)
-        if first is None:
-            return
-        if self._transport.version is Version.V1_0:
-            shown = [first, *pages]
-            chosen.check_ids(shown)
-            fitting = [lease for lease in shown if chosen.holds_for(lease)]
-            yield from sorted(fitting, key=lambda lease: sort_value(lease, sort_key), reverse=descending)
-            return
-        yield first
-        yield from pages
+        arguments = Arguments(LeaseFilter, filters)
+
+        def of_1_0(leases: Sequence[Lease]) -> Sequence[Lease]:
+            _check_ids(leases, filters)
+            fitting = [lease for lease in leases if matches(lease, arguments.given)]
+            return sorted(fitting, key=lambda lease: sort_value(lease, sort_key), reverse=descending)
+
+        query = {"limit": str(_PAGE), "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
+        query |= {name: str(value) for name, value in arguments.to_wire(Version.V1_1).items()}
+        yield from self._transport.listed("leases", items="leases", query=query, read=Lease.from_wire, of_1_0=of_1_0)
 
     @overload
     def update(
         self,
         lease_id: str,
         *,
-        name: str | None = None,
-        start: Moment | None = None,
-        end: Moment | None = None,
-        before_end: datetime | None = None,
-        reservations: Iterable[ReservationChange] = (),
-        events: Iterable[OwnEvent] | None = None,
         if_match: str | None = None,
         dry_run: Literal[False] = False,
+        **fields: Unpack[LeaseChange],
     ) -> Lease: ...
     @overload
     def update(
-        self,
-        lease_id: str,
-        *,
-        name: str | None = None,
-        start: Moment | None = None,
-        end: Moment | None = None,
-        before_end: datetime | None = None,
-        reservations: Iterable[ReservationChange] = (),
-        events: Iterable[OwnEvent] | None = None,
-        if_match: str | None = None,
-        dry_run: Literal[True],
+        self, lease_id: str, *, if_match: str | None = None, dry_run: Literal[True], **fields: Unpack[LeaseChange]
     ) -> DryRun: ...
     def update(
-        self,
-        lease_id: str,
-        *,
-        name: str | None = None,
-        start: Moment | None = None,
-        end: Moment | None = None,
-        before_end: datetime | None = None,
-        reservations: Iterable[ReservationChange] = (),
-        events: Iterable[OwnEvent] | None = None,
-        if_match: str | None = None,
-        dry_run: bool = False,
+        self, lease_id: str, *, if_match: str | None = None, dry_run: bool = False, **fields: Unpack[LeaseChange]
     ) -> Lease | DryRun:
         """Change the given fields; absent fields stay. An end of ``NOW`` ends the lease.
 
@@ -286,26 +187,16 @@ class Leases:
         needs API 1.3. Raises ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other
         changes, and the lease does not change then.
         """
-        changes = tuple(reservations)
-        own = None if events is None else tuple(events)
-
-        def body(version: Version) -> JsonObject:
-            dates = {"start_date": start, "end_date": end, "before_end_date": before_end}
-            document: dict[str, JsonValue] = {
-                key: moment_to_wire(moment, version) for key, moment in dates.items() if moment is not None
-            }
-            if name is not None:
-                document["name"] = name
-            if changes:
-                document["reservations"] = [change.to_wire() for change in changes]
-            if own is not None:
-                document["events"] = [event.to_wire(version) for event in own]
-            return document
-
-        if dry_run:
-            return self._dry_run("PUT", "leases", lease_id, body=body, headers=_condition(if_match))
-        feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
-        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature, headers=_condition(if_match)))
+        arguments = Arguments(LeaseChange, fields)
+        return self._change(
+            "PUT",
+            "leases",
+            lease_id,
+            body=arguments.to_wire,
+            needs=arguments.needs,
+            if_match=if_match,
+            dry_run=dry_run,
+        )
 
     def delete(self, lease_id: str, *, if_match: str | None = None) -> None:
         """Delete the lease; ``if_match`` as in ``update``."""
@@ -382,28 +273,18 @@ class Leases:
         ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other reservations, and the lease
         does not change then.
         """
-        if dry_run:
-            return self._dry_run(
-                "POST",
-                "leases",
-                lease_id,
-                "reservations",
-                body=reservation.to_wire,
-                headers=_condition(if_match),
-            )
-        place_feature = _place_feature([reservation])
-        answer = self._transport.call(
+        place = Arguments(NewLease, {"reservations": [reservation]}).needs
+        return self._change(
             "POST",
             "leases",
             lease_id,
             "reservations",
             body=reservation.to_wire,
-            feature=place_feature or "adding a reservation to a lease",
-            since=Version.V1_2 if place_feature else Version.V1_1,
-            headers=_condition(if_match),
+            needs=place if place[0] is not None else _ADDING,
+            if_match=if_match,
             makes=True,
+            dry_run=dry_run,
         )
-        return _lease(answer)
 
     @overload
     def drop_reservation(
@@ -478,25 +359,23 @@ class Leases:
                 reason = f": {lease.status_reason}" if lease.status_reason else ""
                 raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
 
-    def _write(
+    def _change(
         self,
         method: str,
         *path: str,
         body: Body,
-        feature: str | None,
-        since: Version = Version.V1_2,
-        headers: Mapping[str, str] | None = None,
+        needs: tuple[str | None, Version],
+        if_match: str | None = None,
         makes: bool = False,
-    ) -> Answer:
-        """Create or change a lease, in the version ``since`` at least if a feature needs it."""
-        return self._transport.call(
-            method,
-            *path,
-            body=body,
-            feature=feature,
-            since=Version.V1_1 if feature is None else since,
-            headers=headers,
-            makes=makes,
+        dry_run: bool,
+    ) -> Lease | DryRun:
+        """Make or change a lease, or only try. ``needs`` is what servers below a version lack, None if nothing."""
+        headers = _condition(if_match)
+        if dry_run:
+            return self._dry_run(method, *path, body=body, headers=headers)
+        feature, since = needs
+        return _lease(
+            self._transport.call(method, *path, body=body, feature=feature, since=since, headers=headers, makes=makes)
         )
 
     def _dry_run(
@@ -520,10 +399,6 @@ class Leases:
         return parsed(DryRun.from_wire, answer.body)
 
 
-def _wired(requests: Iterable[ReservationRequest], version: Version) -> list[JsonValue]:
-    return [request.to_wire(version) for request in requests]
-
-
 def _lease(answer: Answer) -> Lease:
     return replace(parsed(Lease.from_wire, answer.body.get("lease")), etag=answer.etag)
 
@@ -532,9 +407,18 @@ def _condition(if_match: str | None) -> Mapping[str, str]:
     return {} if if_match is None else {"If-Match": if_match}
 
 
-def _place_feature(asked: Iterable[ReservationRequest | ReservationChange]) -> str | None:
-    """Return the feature of the newest version that the requests use, in words; None if they use none."""
-    return _PLACE_FEATURE if any(request.names_a_place for request in asked) else None
+def _check_ids(leases: Sequence[Lease], filters: LeaseFilter) -> None:
+    """Raise ``BadRequest`` for a user or a project that is no id and that no lease has.
+
+    API 1.0 shows ids only: a name would find nothing.
+    """
+    for what, asked, known in (
+        ("user", filters.get("user_id"), {lease.user_id for lease in leases}),
+        ("project", filters.get("project_id"), {lease.project_id for lease in leases}),
+    ):
+        if asked is not None and asked not in known and not _ID.fullmatch(asked):
+            message = f"No lease is of the {what} '{asked}'. This server knows ids only, not names."
+            raise errors.BadRequest(message, code=400, name="InvalidParameter")
 
 
 def _is_uuid(text: str) -> bool:

@@ -1,13 +1,23 @@
-"""The server's documents as values. Dates are timezone-aware and in UTC, whatever the API version."""
+"""Leases as values: what the server tells of them, and what can be said of them in a request.
+
+A field of a lease is declared here only: how it is read and shown, under which name it is sent, and by which options
+it is given. Dates are timezone-aware and in UTC, whatever the API version.
+"""
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any, TypedDict
 
 from tenureclient.documents import Document, LooseText, document
-from tenureclient.wire import Fields, JsonObject, JsonValue
+from tenureclient.moments import Moment, parse_length
+from tenureclient.offers import StartWindow
+from tenureclient.options import Option
+from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.sent import Sent, written
+from tenureclient.wire import Fields, JsonObject, JsonValue, Version, rfc3339
 
 
 def _parameters(fields: Fields, _name: str) -> JsonObject:
@@ -153,15 +163,118 @@ class HistoryEntry(Document):
     request_id: str | None
 
 
-def _property_name(fields: Fields, _name: str) -> str:
-    """Return the name of a property. The answer to a change has it under another key than the list."""
-    return fields.maybe_text("property") or fields.text("property_name")
+def names_a_place(requests: Iterable[ReservationRequest | ReservationChange]) -> bool:
+    """Whether any of the requests restricts place or kind of hosts in a way that needs API 1.2."""
+    return any(request.names_a_place for request in requests)
 
 
-@document("a property")
-class HostProperty(Document):
-    """A property by which hosts can be chosen. ``private`` and ``values`` are sent only in detail."""
+def _choices_to_wire(choices: Sequence[Sequence[ReservationRequest]], version: Version) -> list[JsonValue]:
+    return [{"reservations": written(choice, version)} for choice in choices]
 
-    name: Annotated[str, _property_name]
-    private: bool | None = None
-    values: tuple[str, ...] | None = None
+
+HOLD_FEATURE = "holding a lease until it is confirmed"
+_FLEXIBLE = ("a lease with an open start, or with choices", Version.V1_3)
+_WAITING = ("the waiting list", Version.V1_3)
+_EVENTS = Sent("events", feature="notifications at moments of your choice", since=Version.V1_2)
+_RESERVATIONS = Sent(
+    "reservations",
+    feature="naming a region, a zone or a kind of hosts",
+    since=Version.V1_2,
+    needs=names_a_place,
+)
+
+
+class LeaseFields(TypedDict, total=False):
+    """What the owner of a lease may say of it when it is made, and change later. What is None is not said."""
+
+    before_end: Annotated[datetime | None, Sent("before_end_date")]
+
+
+class NewLease(LeaseFields, total=False):
+    """What can be said of a lease when it is made; what needs a newer server comes last."""
+
+    start: Annotated[Moment | None, Sent("start_date")]
+    end: Annotated[datetime | None, Sent("end_date")]
+    reservations: Annotated[Iterable[ReservationRequest], _RESERVATIONS]
+    events: Annotated[Iterable[OwnEvent], _EVENTS]
+    hold_for: Annotated[
+        timedelta | None,
+        Sent("hold_for", feature=HOLD_FEATURE, since=Version.V1_2),
+        Option(
+            "--hold",
+            metavar="DURATION",
+            read=parse_length,
+            help="Book for this long only, at most 1h, unless 'lease confirm' follows; for scripts",
+        ),
+    ]
+    window: Annotated[StartWindow | None, Sent(None, written, *_FLEXIBLE)]
+    any_of: Annotated[Iterable[Iterable[ReservationRequest]], Sent("any_of", _choices_to_wire, *_FLEXIBLE)]
+    wait_if_full: Annotated[
+        bool,
+        Sent("if_full", lambda _flag, _version: "wait", *_WAITING),
+        Option(
+            "--wait-if-full",
+            flag=True,
+            help="Put the lease on the waiting list if there is no room, up to its latest start",
+        ),
+    ]
+    confirm_within: Annotated[
+        timedelta | None,
+        Sent("confirm_within", written, *_WAITING),
+        Option(
+            "--confirm-within",
+            metavar="DURATION",
+            read=parse_length,
+            help="With --wait-if-full: once there is room, hold it so long for 'lease confirm', at most 7d",
+        ),
+    ]
+
+
+class LeaseChange(LeaseFields, total=False):
+    """What can be changed of a lease; what is absent stays."""
+
+    name: Annotated[str | None, Option("--name", help="New name for the lease")]
+    start: Annotated[Moment | None, Sent("start_date")]
+    end: Annotated[Moment | None, Sent("end_date")]
+    reservations: Annotated[Iterable[ReservationChange], _RESERVATIONS]
+    events: Annotated[Iterable[OwnEvent] | None, replace(_EVENTS, even_empty=True)]
+
+
+class LeaseFilter(TypedDict, total=False):
+    """Which leases to list; what is None does not restrict the list."""
+
+    name: Annotated[str | None, Option("--name", help="Only leases of this name")]
+    status: Annotated[str | None, Option("--status", read=str.upper, help="Only leases in this status, such as ACTIVE")]
+    user_id: Annotated[str | None, Option("--user", "USER", help="Only leases of this user: an id or a name")]
+    project_id: Annotated[
+        str | None, Option("--project", "PROJECT", help="Only leases of this project: an id or a name")
+    ]
+    starts_before: Annotated[
+        datetime | None, Option("--starts-before", "DATE", date=True, help="Only leases that start before this")
+    ]
+    ends_after: Annotated[
+        datetime | None, Option("--ends-after", "DATE", date=True, help="Only leases that end after this")
+    ]
+
+
+#: The fields by which lists can be sorted.
+SORT_KEYS = ("created_at", "name", "start_date", "end_date")
+#: Whether a lease matches a filter that is no field of the lease.
+_MATCHES: Mapping[str, Callable[[Lease, datetime], bool]] = {
+    "starts_before": lambda lease, date: lease.start_date < date,
+    "ends_after": lambda lease, date: lease.end_date > date,
+}
+
+
+def matches(lease: Lease, filters: Mapping[str, Any]) -> bool:
+    """Whether the lease matches the filters. API 1.0 ignores filters, so the client applies them itself."""
+    return all(
+        _MATCHES[name](lease, value) if name in _MATCHES else getattr(lease, name) == value
+        for name, value in filters.items()
+    )
+
+
+def sort_value(lease: Lease, key: str) -> str:
+    """Return a text that orders leases like this field."""
+    value = getattr(lease, key)
+    return rfc3339(value) if isinstance(value, datetime) else str(value or "")

@@ -35,7 +35,7 @@ class StartWindow:
     starts_before: time | None = None
     time_zone: str | None = None
 
-    def to_wire(self) -> dict[str, JsonValue]:
+    def to_wire(self, _version: Version = Version.V1_3) -> dict[str, JsonValue]:
         dates = {"earliest": self.earliest, "latest": self.latest}
         clocks = {"starts_after": self.starts_after, "starts_before": self.starts_before}
         document: dict[str, JsonValue] = {

@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
-    """An argument that gives the value of a field: an option if it has ``names``, else a positional argument.
+    """An argument that gives the value of a field.
 
-    ``read`` reads a text, and raises ``ValueError`` with the reason if it cannot. A ``date`` is read in the zone of the
-    command, and a ``flag`` is True if it is given. With ``gather`` the option may be repeated: the value is what this
-    function makes of the list of all values.
+    ``names`` are those of an option, separated by blanks; a positional argument has none. ``read`` reads a text, and
+    raises ``ValueError`` with the reason if it cannot. A ``date`` is read in the zone of the command, and a ``flag`` is
+    True if it is given. With ``gather`` the option may be repeated: the value is what this function makes of the list
+    of all values.
     """
 
-    help: str
-    names: tuple[str, ...] = ()
+    names: str = ""
     metavar: str | None = None
     read: Callable[[str], object] | None = None
     choices: Sequence[str] | None = None
     date: bool = False
     flag: bool = False
     gather: Callable[[list[Any]], object] | None = None
+    help: str = ""
 
 
 def options_of(fields: type[Any]) -> Mapping[str, Option]:

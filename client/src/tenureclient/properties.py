@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from tenureclient import errors
-from tenureclient.models import HostProperty
+from tenureclient.documents import Document, document
 from tenureclient.transport import Transport, parsed
 from tenureclient.wire import Fields
+
+
+def _property_name(fields: Fields, _name: str) -> str:
+    """Return the name of a property. The answer to a change has it under another key than the list."""
+    return fields.maybe_text("property") or fields.text("property_name")
+
+
+@document("a property")
+class HostProperty(Document):
+    """A property by which hosts can be chosen. ``private`` and ``values`` are sent only in detail."""
+
+    name: Annotated[str, _property_name]
+    private: bool | None = None
+    values: tuple[str, ...] | None = None
 
 
 class HostProperties:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tenureclient.conditions import conditions_to_json
-from tenureclient.wire import JsonObject, JsonValue, Version, moment_to_wire
+from tenureclient.wire import NEWEST, JsonObject, JsonValue, Version, moment_to_wire
 
 #: The actions that are possible before the end of a lease.
 BEFORE_END_ACTIONS = ("none", "snapshot", "notify", "default")
@@ -198,7 +198,7 @@ class ReservationChange:
         """Whether the change restricts place or kind of hosts in a way that needs API 1.2."""
         return _names_a_place(self.parameters)
 
-    def to_wire(self) -> JsonObject:
+    def to_wire(self, _version: Version = NEWEST) -> JsonObject:
         return {"id": self.id, **self.parameters}
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -183,6 +184,26 @@ class Transport:
                 raise errors.UnexpectedAnswer(f"The pages of {items} lead back to one already seen.")
             seen.add(mark)
             query = following
+
+    def listed(
+        self,
+        *path: str,
+        items: str,
+        query: Mapping[str, str],
+        read: Callable[[JsonValue], T],
+        of_1_0: Callable[[Sequence[T]], Iterable[T]],
+        feature: str | None = None,
+        since: Version = Version.V1_1,
+    ) -> Iterator[T]:
+        """Yield the items of a list as ``pages`` does.
+
+        API 1.0 ignores filters and the order: of a server of 1.0, yield what ``of_1_0`` makes of all its items.
+        """
+        pages = self.pages(*path, items=items, query=query, read=read, feature=feature, since=since)
+        first = next(pages, None)
+        if first is None:
+            return
+        yield from of_1_0([first, *pages]) if self._version is Version.V1_0 else chain([first], pages)
 
     def endpoint(self) -> str:
         """Return the address of the service, looked up in the catalogue if none was given."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from tenureclient.cli.command import ReservationCommand, reading
-from tenureclient.options import Option
+from tenureclient.options import Option, options_of
+
+F = TypeVar("F")
 
 
 def add_arguments(parser: argparse._ActionsContainer, arguments: Mapping[str, Option]) -> None:
@@ -22,7 +24,7 @@ def add_arguments(parser: argparse._ActionsContainer, arguments: Mapping[str, Op
             settings["type"] = reading(option.read)
         if option.gather is not None:
             settings |= {"action": "append", "default": []}
-        parser.add_argument(*(option.names or [name]), **settings)
+        parser.add_argument(*(option.names.split() or [name]), **settings)
 
 
 def given(
@@ -32,9 +34,19 @@ def given(
     return {name: _value(command, option, getattr(parsed_args, name)) for name, option in arguments.items()}
 
 
+def add_fields(parser: argparse._ActionsContainer, fields: type[Any]) -> None:
+    """Add an argument for each field of a ``TypedDict`` that has one."""
+    add_arguments(parser, options_of(fields))
+
+
+def fields_given(command: ReservationCommand, fields: type[F], parsed_args: argparse.Namespace) -> F:
+    """Return those fields of a ``TypedDict`` that have an argument; a field is None if it is not given."""
+    return fields(**given(command, options_of(fields), parsed_args))
+
+
 def _value(command: ReservationCommand, option: Option, value: Any) -> Any:
     if option.gather is not None:
         return option.gather(value) if value else None
     if option.date and value is not None:
-        return command.instant(value, option.names[0])
+        return command.instant(value, option.names)
     return value

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import CreateAlternatives, Dates
+from tenureclient.cli.arguments import add_fields, fields_given
 from tenureclient.cli.command import ReservationShowOne, reading
 from tenureclient.cli.dry_run import add_dry_run_option, refuse_wait
 from tenureclient.cli.lease_options import (
@@ -30,6 +31,7 @@ from tenureclient.cli.reservation_options import (
 from tenureclient.cli.window_options import add_window_options, has_window, read_window
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
+from tenureclient.models import NewLease
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
 from tenureclient.offers import StartWindow
 
@@ -94,23 +96,7 @@ class CreateLease(ReservationShowOne):
             default=[],
             help="Accepted from old scripts; has no effect",
         )
-        parser.add_argument(
-            "--hold",
-            metavar="DURATION",
-            type=reading(parse_length),
-            help="Book for this long only, at most 1h, unless 'lease confirm' follows; for scripts",
-        )
-        parser.add_argument(
-            "--wait-if-full",
-            action="store_true",
-            help="Put the lease on the waiting list if there is no room, up to its latest start",
-        )
-        parser.add_argument(
-            "--confirm-within",
-            metavar="DURATION",
-            type=reading(parse_length),
-            help="With --wait-if-full: once there is room, hold it so long for 'lease confirm', at most 7d",
-        )
+        add_fields(parser, NewLease)
         add_dry_run_option(parser)
         add_wait_options(parser, "until the lease is ACTIVE")
         return parser
@@ -122,11 +108,11 @@ class CreateLease(ReservationShowOne):
         end = self._end(parsed_args, start)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=start)
         refuse_wait(parsed_args)
-        if parsed_args.hold and parsed_args.wait:
+        if parsed_args.hold_for and parsed_args.wait:
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
         if parsed_args.confirm_within and not parsed_args.wait_if_full:
             raise exceptions.CommandError("--confirm-within: only a lease that may wait is confirmed later.")
-        if parsed_args.hold and parsed_args.wait_if_full:
+        if parsed_args.hold_for and parsed_args.wait_if_full:
             raise exceptions.CommandError("--hold: a lease that may wait is held by --confirm-within.")
         if parsed_args.wait_if_full and window is None and start == NOW:
             raise exceptions.CommandError(
@@ -136,22 +122,20 @@ class CreateLease(ReservationShowOne):
         if parsed_args.event:
             self.log.warning("--event has no effect; --notify DATE MESSAGE sends a notification at a moment.")
         events = read_notify(self, parsed_args, after=start)
+        has_choices = len(choices) > 1
+        fields = fields_given(self, NewLease, parsed_args)
+        fields |= {
+            "start": start if window is None else None,
+            "end": end if window is None else None,
+            "window": window,
+            "before_end": before_end,
+            "reservations": () if has_choices else choices[0],
+            "any_of": choices if has_choices else (),
+            "events": events,
+        }
         client = self.client()
         try:
-            lease = client.leases.create(
-                parsed_args.name,
-                start=start if window is None else None,
-                end=end if window is None else None,
-                window=window,
-                before_end=before_end,
-                reservations=choices[0] if len(choices) == 1 else (),
-                any_of=choices if len(choices) > 1 else (),
-                events=events,
-                hold_for=parsed_args.hold,
-                wait_if_full=parsed_args.wait_if_full,
-                confirm_within=parsed_args.confirm_within,
-                dry_run=parsed_args.dry_run,
-            )
+            lease = client.leases.create(parsed_args.name, dry_run=parsed_args.dry_run, **fields)
         except NotEnoughResources as error:
             dates = Dates(date_of(self, start), end, before_end, tuple(events))
             options = first_choice(parsed_args)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import ChangeAlternatives, Dates
+from tenureclient.cli.arguments import add_fields, fields_given
 from tenureclient.cli.command import reading
 from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, refuse_wait
 from tenureclient.cli.lease_options import (
@@ -29,10 +30,11 @@ from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources, PreconditionFailed
 from tenureclient.leases import ACTIVE, SETTLED
-from tenureclient.models import Event, Lease
+from tenureclient.models import Event, Lease, LeaseChange
 from tenureclient.moments import NOW, Moment, format_moment, parse_length
 from tenureclient.reservation_request import OwnEvent
 from tenureclient.reservation_text import parse_reservation_change
+from tenureclient.sent import Arguments
 
 _PROLONGABLE = frozenset({"PENDING", "ACTIVE"})
 _ENDED = frozenset({"TERMINATED"})
@@ -62,7 +64,7 @@ class SetLease(OfLease, DryRunCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--name", help="New name for the lease")
+        add_fields(parser, LeaseChange)
         _add_dates(parser)
         parser.add_argument(
             "--reservation",
@@ -105,21 +107,18 @@ class SetLease(OfLease, DryRunCommand):
         if end is None:
             end = self._end_by_length(lease, parsed_args, begin)
         events = self._events(lease, parsed_args, begin, end or lease.end_date)
-        dates = (start, end, before_end)
-        if not (parsed_args.name is not None or any(dates) or parsed_args.reservation or events is not None):
+        fields = fields_given(self, LeaseChange, parsed_args)
+        fields |= {
+            "start": start,
+            "end": end,
+            "before_end": before_end,
+            "reservations": parsed_args.reservation,
+            "events": events,
+        }
+        if not Arguments(LeaseChange, fields).given:
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
         try:
-            changed = client.leases.update(
-                lease.id,
-                name=parsed_args.name,
-                start=start,
-                end=end,
-                before_end=before_end,
-                reservations=parsed_args.reservation,
-                events=events,
-                if_match=lease.etag,
-                dry_run=parsed_args.dry_run,
-            )
+            changed = client.leases.update(lease.id, if_match=lease.etag, dry_run=parsed_args.dry_run, **fields)
         except NotEnoughResources as error:
             notified = tuple(read_notify(self, parsed_args, after=begin))
             asked = Dates(date_of(self, begin), date_of(self, end or lease.end_date), before_end, notified)

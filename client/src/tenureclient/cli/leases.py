@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
 from itertools import islice
 
+from tenureclient.cli.arguments import add_fields, fields_given
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne, reading
 from tenureclient.cli.each import Each
 from tenureclient.cli.lease_options import (
@@ -19,7 +19,7 @@ from tenureclient.cli.lease_options import (
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table
 from tenureclient.cli.resources import commands
-from tenureclient.lease_filter import SORT_KEYS
+from tenureclient.models import SORT_KEYS, LeaseFilter
 
 #: The statuses that one can wait for.
 _STATUSES = (
@@ -58,33 +58,18 @@ class ListLeases(ReservationLister):
             default="name",
             help="Field to sort by: id, name, start_date, end_date, created_at (default: name)",
         )
-        parser.add_argument("--name", help="Only leases of this name")
-        parser.add_argument("--status", help="Only leases in this status, such as ACTIVE")
-        parser.add_argument("--user", metavar="USER", help="Only leases of this user: an id or a name")
-        parser.add_argument("--project", metavar="PROJECT", help="Only leases of this project: an id or a name")
-        parser.add_argument("--starts-before", metavar="DATE", help="Only leases that start before this")
-        parser.add_argument("--ends-after", metavar="DATE", help="Only leases that end after this")
+        add_fields(parser, LeaseFilter)
         parser.add_argument("--limit", metavar="COUNT", type=int, help="Not more than this many")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         by_id = parsed_args.sort_by == "id"
-        matching = self.client().leases.list(
-            name=parsed_args.name,
-            status=None if parsed_args.status is None else parsed_args.status.upper(),
-            user_id=parsed_args.user,
-            project_id=parsed_args.project,
-            starts_before=self._date(parsed_args.starts_before, "--starts-before"),
-            ends_after=self._date(parsed_args.ends_after, "--ends-after"),
-            sort_key="created_at" if by_id else parsed_args.sort_by,
-        )
+        filters = fields_given(self, LeaseFilter, parsed_args)
+        matching = self.client().leases.list(sort_key="created_at" if by_id else parsed_args.sort_by, **filters)
         if by_id:
             matching = iter(sorted(matching, key=lambda lease: lease.id))
         listed = islice(matching, parsed_args.limit)
         return self.table(listed, _LISTED, parsed_args)
-
-    def _date(self, text: str | None, option: str) -> datetime | None:
-        return None if text is None else self.instant(text, option)
 
 
 class ShowLease(OfLease, ReservationShowOne):

@@ -16,12 +16,12 @@ from tenureclient.documents import Document
 from tenureclient.inventory import AffectedReservation, Allocation
 from tenureclient.models import (
     Event,
-    HostProperty,
     Lease,
     Reservation,
     Waiting,
 )
 from tenureclient.moments import format_duration, format_moment
+from tenureclient.properties import HostProperty
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
 Row = Mapping[str, object]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from osc_lib import exceptions
 
-from tenureclient.cli.arguments import add_arguments, given
+from tenureclient.cli.arguments import add_arguments, add_fields, fields_given, given
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.each import Each
 from tenureclient.cli.lease_options import OfLease
@@ -21,12 +21,10 @@ from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table
 from tenureclient.client import Client
 from tenureclient.inventory import Inventory, ResourceChange, ResourceType
-from tenureclient.options import Option, options_of
+from tenureclient.options import Option
 from tenureclient.resources import INVENTORIES
 
-_REGION = Option(
-    names=("--region",), metavar="NAME", help="The region that it is in (default: the service's home region)"
-)
+_REGION = Option("--region", metavar="NAME", help="The region that it is in (default: the service's home region)")
 
 
 class OfType(ReservationCommand):
@@ -67,12 +65,12 @@ class ListResources(OfType, ReservationLister):
             default=None,
             help=f"Only {kind.some} that take none, for example {kind.closed} ones",
         )
-        add_arguments(parser, options_of(kind.query))
+        add_fields(parser, kind.query)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         kind = self.type
-        query = {**given(self, options_of(kind.query), parsed_args), "reservable": parsed_args.reservable}
+        query = {**fields_given(self, kind.query, parsed_args), "reservable": parsed_args.reservable}
         by, usual = parsed_args.sort_by, kind.sorted_by
         resources = sorted(
             self.client().inventory(self.of).matching(query),

@@ -42,7 +42,7 @@ class FloatingIPQuery(ResourceQuery, total=False):
 
     floating_ip_address: str | None
     floating_network_id: Annotated[
-        str | None, Option(names=("--network",), metavar="NETWORK_ID", help="Only those of this network")
+        str | None, Option("--network", metavar="NETWORK_ID", help="Only those of this network")
     ]
 
 

@@ -80,7 +80,7 @@ def _key_value(text: str) -> tuple[str, str]:
 
 #: The properties of a host, as they are given on the command line.
 PROPERTIES = Option(
-    names=("--extra", "--property"),
+    "--extra --property",
     metavar="<key>=<value>",
     read=_key_value,
     gather=dict,
