@@ -102,4 +102,5 @@ LEASE_FORMS = LeaseForms(
     lease=LeaseOf10,
     reservation=ReservationOf10,
     is_strict=False,
+    is_placed=False,
 )

@@ -379,12 +379,18 @@ class LeaseForms:
     reservation: type[Answer]
     #: Whether requests are in our form, from 1.1 on; otherwise they are in Blazar's.
     is_strict: bool = True
+    #: Whether a reservation has a region, and further parameters of its type: from 1.2 on.
+    is_placed: bool = True
 
 
 #: The models at each version of ours.
 FORMS: Mapping[Version, LeaseForms] = {
     Version.V1_1: LeaseForms(
-        create=StrictLeaseCreate, update=StrictLeaseUpdate, lease=LeaseOf11, reservation=ReservationDocument
+        create=StrictLeaseCreate,
+        update=StrictLeaseUpdate,
+        lease=LeaseOf11,
+        reservation=ReservationDocument,
+        is_placed=False,
     ),
     Version.V1_2: LeaseForms(
         create=LeaseCreateWithEvents, update=LeaseUpdateWithEvents, lease=LeaseOf12, reservation=PlacedReservation

@@ -23,7 +23,17 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from tenure.api.schemas import answers, as_shown
 from tenure.api.schemas.answers import Answer, Document, Written
 from tenure.api.schemas.availability import LargestSearch, LongestSearch, OfferSearch
-from tenure.api.schemas.lease_models import MOST_CHOICES, OPTIONAL, LeaseConfirm, LeaseForms, Placed, Strict
+from tenure.api.schemas.lease_models import (
+    MOST_CHOICES,
+    OPTIONAL,
+    FlexibleLeaseCreate,
+    LeaseConfirm,
+    LeaseCreateWithEvents,
+    LeaseForms,
+    LeaseUpdateWithEvents,
+    Placed,
+    Strict,
+)
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_ID
 from tenure.api.versions import Version
@@ -49,14 +59,15 @@ class LeaseSchemas:
     def __init__(self, kinds: Iterable[ResourceType], version: Version, forms: LeaseForms) -> None:
         self._version = version
         self._checks_values = forms.is_strict
+        self._is_placed = forms.is_placed
         self._kinds = tuple(kinds)
         self._names = tuple(kind.name for kind in self._kinds)
-        requests = [(kind.name, _request_model(kind, version, forms)) for kind in self._kinds]
+        requests = [(kind.name, _request_model(kind, forms)) for kind in self._kinds]
         self._nullable = {name: _nullable(model) for name, model in requests}
         member = _reservation(requests)
-        changed = _list_of(_reservation([(kind.name, _change_model(kind, version, forms)) for kind in self._kinds]))
+        changed = _list_of(_reservation([(kind.name, _change_model(kind, forms)) for kind in self._kinds]))
         self.create_model = _with_reservations("LeaseCreate", forms.create, _list_of(member))
-        if can_be_flexible(version):
+        if issubclass(forms.create, FlexibleLeaseCreate):
             choice = _with_reservations("Choice", Strict, _list_of(member))
             choices = Annotated[list[choice], Field(min_length=1, max_length=MOST_CHOICES)]  # type: ignore[valid-type]  # known at run time only
             self.create_model = create_model("LeaseCreate", __base__=self.create_model, any_of=(choices, OPTIONAL))
@@ -66,7 +77,7 @@ class LeaseSchemas:
         self.search_model = _with_reservations("OfferSearch", OfferSearch, _list_of(member))
         self.longest_model = _with_reservations("LongestSearch", LongestSearch, _list_of(member))
         self.largest_model = create_model("LargestSearch", __base__=LargestSearch, reservation=(member, ...))
-        self.answer = _answer_model(self._kinds, version, forms)
+        self.answer = _answer_model(self._kinds, forms)
         self.rehearsal: type[Answer] = create_model(
             "Rehearsal", __base__=answers.RehearsalDocument, lease=(self.answer, ...)
         )
@@ -74,7 +85,8 @@ class LeaseSchemas:
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest | FlexibleRequest:
         """Return the lease that ``body`` requests."""
         given: Any = check(self.create_model, body, self._version, tags=self._names)
-        if can_be_flexible(self._version) and (given.is_flexible() or given.any_of is not None or given.waits):
+        can_be_flexible = isinstance(given, FlexibleLeaseCreate)
+        if can_be_flexible and (given.is_flexible() or given.any_of is not None or given.waits):
             return self._flexible(given)
         return LeaseRequest(
             **_details(given),
@@ -129,9 +141,9 @@ class LeaseSchemas:
         return self._asked(given.reservation), given.start_date, given.end_date
 
     def _asked(self, given: Any) -> ReservationRequest:
-        parameters = given.model_dump(exclude={"resource_type", *(["region"] if has_regions(self._version) else [])})
-        region = given.region if has_regions(self._version) else None
-        return ReservationRequest(given.resource_type, parameters, region or "", checks_values=self._checks_values)
+        region = given.region or "" if isinstance(given, Placed) else ""
+        parameters = given.model_dump(exclude={"resource_type", *(Placed.model_fields if self._is_placed else ())})
+        return ReservationRequest(given.resource_type, parameters, region, checks_values=self._checks_values)
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
         """Return the change that ``body`` requests.
@@ -173,14 +185,13 @@ class LeaseSchemas:
 
     def _hold_for(self, given: Any) -> timedelta | None:
         """Return the duration of the hold, or None for a lease without a hold."""
-        if not can_be_held(self._version) or given.hold_for is None:
-            return None
-        return timedelta(seconds=given.hold_for)
+        seconds = getattr(given, "hold_for", None)
+        return None if seconds is None else timedelta(seconds=seconds)
 
     def _user_events(self, given: Any) -> tuple[UserEvent, ...] | None:
         """Return the new events of the owner, or None if they stay as they are."""
-        if not has_user_events(self._version) or given.events is None:
-            return None
+        if not isinstance(given, LeaseCreateWithEvents | LeaseUpdateWithEvents) or given.events is None:
+            return None  # before 1.2 owners have no events, and 1.0 ignores what it gets
         return tuple(UserEvent(event.time, event.message, getattr(event, "id", None)) for event in given.events)
 
     def _changed(self, reservation: Any) -> Document:
@@ -223,46 +234,26 @@ class LeaseSchemas:
 SchemasAt = Callable[[Version], LeaseSchemas]
 
 
-def has_user_events(version: Version) -> bool:
-    """Whether owners can add events to a lease."""
-    return version >= Version.V1_2
-
-
-def can_be_held(version: Version) -> bool:
-    """Whether a lease can be held until it is confirmed."""
-    return version >= Version.V1_2
-
-
-def can_be_flexible(version: Version) -> bool:
-    """Whether a new lease can leave open when it starts and what it consists of."""
-    return version >= Version.V1_3
-
-
-def has_regions(version: Version) -> bool:
-    """Whether requests and answers have regions."""
-    return version >= Version.V1_2
-
-
-def _request_model(kind: ResourceType, version: Version, forms: LeaseForms) -> type[BaseModel]:
+def _request_model(kind: ResourceType, forms: LeaseForms) -> type[BaseModel]:
     """Return the model of a new reservation: the parameters of its type, and from 1.2 on the region."""
     asked = kind.request_model(strict=forms.is_strict)
-    if not has_regions(version):
+    if not forms.is_placed:
         return asked
-    return create_model(asked.__name__, __base__=(Placed, *additions_of(kind, version), asked), __doc__=asked.__doc__)
+    return create_model(asked.__name__, __base__=(Placed, *_additions(kind, forms), asked), __doc__=asked.__doc__)
 
 
-def additions_of(kind: ResourceType, version: Version) -> tuple[type[BaseModel], ...]:
-    """Return the models of further parameters of the type at the version; none before 1.2."""
-    return () if kind.additions is None or version < Version.V1_2 else (kind.additions,)
+def _additions(kind: ResourceType, forms: LeaseForms) -> tuple[type[BaseModel], ...]:
+    """Return the models of further parameters of the type; none before 1.2."""
+    return (kind.additions,) if forms.is_placed and kind.additions is not None else ()
 
 
-def _change_model(kind: ResourceType, version: Version, forms: LeaseForms) -> type[BaseModel]:
+def _change_model(kind: ResourceType, forms: LeaseForms) -> type[BaseModel]:
     """Return the model of a change of a reservation."""
     change = kind.change_model(strict=forms.is_strict)
     # The changes of the type keep their own validators; the id comes first.
     return create_model(
         f"{change.model_config.get('title') or change.__name__}OfReservation",
-        __base__=(*additions_of(kind, version), change, forms.identified),
+        __base__=(*_additions(kind, forms), change, forms.identified),
         resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
     )
 
@@ -328,10 +319,10 @@ def _resource_type(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _answer_model(kinds: tuple[ResourceType, ...], version: Version, forms: LeaseForms) -> type[Answer]:
+def _answer_model(kinds: tuple[ResourceType, ...], forms: LeaseForms) -> type[Answer]:
     """Return the model of a lease in answers; each reservation has the common fields and those of its type."""
     base = forms.reservation
-    fields = {kind.name: _shown_fields(kind, version, forms) for kind in kinds}
+    fields = {kind.name: _shown_fields(kind, forms) for kind in kinds}
     defaults = {name: {field: _default(shown[field]) for field in shown} for name, shown in fields.items()}
 
     def show(reservation: Reservation) -> Document:
@@ -348,9 +339,9 @@ def _answer_model(kinds: tuple[ResourceType, ...], version: Version, forms: Leas
     return create_model("Lease", __base__=forms.lease, reservations=reservations)
 
 
-def _shown_fields(kind: ResourceType, version: Version, forms: LeaseForms) -> Mapping[str, FieldInfo]:
+def _shown_fields(kind: ResourceType, forms: LeaseForms) -> Mapping[str, FieldInfo]:
     """Return the fields of a reservation that its type shows."""
-    models = (kind.answer_model(strict=forms.is_strict), *additions_of(kind, version))
+    models = (kind.answer_model(strict=forms.is_strict), *_additions(kind, forms))
     return {name: field for model in models for name, field in model.model_fields.items()}
 
 
