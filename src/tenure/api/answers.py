@@ -62,6 +62,14 @@ class One:
 
 
 @dataclass(frozen=True, slots=True)
+class TaggedLease(One):
+    """A lease; the answer has its ``ETag``."""
+
+    def tag(self, lease: Any) -> str:
+        return f'"{lease.version}"'
+
+
+@dataclass(frozen=True, slots=True)
 class Many:
     """The document has a whole list under a key."""
 

@@ -13,14 +13,13 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from tenure.api.answers import One, Pages, Whole, pages
+from tenure.api.answers import Pages, TaggedLease, Whole, pages
 from tenure.api.operations import MEMBERS, READERS, DryRun, Operation, Request, Rule
 from tenure.api.schemas import lease_models
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import AlternativeDocument
 from tenure.api.schemas.lease_models import HistoryQuery, LeaseListQuery
 from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
-from tenure.api.schemas.queries import DryRunQuery, Query
 from tenure.api.versions import Version, by_version
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Alternative
@@ -58,13 +57,12 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
     leases, lease = "/v1/leases", "/v1/leases/{lease_id}"
     reservations = f"{lease}/reservations"
     use, v1_1, v1_2 = _UseCases(schemas), Version.V1_1, Version.V1_2
-    shown = One("lease", lambda version: schemas(version).answer)
+    shown = TaggedLease("lease", lambda version: schemas(version).answer)
     listed = Pages("leases", shown.model)
     history = Pages(
         "history", by_version(lease_models.HistoryEntry, lease_models.HistoryEntry, lease_models.HistoryEntryOf12)
     )
     rehearsed = Whole(lambda version: schemas(version).rehearsal)
-    dry_run = by_version(Query, Query, Query, DryRunQuery)
     create = body(lambda schemas: schemas.create_model)
     update = body(lambda schemas: schemas.update_model)
     confirm = body(lambda schemas: schemas.confirm_model)
@@ -79,13 +77,11 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             shown,
             status=201,
             body=create,
-            query=dry_run,
             dry_run=DryRun(use.rehearse_create, rehearsed),
             rules=(_MAKE,),
             is_repeatable=True,
-            has_tag=True,
         ),
-        Operation("GET", lease, "Show a lease", use.get, shown, rules=(SEE,), has_tag=True),
+        Operation("GET", lease, "Show a lease", use.get, shown, rules=(SEE,)),
         Operation(
             "PUT",
             lease,
@@ -93,11 +89,9 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             use.update,
             shown,
             body=update,
-            query=dry_run,
             dry_run=DryRun(use.rehearse_update, rehearsed),
             rules=(_CHANGE,),
             is_conditional=True,
-            has_tag=True,
         ),
         Operation("DELETE", lease, "Delete a lease", use.delete, None, rules=(_DELETE,), is_conditional=True),
         Operation(
@@ -110,7 +104,6 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             since=v1_2,
             rules=(_CHANGE,),
             is_conditional=True,
-            has_tag=True,
         ),
         Operation(
             "GET",
@@ -130,13 +123,11 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             shown,
             status=201,
             body=add,
-            query=dry_run,
             since=v1_1,
             dry_run=DryRun(use.rehearse_add, rehearsed),
             rules=(_CHANGE,),
             is_repeatable=True,
             is_conditional=True,
-            has_tag=True,
         ),
         Operation(
             "DELETE",
@@ -144,7 +135,6 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             "Drop a reservation",
             use.drop,
             None,
-            query=dry_run,
             since=v1_1,
             dry_run=DryRun(use.rehearse_drop, rehearsed),
             rules=(_CHANGE,),

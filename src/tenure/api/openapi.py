@@ -13,6 +13,7 @@ import falcon
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
+from tenure.api.answers import TaggedLease
 from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
 from tenure.api.dialects import BLAZAR, OURS, dialect_of
@@ -217,7 +218,7 @@ def _responses(operation: Operation, references: References, version: Version) -
     responses: Document = {}
     for status, shapes in operation.successes(version).items():
         success: Document = {"description": operation.summary, "headers": headers}
-        if operation.has_tag and status == operation.success:
+        if isinstance(operation.answer, TaggedLease) and status == operation.success:
             success["headers"] = {**headers, "ETag": {"schema": {"type": "string"}}}
         schemas = [references(shape.document(version), "serialization") for shape in shapes]
         if schemas:

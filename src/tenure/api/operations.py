@@ -11,13 +11,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import falcon
 from pydantic import create_model
 
-from tenure.api.answers import Shape
+from tenure.api.answers import Shape, TaggedLease
 from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
@@ -30,7 +30,6 @@ from tenure.api.versions import OLDEST, Version
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter, NotFound
 from tenure.domain.json_text import JsonObject
-from tenure.domain.lease import Lease
 from tenure.domain.request import Repeatable
 from tenure.services.manager import Manager
 
@@ -71,6 +70,7 @@ class DryRun:
 
     run: Callable[[Request], object]
     answer: Shape
+    since: Version = Version.V1_3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ class Operation:
     query: QueryAt = NO_QUERY
     body: ModelAt | None = None
     since: Version = OLDEST
-    #: None if the operation has no dry run. Otherwise its query is a ``DryRunQuery`` from some version on.
+    #: None if the operation has no dry run; the query asks for it by ``dry_run``.
     dry_run: DryRun | None = None
-    #: The media types of the answer beside JSON; ``with_formats`` adds to the query how to ask for them.
+    #: The media types of the answer beside JSON; the query asks for them by ``format``.
     renderers: tuple[DescribedRenderer, ...] = ()
     #: The statuses of refusals, beside those of every operation; if None, ``refusals`` derives them.
     refused_with: tuple[int, ...] | None = None
@@ -104,8 +104,6 @@ class Operation:
     is_repeatable: bool = False
     #: Whether a client may demand by ``If-Match`` that the lease has not changed since it was read.
     is_conditional: bool = False
-    #: Whether the operation returns a lease, whose ``ETag`` the answer has.
-    has_tag: bool = False
     #: The operation in its form at 1.0, if that differs.
     blazar: Operation | None = None
 
@@ -139,18 +137,29 @@ class Operation:
         return shapes
 
 
-def with_formats(operation: Operation) -> Operation:
-    """Return the operation with a query that names the media type of the answer, if there are several."""
-    if not operation.renderers:
-        return operation
-    formats = tuple(renderer.format for renderer in (JSON, *operation.renderers))
-    return replace(operation, query=lambda version: _with_format(operation.query(version), formats))
+def completed(operation: Operation) -> Operation:
+    """Return the operation with the parameters of its query that follow from its declaration."""
+    return replace(operation, query=partial(_completed_query, operation))
+
+
+def _completed_query(operation: Operation, version: Version) -> type[Query]:
+    model = operation.query(version)
+    if operation.dry_run is not None and operation.dry_run.since <= version:
+        model = _joined(model, DryRunQuery)
+    if operation.renderers:
+        model = _joined(model, _format_query(tuple(renderer.format for renderer in (JSON, *operation.renderers))))
+    return model
 
 
 @cache
-def _with_format(model: type[Query], formats: tuple[str, ...]) -> type[Query]:
+def _format_query(formats: tuple[str, ...]) -> type[Query]:
     named: Any = (Literal[formats], formats[0])
-    return create_model(model.__name__, __base__=(model, create_model("FormatQuery", __base__=Query, format=named)))
+    return create_model("FormatQuery", __base__=Query, format=named)
+
+
+@cache
+def _joined(model: type[Query], more: type[Query]) -> type[Query]:
+    return more if model is Query else create_model(model.__name__, __base__=(model, more))
 
 
 @dataclass(slots=True)
@@ -259,11 +268,7 @@ class Endpoint:
                 asked = getattr(query, "format", JSON.format)
                 renderers: tuple[Renderer, ...] = operation.renderers
                 renderer = next((each for each in renderers if each.format == asked), JSON)
-                value = operation.run(request)
-                if operation.has_tag:
-                    assert isinstance(value, Lease)
-                    request.headers["ETag"] = f'"{value.version}"'
-                _write(resp, request, operation.answer, value, renderer)
+                _write(resp, request, operation.answer, operation.run(request), renderer)
 
         return respond
 
@@ -276,5 +281,7 @@ def _write(resp: falcon.Response, request: Request, answer: Shape | None, value:
             resp.data = renderer.write(content, answer.document(request.version))
         else:
             resp.stream = content
+    if isinstance(answer, TaggedLease):
+        resp.set_header("ETag", answer.tag(value))
     resp.set_headers(request.headers)
     resp.status = request.status or request.operation.success

@@ -12,7 +12,7 @@ from tenure.api.discovery import PUBLIC
 from tenure.api.inventories import inventory_operations
 from tenure.api.leases import lease_operations
 from tenure.api.limits import LIMITS
-from tenure.api.operations import Operation, with_formats
+from tenure.api.operations import Operation, completed
 from tenure.api.schemas.lease_models import FORMS
 from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.usage import USAGE
@@ -35,7 +35,7 @@ def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
         *availability_operations(schemas),
         *inventory_operations(kinds),
     )
-    return tuple(with_blazar(map(with_formats, operations), kinds))
+    return tuple(with_blazar(map(completed, operations), kinds))
 
 
 def schemas_of(kinds: Iterable[ResourceType]) -> SchemasAt:
