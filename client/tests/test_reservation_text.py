@@ -14,11 +14,11 @@ from tenureclient.conditions import UnreadableCondition, conditions_from_json, c
 from tenureclient.reservation_text import (
     UnreadableReservation,
     format_reservation,
-    parse_count,
     parse_pairs,
     parse_reservation,
     parse_reservation_change,
 )
+from tenureclient.reservation_type import parse_count
 from tenureclient.wire import JsonValue
 
 

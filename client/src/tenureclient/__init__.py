@@ -41,13 +41,7 @@ from tenureclient.errors import (
 from tenureclient.inventory import AffectedReservation, Allocation, ReservedPeriod, ResourceChange
 from tenureclient.lease_watch import WaitProgress
 from tenureclient.limits import Limit, ProjectLimits
-from tenureclient.models import (
-    Event,
-    HistoryEntry,
-    Lease,
-    Reservation,
-    Waiting,
-)
+from tenureclient.models import Event, HistoryEntry, Lease, Reservation, Waiting
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
 from tenureclient.properties import HostProperty

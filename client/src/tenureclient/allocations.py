@@ -18,11 +18,7 @@ class Allocations:
         self._transport = transport
 
     def list(
-        self,
-        *,
-        resource_type: str = "host",
-        lease_id: str | None = None,
-        reservation_id: str | None = None,
+        self, *, resource_type: str = "host", lease_id: str | None = None, reservation_id: str | None = None
     ) -> Iterator[Allocation]:
         """Yield the allocations of each host; with a filter, only of hosts with matching reservations."""
         kind = INVENTORIES[resource_type].resource_type

@@ -29,22 +29,14 @@ class LeaseWatch:
     """Asks for a lease again and again, less often while its start is far away."""
 
     def __init__(
-        self,
-        get: Callable[[str], Lease],
-        *,
-        clock: Callable[[], datetime],
-        sleep: Callable[[float], None],
+        self, get: Callable[[str], Lease], *, clock: Callable[[], datetime], sleep: Callable[[float], None]
     ) -> None:
         self._get = get
         self._clock = clock
         self._sleep = sleep
 
     def until(
-        self,
-        lease_id: str,
-        timeout: timedelta | None,
-        on_progress: Callable[[WaitProgress], None] | None,
-        wanted: str,
+        self, lease_id: str, timeout: timedelta | None, on_progress: Callable[[WaitProgress], None] | None, wanted: str
     ) -> Iterator[Lease | None]:
         """Yield the lease repeatedly, None once it is gone, until the timeout passes."""
         started = self._clock()

@@ -48,13 +48,7 @@ _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
 class Leases:
     """The leases of the caller's project, or of all projects for an administrator."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        clock: Callable[[], datetime],
-        sleep: Callable[[float], None],
-    ) -> None:
+    def __init__(self, transport: Transport, *, clock: Callable[[], datetime], sleep: Callable[[float], None]) -> None:
         self._transport = transport
         self._watch = LeaseWatch(self.get, clock=clock, sleep=sleep)
 
@@ -102,13 +96,7 @@ class Leases:
         changes = Arguments(LeaseChange, {"reservations": reservations})
         return _lease(
             self._transport.call(
-                "POST",
-                "leases",
-                lease_id,
-                "confirm",
-                body=changes.to_wire,
-                feature=HOLD_FEATURE,
-                since=Version.V1_2,
+                "POST", "leases", lease_id, "confirm", body=changes.to_wire, feature=HOLD_FEATURE, since=Version.V1_2
             )
         )
 
@@ -189,13 +177,7 @@ class Leases:
         """
         arguments = Arguments(LeaseChange, fields)
         return self._change(
-            "PUT",
-            "leases",
-            lease_id,
-            body=arguments.to_wire,
-            needs=arguments.needs,
-            if_match=if_match,
-            dry_run=dry_run,
+            "PUT", "leases", lease_id, body=arguments.to_wire, needs=arguments.needs, if_match=if_match, dry_run=dry_run
         )
 
     def delete(self, lease_id: str, *, if_match: str | None = None) -> None:
@@ -252,20 +234,10 @@ class Leases:
     ) -> Lease: ...
     @overload
     def add_reservation(
-        self,
-        lease_id: str,
-        reservation: ReservationRequest,
-        *,
-        if_match: str | None = None,
-        dry_run: Literal[True],
+        self, lease_id: str, reservation: ReservationRequest, *, if_match: str | None = None, dry_run: Literal[True]
     ) -> DryRun: ...
     def add_reservation(
-        self,
-        lease_id: str,
-        reservation: ReservationRequest,
-        *,
-        if_match: str | None = None,
-        dry_run: bool = False,
+        self, lease_id: str, reservation: ReservationRequest, *, if_match: str | None = None, dry_run: bool = False
     ) -> Lease | DryRun:
         """Book one more reservation for the rest of the lease's time, and return the changed lease.
 
@@ -288,12 +260,7 @@ class Leases:
 
     @overload
     def drop_reservation(
-        self,
-        lease_id: str,
-        reservation_id: str,
-        *,
-        if_match: str | None = None,
-        dry_run: Literal[False] = False,
+        self, lease_id: str, reservation_id: str, *, if_match: str | None = None, dry_run: Literal[False] = False
     ) -> None: ...
     @overload
     def drop_reservation(
@@ -379,11 +346,7 @@ class Leases:
         )
 
     def _dry_run(
-        self,
-        method: str,
-        *path: str,
-        body: Body | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, *path: str, body: Body | None = None, headers: Mapping[str, str] | None = None
     ) -> DryRun:
         """Make a request as a dry run. An older server must not get it: it might carry it out."""
         self._transport.require(_DRY_RUN_FEATURE, Version.V1_3)

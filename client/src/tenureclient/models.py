@@ -177,10 +177,7 @@ _FLEXIBLE = ("a lease with an open start, or with choices", Version.V1_3)
 _WAITING = ("the waiting list", Version.V1_3)
 _EVENTS = Sent("events", feature="notifications at moments of your choice", since=Version.V1_2)
 _RESERVATIONS = Sent(
-    "reservations",
-    feature="naming a region, a zone or a kind of hosts",
-    since=Version.V1_2,
-    needs=names_a_place,
+    "reservations", feature="naming a region, a zone or a kind of hosts", since=Version.V1_2, needs=names_a_place
 )
 
 

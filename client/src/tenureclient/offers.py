@@ -109,11 +109,7 @@ class Offers:
         self._transport = transport
 
     def first(
-        self,
-        reservations: Iterable[ReservationRequest],
-        window: StartWindow,
-        *,
-        limit: int | None = None,
+        self, reservations: Iterable[ReservationRequest], window: StartWindow, *, limit: int | None = None
     ) -> FirstOffers:
         """Return the first periods in a window in which all the reservations fit; no two of them overlap.
 

@@ -12,9 +12,9 @@ class Option:
     """An argument that gives the value of a field.
 
     ``names`` are those of an option, separated by blanks; a positional argument has none. ``read`` reads a text, and
-    raises ``ValueError`` with the reason if it cannot. A ``date`` is read in the zone of the command, and a ``flag`` is
-    True if it is given. With ``gather`` the option may be repeated: the value is what this function makes of the list
-    of all values.
+    raises ``ValueError`` with the reason if it cannot. A ``date`` is read in the zone of the command. A ``flag`` is
+    True if it is given; a ``rule`` sets this value, and excludes its opposite. With ``gather`` the option may be
+    repeated: the value is what this function makes of the list of all values.
     """
 
     names: str = ""
@@ -23,8 +23,15 @@ class Option:
     choices: Sequence[str] | None = None
     date: bool = False
     flag: bool = False
+    rule: bool | None = None
     gather: Callable[[list[Any]], object] | None = None
+    field: str = ""
     help: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the field: that of the first option, unless it is another."""
+        return self.field or self.names.split()[0].removeprefix("--").replace("-", "_")
 
 
 def options_of(fields: type[Any]) -> Mapping[str, Option]:

@@ -42,8 +42,7 @@ class HostProperties:
             query["all"] = "True"
         answer = self._transport.call("GET", "os-hosts", "properties", query=query)
         return parsed(
-            lambda body: Fields(body, "the answer").each("resource_properties", HostProperty.from_wire),
-            answer.body,
+            lambda body: Fields(body, "the answer").each("resource_properties", HostProperty.from_wire), answer.body
         )
 
     def show(self, name: str) -> HostProperty:

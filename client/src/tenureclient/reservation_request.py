@@ -25,9 +25,7 @@ _KEYS_OF_1_0: Mapping[str, JsonObject] = {
 
 #: The parameters that API 1.2 added: for all types that have them, and for a single type.
 _SINCE_1_2 = frozenset({"region", "availability_zone", "extra_specs"})
-_SINCE_1_2_OF: Mapping[str, frozenset[str]] = {
-    "physical:host": frozenset({"vcpus", "memory_mb", "disk_gb"}),
-}
+_SINCE_1_2_OF: Mapping[str, frozenset[str]] = {"physical:host": frozenset({"vcpus", "memory_mb", "disk_gb"})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,7 @@ class ReservationRequest:
     parameters: JsonObject = field(default_factory=dict)
 
     @classmethod
-    def hosts(
-        cls,
-        minimum: int,
-        maximum: int | None = None,
-        *,
-        conditions: Iterable[str] = (),
-    ) -> ReservationRequest:
+    def hosts(cls, minimum: int, maximum: int | None = None, *, conditions: Iterable[str] = ()) -> ReservationRequest:
         """Ask for whole hosts; each condition, such as ``vcpus>=8`` or ``gpu=v100``, must hold."""
         return cls(
             "physical:host",
@@ -132,8 +124,7 @@ class ReservationRequest:
         ``at_end`` is the action when the lease ends: one of ``VOLUMES_AT_END``.
         """
         return cls(
-            "virtual:volume",
-            {"amount": amount, "size_gb": size_gb, "volume_type": volume_type, "at_end": at_end},
+            "virtual:volume", {"amount": amount, "size_gb": size_gb, "volume_type": volume_type, "at_end": at_end}
         )
 
     def with_before_end(self, action: str | None) -> ReservationRequest:

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
+from tenureclient.reservation_type import UnreadableReservation
+from tenureclient.resources import RESERVATION_TYPES
 from tenureclient.wire import JsonObject, JsonValue
 
-_NUMBERS = frozenset(["min", "max", "amount", "vcpus", "memory_mb", "disk_gb", "ephemeral_gb", "size_gb"])
-_TEXTS = frozenset(
-    [
-        "id",
-        "resource_type",
-        "flavor_id",
-        "network_id",
-        "hypervisor_properties",
-        "resource_properties",
-        "before_end",
-        "region",
-        "availability_zone",
-        "server_id",
-        "volume_type",
-        "at_end",
-    ]
-)
+_PARAMETER = re.compile(r"(\w+)=([\w|]+)")
+
+
+def _parameters(*placeholders: str) -> Set[str]:
+    """Return the parameters of all types that have one of these placeholders."""
+    forms = (form for kind in RESERVATION_TYPES.values() for form in kind.parameters)
+    pairs = (pair for form in forms for pair in _PARAMETER.findall(form))
+    return {name for name, placeholder in pairs if placeholder in placeholders}
+
+
+_NUMBERS = _parameters("COUNT", "MB", "GB") | {"ephemeral_gb"}
+_TEXTS = _parameters("ID", "NAME", "TYPE", "EXPRESSION") | {
+    "id",
+    "resource_type",
+    "at_end",
+    "before_end",
+    "region",
+    "availability_zone",
+}
 _CLOSING = {"[": "]", "{": "}"}
 _WHOLE_NUMBER = re.compile(r"-?\d+", re.ASCII)
 #: Texts that need no quotes.
 _PLAIN = re.compile(r"[\w.:/@-]*", re.ASCII)
-_COUNT = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
-
-
-class UnreadableReservation(ValueError):
-    """The text is not a list of key=value pairs, or a value does not fit its key."""
 
 
 def parse_reservation(text: str) -> ReservationRequest:
@@ -43,11 +42,8 @@ def parse_reservation(text: str) -> ReservationRequest:
     resource_type = values.pop("resource_type", None)
     if not isinstance(resource_type, str) or not resource_type:
         raise UnreadableReservation(f"'{text}' names no resource_type, such as physical:host.")
-    if resource_type == "physical:host":
-        _fill_counts(values, text)
-    if resource_type == "virtual:floatingip":
-        required = values.get("required_floatingips")
-        values.setdefault("amount", max(1, len(required)) if isinstance(required, list) else 1)
+    if resource_type in RESERVATION_TYPES:
+        RESERVATION_TYPES[resource_type].complete(values, text)
     return ReservationRequest(resource_type, values)
 
 
@@ -74,33 +70,6 @@ def format_reservation_change(change: ReservationChange) -> str:
 
 def _pairs(values: JsonObject) -> str:
     return ",".join(f"{key}={_written(value)}" for key, value in values.items())
-
-
-def parse_count(text: str) -> tuple[int, int]:
-    """Read a count, ``2`` or ``2-4``, as the minimum and the maximum."""
-    match = _COUNT.fullmatch(text.strip())
-    if match is None:
-        raise UnreadableReservation(f"'{text}' is not a count; write 2, or 2-4 for at least 2 and up to 4.")
-    least = int(match[1])
-    most = least if match[2] is None else int(match[2])
-    if not 1 <= least <= most:
-        raise UnreadableReservation(f"'{text}' is not a count: at least 1, and the smaller number first.")
-    return least, most
-
-
-def parse_amount(text: str) -> int:
-    """Read an exact count."""
-    if not _WHOLE_NUMBER.fullmatch(text.strip()) or int(text) < 1:
-        raise UnreadableReservation(f"'{text}' is not a count: a whole number, at least 1.")
-    return int(text)
-
-
-def parse_extra_spec(text: str) -> tuple[str, str]:
-    """Read ``key=value``; the value may begin with an operator of its own, as in ``vcpus=>= 8``."""
-    key, _, value = (part.strip() for part in text.partition("="))
-    if not key or not value:
-        raise UnreadableReservation(f"'{text}' is not key=value.")
-    return key, value
 
 
 def parse_pairs(text: str) -> dict[str, JsonValue]:
@@ -191,10 +160,3 @@ def _json(key: str, text: str) -> JsonValue:
     except ValueError:
         raise UnreadableReservation(f"{key}={text}: not valid JSON.") from None
     return value
-
-
-def _fill_counts(values: dict[str, JsonValue], text: str) -> None:
-    if "min" not in values and "max" not in values:
-        raise UnreadableReservation(f"'{text}' does not say how many hosts: min=... is missing.")
-    values.setdefault("max", values.get("min"))
-    values.setdefault("min", 1)

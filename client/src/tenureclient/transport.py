@@ -402,9 +402,6 @@ def _next_query(links: JsonValue) -> Mapping[str, str] | None:
 def _connection_error(error: ksa_exceptions.ClientException) -> errors.TenureError:
     if isinstance(error, ksa_exceptions.Unauthorized):
         return errors.Unauthorized(
-            f"Keystone did not accept the sign-in: {error}",
-            code=401,
-            name="Unauthorized",
-            request_id=error.request_id,
+            f"Keystone did not accept the sign-in: {error}", code=401, name="Unauthorized", request_id=error.request_id
         )
     return errors.ConnectionFailed(str(error))

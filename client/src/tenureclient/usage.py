@@ -48,12 +48,7 @@ class Usage:
         self._transport = transport
 
     def show(
-        self,
-        *,
-        start: datetime,
-        end: datetime,
-        project_id: str | None = None,
-        resource_type: str | None = None,
+        self, *, start: datetime, end: datetime, project_id: str | None = None, resource_type: str | None = None
     ) -> PeriodUsage:
         """Return what the caller's project has had in a period; for an administrator, what each has had.
 

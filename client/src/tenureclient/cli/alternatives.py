@@ -32,16 +32,8 @@ from tenureclient.errors import Alternative, NotEnoughResources
 from tenureclient.models import Lease
 from tenureclient.moments import format_duration, format_moment
 from tenureclient.reservation_request import OwnEvent, ReservationRequest
+from tenureclient.resources import RESERVATION_TYPES
 from tenureclient.wire import rfc3339
-
-#: What is counted of a resource type: one, and several.
-_UNITS = {
-    "physical:host": ("host", "hosts"),
-    "virtual:instance": ("instance", "instances"),
-    "flavor:instance": ("instance", "instances"),
-    "virtual:floatingip": ("floating IP", "floating IPs"),
-    "virtual:volume": ("volume", "volumes"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +107,8 @@ class Alternatives(ABC):
                 length = format_duration(alternative.end_date - alternative.start_date)
                 return f"an earlier end: {end}, after {length}"
             case "amount":
-                units = _UNITS.get(self._type(alternative), ("unit", "units"))
+                known = RESERVATION_TYPES.get(self._type(alternative))
+                units = ("unit", "units") if known is None else known.units
                 amount = alternative.amount or 0
                 return f"a smaller amount{self._number(alternative)}: {amount} {units[amount != 1]}"
             case "kind":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from tenureclient.cli.command import ReservationCommand, reading
@@ -12,12 +12,30 @@ from tenureclient.options import Option, options_of
 F = TypeVar("F")
 
 
-def add_arguments(parser: argparse._ActionsContainer, arguments: Mapping[str, Option]) -> None:
+class _Rule(argparse.Action):
+    """Sets a rule; another one for the same value is an error."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) not in (None, self.const):
+            raise argparse.ArgumentError(self, "not allowed with the opposite")
+        setattr(namespace, self.dest, self.const)
+
+
+def add_arguments(parser: argparse._ActionsContainer, arguments: Mapping[str, Option] | Iterable[Option]) -> None:
     """Add an argument for each of these fields; its value has the name of the field."""
-    for name, option in arguments.items():
+    named = arguments.items() if isinstance(arguments, Mapping) else [(option.name, option) for option in arguments]
+    for name, option in named:
         settings: dict[str, Any] = {"help": option.help, **({"dest": name} if option.names else {})}
         if option.flag:
             settings["action"] = "store_true"
+        elif option.rule is not None:
+            settings |= {"action": _Rule, "nargs": 0, "const": option.rule}
         else:
             settings |= {"metavar": option.metavar, "choices": option.choices}
         if option.read is not None:

@@ -14,15 +14,10 @@ from tenureclient.cli.command import ReservationLister, reading
 from tenureclient.cli.render import MomentColumn, Row, Table, pairs_column, table
 from tenureclient.conditions import CONDITION_FORMS
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, parse_length
+from tenureclient.resources import RESERVATION_TYPES
 
-#: Short names of resource types.
-TYPES = {
-    "host": HOSTS,
-    "instance": "virtual:instance",
-    "server": "virtual:server",
-    "floatingip": "virtual:floatingip",
-    "volume": "virtual:volume",
-}
+#: Resource types by their short names.
+TYPES = {kind.short: kind.name for kind in RESERVATION_TYPES.values() if kind.short is not None}
 #: The columns that tell groups apart.
 _COLUMNS_BY = {
     "none": (),
@@ -71,9 +66,8 @@ class ShowAvailability(ReservationLister):
             metavar="TYPE",
             nargs="?",
             default=HOSTS,
-            help="The resource type whose resources are counted: physical:host, virtual:instance,"
-            " virtual:server, virtual:floatingip, virtual:volume or another one of the site; or in short"
-            " host, instance, server, floatingip, volume (default: host)",
+            help=f"The resource type whose resources are counted: {', '.join(TYPES.values())} or another one of the"
+            f" site; or in short {', '.join(TYPES)} (default: host)",
         )
         parser.add_argument(
             "--from", dest="start", metavar="DATE", help=f"Start of the period: {MOMENT_FORMS} (default: now)"

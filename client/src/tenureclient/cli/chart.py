@@ -73,11 +73,7 @@ def labels(groups: Sequence[CapacityGroup]) -> list[str]:
 
 
 def _attributes(group: CapacityGroup) -> Mapping[str, str]:
-    named = {
-        "zone": group.availability_zone,
-        "name": group.resource_name or group.resource_id,
-        "region": group.region,
-    }
+    named = {"zone": group.availability_zone, "name": group.resource_name or group.resource_id, "region": group.region}
     return {
         **{name: value for name, value in named.items() if value},
         **group.properties,

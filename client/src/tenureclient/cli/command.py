@@ -23,7 +23,7 @@ from tenureclient.documents import Document
 from tenureclient.errors import TenureError
 from tenureclient.moments import Moment, UnreadableDuration, UnreadableMoment, parse_moment
 from tenureclient.osc import make_client
-from tenureclient.reservation_text import UnreadableReservation
+from tenureclient.reservation_type import UnreadableReservation
 
 T = TypeVar("T")
 

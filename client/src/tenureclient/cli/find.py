@@ -15,16 +15,11 @@ from tenureclient.cli.lease_create import DEFAULT_LENGTH
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import DataColumn, MomentColumn, Row, Shown, Table, fields, pairs_column, table
 from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
-from tenureclient.cli.reservation_words import (
-    Inexpressible,
-    first_words,
-    with_amount,
-    words_of_reservations,
-)
+from tenureclient.cli.reservation_words import Inexpressible, first_words, with_amount, words_of_reservations
 from tenureclient.cli.window_options import add_window_options, later, read_window
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, Moment, format_duration, parse_length
 from tenureclient.offers import Offer
-from tenureclient.reservation_text import parse_amount
+from tenureclient.reservation_type import parse_amount
 from tenureclient.wire import rfc3339
 
 #: A start this soon may be in the past when a command that names it is typed.
@@ -113,10 +108,7 @@ class FindPeriods(_Find, ReservationLister):
         )
         add_window_options(parser)
         parser.add_argument(
-            "--limit",
-            metavar="COUNT",
-            type=reading(parse_amount),
-            help="At most this many periods (default: 3)",
+            "--limit", metavar="COUNT", type=reading(parse_amount), help="At most this many periods (default: 3)"
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:

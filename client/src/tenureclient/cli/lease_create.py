@@ -22,12 +22,7 @@ from tenureclient.cli.lease_options import (
     wait_for,
 )
 from tenureclient.cli.render import Shown
-from tenureclient.cli.reservation_options import (
-    add_choice_option,
-    add_reservation_options,
-    first_choice,
-    read_choices,
-)
+from tenureclient.cli.reservation_options import add_choice_option, add_reservation_options, first_choice, read_choices
 from tenureclient.cli.window_options import add_window_options, has_window, read_window
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources

@@ -55,10 +55,7 @@ def add_timeout_option(parser: argparse.ArgumentParser) -> None:
 
 
 def wait_for(
-    client: Client,
-    lease_id: str,
-    parsed_args: argparse.Namespace,
-    statuses: Collection[str] = ACTIVE,
+    client: Client, lease_id: str, parsed_args: argparse.Namespace, statuses: Collection[str] = ACTIVE
 ) -> Lease:
     """Wait, with a progress display on stderr. Errors of the wait also name the lease, which still exists."""
     timeout: timedelta | None = parsed_args.wait_timeout
@@ -98,8 +95,7 @@ def read_notify(
     zone = command.zone
     return [
         OwnEvent(
-            _instant(command.moment(date, "--notify", zone=zone, after=_instant_or_none(after)), "notify"),
-            message,
+            _instant(command.moment(date, "--notify", zone=zone, after=_instant_or_none(after)), "notify"), message
         )
         for date, message in parsed_args.notify
     ]

@@ -8,12 +8,7 @@ from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import AddAlternatives
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
-from tenureclient.cli.dry_run import (
-    NO_FIELDS,
-    DryRunCommand,
-    add_dry_run_option,
-    refuse_wait,
-)
+from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, add_dry_run_option, refuse_wait
 from tenureclient.cli.lease_options import OfLease, add_wait_options, readings, wait_for
 from tenureclient.cli.render import Shown, Table
 from tenureclient.cli.reservation_options import add_reservation_options, read_reservations

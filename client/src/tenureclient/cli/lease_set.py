@@ -54,10 +54,7 @@ class SetLease(OfLease, DryRunCommand):
         ("bio-42 --end now --wait", "end it early"),
         ("bio-42 --start 'monday 09:00' --end 'friday 18:00'", "other dates"),
         ("bio-42 --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,min=2,max=4", "more hosts"),
-        (
-            "web --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,amount=6",
-            "more instances",
-        ),
+        ("web --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,amount=6", "more instances"),
         ("bio-42 --prolong-for 12h --dry-run", "whether it can be longer, and what that takes"),
         ("bio-42 --notify 'friday 12:00' 'save your results'", "a notification on Friday"),
     )
@@ -182,10 +179,7 @@ class ProlongLease(OfLease, DryRunCommand):
         parser = super().get_parser(prog_name)
         longer = parser.add_mutually_exclusive_group(required=True)
         longer.add_argument(
-            "--by",
-            metavar="DURATION",
-            type=reading(parse_length),
-            help="For how much longer, such as 12h or 30d",
+            "--by", metavar="DURATION", type=reading(parse_length), help="For how much longer, such as 12h or 30d"
         )
         longer.add_argument(
             "--max",
@@ -251,11 +245,7 @@ def _add_dates(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--prolong-for", "--prolong_for", metavar="DURATION", type=duration, help="Move the end back")
     end.add_argument("--reduce-by", metavar="DURATION", type=duration, help="Move the end forward")
     end.add_argument(
-        "--for",
-        dest="length",
-        metavar="DURATION",
-        type=duration,
-        help="New length, from the start of the lease",
+        "--for", dest="length", metavar="DURATION", type=duration, help="New length, from the start of the lease"
     )
     end.add_argument("--end", metavar="DATE", help="New end, in local time; 'now' ends the lease")
     end.add_argument("--end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")

@@ -14,12 +14,7 @@ from cliff import columns
 from tenureclient.cli.printable import printable
 from tenureclient.documents import Document
 from tenureclient.inventory import AffectedReservation, Allocation
-from tenureclient.models import (
-    Event,
-    Lease,
-    Reservation,
-    Waiting,
-)
+from tenureclient.models import Event, Lease, Reservation, Waiting
 from tenureclient.moments import format_duration, format_moment
 from tenureclient.properties import HostProperty
 from tenureclient.wire import JsonObject, JsonValue, rfc3339

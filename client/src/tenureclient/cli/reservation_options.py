@@ -1,71 +1,84 @@
-"""Options that describe reservations: short options, or ``--reservation`` in full words."""
+"""Options that describe reservations: short options of each type, or ``--reservation`` in full words."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import reading
-from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
-from tenureclient.reservation_request import (
-    AT_END_ACTIONS,
-    BEFORE_END_ACTIONS,
-    VOLUMES_AT_END,
-    ReservationRequest,
+from tenureclient.cli.arguments import add_arguments
+from tenureclient.options import Option
+from tenureclient.reservation_request import BEFORE_END_ACTIONS, ReservationRequest
+from tenureclient.reservation_text import parse_reservation
+from tenureclient.reservation_type import ReservationType
+from tenureclient.resources import RESERVATION_TYPES
+
+_TYPES = list(RESERVATION_TYPES.values())
+_GENERAL = (
+    Option(
+        "--region",
+        "NAME",
+        help="The region in which the options above reserve (default: the home region of the service)",
+    ),
+    Option(
+        "--zone",
+        "NAME",
+        help="The availability zone of the hosts, the instances and the server that the options above reserve"
+        " (default: any)",
+    ),
+    Option(
+        "--before-end-action",
+        "ACTION",
+        choices=BEFORE_END_ACTIONS,
+        help="What happens before the end of the lease, for what the options above reserve: none, snapshot"
+        " (of each server), notify (a notification of the service) or default (as the operator has set)",
+    ),
+    Option(
+        "--reservation",
+        "KEY=VALUE[,KEY=VALUE...]",
+        parse_reservation,
+        gather=list,
+        help="A reservation of any resource type in full words, such as"
+        " resource_type=physical:host,min=1,max=2; commas in brackets or quotes belong to the value (may be"
+        " repeated)",
+    ),
 )
-from tenureclient.reservation_text import (
-    parse_amount,
-    parse_count,
-    parse_extra_spec,
-    parse_reservation,
-)
-from tenureclient.sizes import parse_size
-
-#: For each option that gives a count: the options that describe what is counted.
-_DETAILS = {
-    "instances": ("flavor", "vcpus", "ram", "disk", "affinity"),
-    "floating_ips": ("network", "addresses"),
-    "volumes": ("size", "volume_type", "volumes_at_end"),
-}
-_OPTIONS = {
-    "addresses": "--address",
-    "floating_ips": "--floating-ips",
-    "affinity": "--affinity",
-    "volume_type": "--volume-type",
-    "volumes_at_end": "--volumes-at-end",
-}
 
 
-#: The keys of a reservation in full words; those in brackets are optional.
-_TYPES = """resource types, for --reservation (what is in brackets may be left out):
-  physical:host
-    min=COUNT [max=COUNT] [resource_properties=EXPRESSION] [hypervisor_properties=EXPRESSION]
-    [vcpus=COUNT] [memory_mb=MB] [disk_gb=GB]
-  virtual:instance
-    amount=COUNT vcpus=COUNT memory_mb=MB disk_gb=GB [affinity=true|false|none]
-    [resource_properties=EXPRESSION]
-  flavor:instance
-    amount=COUNT flavor_id=ID [affinity=true|false|none]
-  virtual:server
-    server_id=ID | flavor_id=ID | vcpus=COUNT memory_mb=MB disk_gb=GB
-    [at_end=delete|stop|shelve|snapshot] [in_place=true|false] [resource_properties=EXPRESSION]
-  virtual:floatingip
-    network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]
-  virtual:volume
-    amount=COUNT size_gb=GB [volume_type=TYPE] [at_end=delete|snapshot|keep]
-  physical:host and virtual:instance
-    [extra_specs={"KEY": "VALUE", ...}]
-  all of them but virtual:floatingip and virtual:volume
-    [availability_zone=NAME]
-  all of them but virtual:server
-    [before_end=none|snapshot|notify|default]
-  all of them
-    [region=NAME]
-  EXPRESSION is ["==", "$PROPERTY", "VALUE"], ["in", "$PROPERTY", "VALUE", ...], ["and", EXPRESSION, ...],
-  ["or", EXPRESSION, ...] or ["not", EXPRESSION]; besides == there are != >= <= > and <."""
+def _types_help() -> str:
+    """Return the keys of a reservation in full words; those in brackets are optional."""
+    lines = ["resource types, for --reservation (what is in brackets may be left out):"]
+    for kind in _TYPES:
+        lines += [f"  {kind.name}", *(f"    {parameters}" for parameters in kind.parameters)]
+    lines += [f"  {_those(lambda kind: kind.has_extra_specs)}", '    [extra_specs={"KEY": "VALUE", ...}]']
+    lines += [f"  {_all_but(lambda kind: kind.has_zone)}", "    [availability_zone=NAME]"]
+    lines += [f"  {_all_but(lambda kind: kind.before_end)}", f"    [before_end={'|'.join(BEFORE_END_ACTIONS)}]"]
+    lines += ["  all of them", "    [region=NAME]"]
+    lines += [
+        '  EXPRESSION is ["==", "$PROPERTY", "VALUE"], ["in", "$PROPERTY", "VALUE", ...], ["and", EXPRESSION, ...],',
+        '  ["or", EXPRESSION, ...] or ["not", EXPRESSION]; besides == there are != >= <= > and <.',
+    ]
+    return "\n".join(lines)
+
+
+def _those(have: Callable[[ReservationType], object]) -> str:
+    return _listed([kind.name for kind in _TYPES if have(kind)])
+
+
+def _all_but(have: Callable[[ReservationType], object]) -> str:
+    return f"all of them but {_those(lambda kind: not have(kind))}"
+
+
+def _options(have: Callable[[ReservationType], object]) -> str:
+    """Return the options that say that something is reserved of such types."""
+    options = [option for kind in _TYPES if have(kind) for option in kind.options if option.name in kind.saying]
+    return _listed([option.names for option in options if option.gather is None])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 class _NextChoice(argparse.Action):
@@ -116,329 +129,56 @@ def _described() -> frozenset[str]:
     return frozenset(action.dest for action in parser._actions)
 
 
-class _Rule(argparse.Action):
-    """Sets a rule; another one for the same choice is an error."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest) not in (None, self.const):
-            raise argparse.ArgumentError(self, "not allowed with the opposite")
-        setattr(namespace, self.dest, self.const)
-
-
 def add_reservation_options(parser: argparse.ArgumentParser) -> None:
-    hosts = parser.add_argument_group("whole hosts")
-    hosts.add_argument(
-        "--hosts",
-        metavar="COUNT",
-        type=reading(parse_count),
-        help="Reserve whole hosts: 2, or 2-4 for at least 2 and up to 4",
-    )
-    hosts.add_argument(
-        "--with",
-        dest="conditions",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help="A condition on each of the hosts, or on each host of instances that have a size of their own:"
-        f" {CONDITION_FORMS}, or an expression of the API (may be repeated; all must hold)",
-    )
-    hosts.add_argument(
-        "--extra-spec",
-        dest="extra_specs",
-        metavar="KEY=VALUE",
-        type=reading(parse_extra_spec),
-        action="append",
-        default=[],
-        help="A condition on those hosts, written as in flavors: capabilities: and a fact of the host,"
-        " or one of their properties, such as 'capabilities:vcpus=>= 8' or 'gpu=<or> a100 <or> v100' (may be"
-        " repeated; all must hold)",
-    )
-    _add_instances(parser.add_argument_group("instances, on hosts that serve others as well"))
-    _add_server(parser.add_argument_group("one server"))
-    _add_floating_ips(parser.add_argument_group("floating IPs"))
-    _add_volumes(parser.add_argument_group("volumes"))
-    general = parser.add_argument_group("reservations in general")
-    general.add_argument(
-        "--region",
-        metavar="NAME",
-        help="The region in which the options above reserve (default: the home region of the service)",
-    )
-    general.add_argument(
-        "--zone",
-        metavar="NAME",
-        help="The availability zone of the hosts, the instances and the server that the options above reserve"
-        " (default: any)",
-    )
-    general.add_argument(
-        "--before-end-action",
-        metavar="ACTION",
-        choices=BEFORE_END_ACTIONS,
-        help="What happens before the end of the lease, for what the options above reserve: none, snapshot"
-        " (of each server), notify (a notification of the service) or default (as the operator has set)",
-    )
-    general.add_argument(
-        "--reservation",
-        metavar="KEY=VALUE[,KEY=VALUE...]",
-        type=reading(parse_reservation),
-        action="append",
-        default=[],
-        help="A reservation of any resource type in full words, such as"
-        " resource_type=physical:host,min=1,max=2; commas in brackets or quotes belong to the value (may be"
-        " repeated)",
-    )
-    parser.epilog = f"{parser.epilog}\n\n{_TYPES}"
+    for kind in _TYPES:
+        if kind.options:
+            add_arguments(parser.add_argument_group(kind.heading), kind.options)
+    add_arguments(parser.add_argument_group("reservations in general"), _GENERAL)
+    parser.epilog = f"{parser.epilog}\n\n{_types_help()}"
     # Output options come last in the help: users look for them last.
     parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
 
 
-def _add_instances(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument(
-        "--instances",
-        metavar="COUNT",
-        type=reading(parse_amount),
-        help="Reserve room for this many instances, of the size that the next options give",
-    )
-    parser.add_argument("--flavor", metavar="FLAVOR_ID", help="The size and the requirements of a flavor of the cloud")
-    parser.add_argument("--vcpus", metavar="COUNT", type=reading(parse_amount), help="Virtual processors of each")
-    parser.add_argument(
-        "--ram", metavar="SIZE", type=reading(parse_size("m")), help="Memory of each, in MB, or such as 4g"
-    )
-    parser.add_argument(
-        "--disk",
-        metavar="SIZE",
-        type=reading(parse_size("g")),
-        help="Disk of each, in GB, or such as 1t (default: 0, for instances that boot from a volume)",
-    )
-    # Not an exclusive group: its options could not be in different choices.
-    parser.add_argument(
-        "--affinity",
-        nargs=0,
-        action=_Rule,
-        const=True,
-        help="All of them on one host (default: no rule)",
-    )
-    parser.add_argument(
-        "--anti-affinity",
-        dest="affinity",
-        nargs=0,
-        action=_Rule,
-        const=False,
-        help="Each of them on a host of its own",
-    )
-
-
-def _add_server(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument(
-        "--server",
-        metavar="SERVER_ID",
-        help="Reserve this server: it is shelved until the start, and unshelved then on reserved room",
-    )
-    parser.add_argument(
-        "--server-flavor",
-        metavar="FLAVOR_ID",
-        help="Reserve room for a server of this flavor; name it later, with server_id=... in lease set",
-    )
-    parser.add_argument(
-        "--at-end",
-        metavar="ACTION",
-        choices=AT_END_ACTIONS,
-        help="What happens to the server at the end: delete (the default), stop, shelve, or snapshot (an"
-        " image of it, and then its deletion)",
-    )
-    parser.add_argument(
-        "--in-place",
-        action="store_true",
-        help="The server stays where it is; the lease only sets its end",
-    )
-
-
-def _add_floating_ips(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument(
-        "--floating-ips",
-        metavar="COUNT",
-        type=reading(parse_amount),
-        help="Reserve this many addresses (default: as many as there are --address)",
-    )
-    parser.add_argument("--network", metavar="NETWORK_ID", help="Id of the addresses' external network")
-    parser.add_argument(
-        "--address",
-        dest="addresses",
-        metavar="ADDRESS",
-        action="append",
-        default=[],
-        help="An address that must be among them (may be repeated)",
-    )
-
-
-def _add_volumes(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--volumes", metavar="COUNT", type=reading(parse_amount), help="Reserve this many volumes")
-    parser.add_argument(
-        "--size", metavar="SIZE", type=reading(parse_size("g")), help="Size of each, in GB, or such as 1t"
-    )
-    parser.add_argument(
-        "--volume-type", metavar="TYPE", help="Name or id of their volume type (default: the cloud's default)"
-    )
-    parser.add_argument(
-        "--volumes-at-end",
-        choices=VOLUMES_AT_END,
-        metavar="ACTION",
-        help="What happens to them when the lease ends: delete (default), keep, or snapshot (one of each;"
-        " the volume stays as well)",
-    )
-
-
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
     """Return the reservations that the options describe, in the order of their help; full words come last."""
-    conditions_to_json(parsed_args.conditions)  # report unreadable conditions before anything else
-    action = parsed_args.before_end_action
-    zone = parsed_args.zone
-    servers = [request.with_place(zone) for request in (*_hosts(parsed_args), *_instances(parsed_args))]
-    addresses = [*_floating_ips(parsed_args), *_volumes(parsed_args)]
-    server = [request.with_place(zone) for request in _server(parsed_args)]
-    short = [
-        *(request.with_before_end(action) for request in servers),
-        # Addresses have no snapshots. Snapshots of volumes are for --volumes-at-end.
-        *(request.with_before_end(None if action == "snapshot" else action) for request in addresses),
-        *server,
-    ]
-    if action == "snapshot" and addresses and not servers:
+    short = list(_short(parsed_args))
+    action, said = parsed_args.before_end_action, [kind for kind in _TYPES if kind.is_said(parsed_args)]
+    acting = [kind for kind in said if kind.before_end]
+    if action and acting and not any(action in kind.before_end for kind in acting):
         raise exceptions.CommandError(
             "--before-end-action: addresses have no snapshot; for them there is none, notify or default."
             " For volumes there is --volumes-at-end."
         )
-    if action and len(short) == len(server):
+    if action and not acting:
         raise exceptions.CommandError(
-            "--before-end-action: it is for --hosts, --instances, --floating-ips and --volumes;"
+            f"--before-end-action: it is for {_options(lambda kind: kind.before_end)};"
             " a --reservation has before_end=... of its own."
         )
-    if zone is not None and not servers and not server:
+    if parsed_args.zone is not None and not any(kind.has_zone for kind in said):
         raise exceptions.CommandError(
-            "--zone: it is for --hosts, --instances, --server and --server-flavor; a --reservation has"
+            f"--zone: it is for {_options(lambda kind: kind.has_zone)}; a --reservation has"
             " availability_zone=... of its own."
         )
     if parsed_args.region is not None and not short:
         raise exceptions.CommandError(
-            "--region: it is for --hosts, --instances and --floating-ips; a --reservation has region=... of its own."
+            f"--region: it is for {_options(lambda _: True)}; a --reservation has region=... of its own."
         )
-    return [*(request.in_region(parsed_args.region) for request in short), *parsed_args.reservation]
+    return [*short, *parsed_args.reservation]
+
+
+def _short(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
+    """Yield the reservations that are described by the options of their types."""
+    action = parsed_args.before_end_action
+    for kind in _TYPES:
+        for request in kind.requests(parsed_args):
+            placed = request.with_place(parsed_args.zone if kind.has_zone else None)
+            acting = placed.with_before_end(action if action in kind.before_end else None)
+            yield acting.in_region(parsed_args.region)
 
 
 def read_some_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
     """Return the reservations like ``read_reservations``; raise ``CommandError`` if there are none."""
     reservations = read_reservations(parsed_args)
     if not reservations:
-        raise exceptions.CommandError(
-            "Say what to reserve, with --hosts, --instances, --floating-ips or --reservation."
-        )
+        raise exceptions.CommandError(f"Say what to reserve, with {_options(lambda _: True)}, or --reservation.")
     return reservations
-
-
-def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
-    for option in _host_options(parsed_args):
-        if parsed_args.hosts is None and parsed_args.instances is None:
-            raise exceptions.CommandError(f"{option}: say how many hosts with --hosts, or --instances.")
-        if parsed_args.hosts is not None and parsed_args.instances is not None:
-            raise exceptions.CommandError(
-                f"{option}: it is not clear whether it is for the hosts or for the instances; write one of"
-                " them as --reservation."
-            )
-    if parsed_args.hosts is not None:
-        least, most = parsed_args.hosts
-        wanted = ReservationRequest.hosts(least, most, conditions=parsed_args.conditions)
-        yield wanted.with_place(extra_specs=_extra_specs(parsed_args))
-
-
-def _host_options(parsed_args: argparse.Namespace) -> Sequence[str]:
-    """Return the given options that restrict the kind of hosts."""
-    given = (("--with", parsed_args.conditions), ("--extra-spec", parsed_args.extra_specs))
-    return [option for option, value in given if value]
-
-
-def _extra_specs(parsed_args: argparse.Namespace) -> Mapping[str, str]:
-    specs: dict[str, str] = {}
-    for key, value in parsed_args.extra_specs:
-        if key in specs:
-            raise exceptions.CommandError(f"--extra-spec: {key} is given twice.")
-        specs[key] = value
-    return specs
-
-
-def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
-    amount = parsed_args.instances
-    if amount is None:
-        _refuse_details(parsed_args, "instances")
-        return
-    if parsed_args.flavor is not None:
-        for name in ("vcpus", "ram", "disk"):
-            if getattr(parsed_args, name) is not None:
-                raise exceptions.CommandError(f"--{name}: the size is that of the flavor; give either.")
-        for option in _host_options(parsed_args):
-            raise exceptions.CommandError(f"{option}: the flavor itself says which hosts its instances need.")
-        yield ReservationRequest.flavor(parsed_args.flavor, amount, affinity=parsed_args.affinity)
-        return
-    if parsed_args.vcpus is None or parsed_args.ram is None:
-        raise exceptions.CommandError("--instances: say of which size, with --flavor, or with --vcpus and --ram.")
-    wanted = ReservationRequest.instances(
-        amount,
-        vcpus=parsed_args.vcpus,
-        memory_mb=parsed_args.ram,
-        disk_gb=parsed_args.disk or 0,
-        affinity=parsed_args.affinity,
-        conditions=parsed_args.conditions,
-    )
-    yield wanted.with_place(extra_specs=_extra_specs(parsed_args))
-
-
-def _server(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
-    server, flavor = parsed_args.server, parsed_args.server_flavor
-    if server is None and flavor is None:
-        for given, option in ((parsed_args.at_end, "--at-end"), (parsed_args.in_place, "--in-place")):
-            if given:
-                raise exceptions.CommandError(f"{option}: say which server with --server, or --server-flavor.")
-        return
-    if server is not None and flavor is not None:
-        raise exceptions.CommandError("--server-flavor: a server that exists has a flavor; give either.")
-    if parsed_args.in_place and server is None:
-        raise exceptions.CommandError("--in-place: only a server that is there can stay there; name it with --server.")
-    yield ReservationRequest.server(server, flavor_id=flavor, at_end=parsed_args.at_end, in_place=parsed_args.in_place)
-
-
-def _floating_ips(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
-    amount, addresses = parsed_args.floating_ips, parsed_args.addresses
-    if amount is None and not addresses:
-        _refuse_details(parsed_args, "floating_ips")
-        return
-    if parsed_args.network is None:
-        raise exceptions.CommandError("--floating-ips: say of which network, with --network.")
-    if amount is not None and amount < len(addresses):
-        raise exceptions.CommandError(f"--floating-ips: {amount} is less than there are --address.")
-    yield ReservationRequest.floatingips(parsed_args.network, amount, addresses=addresses)
-
-
-def _volumes(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
-    amount = parsed_args.volumes
-    if amount is None:
-        _refuse_details(parsed_args, "volumes")
-        return
-    if parsed_args.size is None:
-        raise exceptions.CommandError("--volumes: say of which size, with --size.")
-    yield ReservationRequest.volumes(
-        amount,
-        size_gb=parsed_args.size,
-        volume_type=parsed_args.volume_type or "",
-        at_end=parsed_args.volumes_at_end or "delete",
-    )
-
-
-def _refuse_details(parsed_args: argparse.Namespace, counted: str) -> None:
-    """Refuse options that describe resources of which no count is given."""
-    for name in _DETAILS[counted]:
-        if getattr(parsed_args, name) not in (None, []):
-            option, count = (_OPTIONS.get(option_name, f"--{option_name}") for option_name in (name, counted))
-            raise exceptions.CommandError(f"{option}: say how many with {count}.")

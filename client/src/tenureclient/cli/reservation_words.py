@@ -12,6 +12,8 @@ from tenureclient.conditions import conditions_from_json
 from tenureclient.moments import format_duration
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
 from tenureclient.reservation_text import format_reservation, format_reservation_change
+from tenureclient.reservation_type import ReservationType
+from tenureclient.resources import RESERVATION_TYPES
 from tenureclient.wire import JsonObject
 
 #: The first word of all our commands in ``openstack``.
@@ -77,13 +79,8 @@ def with_amount(parsed_args: argparse.Namespace, amount: int, position: int = 0)
         if not names and amount != 1:
             raise Inexpressible
         options.reservation[place] = _with(request, dict.fromkeys(names, amount))
-    elif place == "server":
-        if amount != 1:
-            raise Inexpressible
-    elif place == "floating_ips" and amount < len(options.addresses):
+    elif not place.with_amount(options, amount):
         raise Inexpressible
-    else:
-        setattr(options, place, (amount, amount) if place == "hosts" else amount)
     return options
 
 
@@ -95,7 +92,7 @@ def with_condition(parsed_args: argparse.Namespace, condition: str, position: in
     options, place = _place(parsed_args, position)
     if isinstance(place, int):
         options.reservation[place] = _with(options.reservation[place], {"resource_properties": condition})
-    elif place == "hosts" or (place == "instances" and options.flavor is None):
+    elif place.takes_conditions(options):
         options.conditions = conditions_from_json(condition)
     else:
         raise Inexpressible
@@ -140,21 +137,15 @@ def _with_change(parsed_args: argparse.Namespace, position: int, parameters: Jso
     return options
 
 
-def _place(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, str | int]:
-    """Return a copy of the options, and the option that gives the reservation at this position its amount.
+def _place(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, ReservationType | int]:
+    """Return a copy of the options, and the type of the reservation at this position, which has options of its own.
 
     A number is the position of a reservation in full words. The order is that of ``read_reservations``.
     """
     options = argparse.Namespace(**vars(parsed_args))
     options.reservation = list(parsed_args.reservation)
-    given = {
-        "hosts": options.hosts is not None,
-        "instances": options.instances is not None,
-        "floating_ips": options.floating_ips is not None or bool(options.addresses),
-        "volumes": options.volumes is not None,
-        "server": options.server is not None or options.server_flavor is not None,
-    }
-    places = [*(name for name, is_given in given.items() if is_given), *range(len(options.reservation))]
+    said = [kind for kind in RESERVATION_TYPES.values() if kind.is_said(options)]
+    places = [*said, *range(len(options.reservation))]
     if not 0 <= position < len(places):
         raise Inexpressible
     return options, places[position]

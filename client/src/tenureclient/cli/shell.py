@@ -26,11 +26,7 @@ class TenureShell(shell.OpenStackShell):
     NAME = "tenure"
 
     def __init__(
-        self,
-        *,
-        surroundings: Surroundings | None = None,
-        stdout: TextIO | None = None,
-        stderr: TextIO | None = None,
+        self, *, surroundings: Surroundings | None = None, stdout: TextIO | None = None, stderr: TextIO | None = None
     ) -> None:
         super().__init__(
             description=_DESCRIPTION,
@@ -43,10 +39,7 @@ class TenureShell(shell.OpenStackShell):
         self.surroundings = surroundings or Surroundings()
 
     def build_option_parser(
-        self,
-        description: str | None,
-        version: str | None,
-        argparse_kwargs: dict[str, Any] | None = None,
+        self, description: str | None, version: str | None, argparse_kwargs: dict[str, Any] | None = None
     ) -> argparse.ArgumentParser:
         parser = super().build_option_parser(description, version)
         parser.prog = self.NAME

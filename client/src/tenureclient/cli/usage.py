@@ -36,8 +36,7 @@ class ShowUsage(ReservationLister):
             "resource_type",
             metavar="TYPE",
             nargs="?",
-            help="Only reservations of this resource type, in short host, instance, server, floatingip or"
-            " volume (default: all)",
+            help=f"Only reservations of this resource type, in short {', '.join(TYPES)} (default: all)",
         )
         parser.add_argument(
             "--from",
@@ -45,12 +44,7 @@ class ShowUsage(ReservationLister):
             metavar="DATE",
             help=f"Start of the period: {MOMENT_FORMS} (default: 30 days before its end)",
         )
-        parser.add_argument(
-            "--to",
-            dest="end",
-            metavar="DATE",
-            help="End of the period, not included (default: now)",
-        )
+        parser.add_argument("--to", dest="end", metavar="DATE", help="End of the period, not included (default: now)")
         parser.add_argument(
             "--project", metavar="PROJECT", help="Of this project, an id or a name (for administrators)"
         )

@@ -26,9 +26,7 @@ _DEFAULTS: Mapping[str, object] = {
 
 def add_window_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--earliest",
-        metavar="DATE",
-        help=f"The earliest start: {MOMENT_FORMS} (default: the next full minute)",
+        "--earliest", metavar="DATE", help=f"The earliest start: {MOMENT_FORMS} (default: the next full minute)"
     )
     last = parser.add_mutually_exclusive_group()
     last.add_argument(

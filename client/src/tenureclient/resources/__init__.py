@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from tenureclient.inventory import Inventory
+from tenureclient.reservation_type import ReservationType
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -16,4 +17,9 @@ for _module in iter_modules(__path__):
 INVENTORIES: Mapping[str, type[Inventory[Any, Any]]] = {
     inventory.resource_type.short: inventory
     for inventory in sorted(Inventory.__subclasses__(), key=lambda inventory: inventory.resource_type.position)
+}
+#: The types of reservations by their names, in the order in which users see them.
+RESERVATION_TYPES: Mapping[str, ReservationType] = {
+    made.name: made()
+    for made in sorted(ReservationType.__subclasses__(), key=lambda reservation_type: reservation_type.position)
 }

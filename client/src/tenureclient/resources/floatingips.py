@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,6 +11,9 @@ from typing import Annotated, Unpack
 from tenureclient.documents import Document, LooseText, SetFlag, document
 from tenureclient.inventory import Help, Inventory, Resource, ResourceQuery, ResourceType
 from tenureclient.options import Option
+from tenureclient.reservation_request import ReservationRequest
+from tenureclient.reservation_type import ReservationType, UnreadableReservation, parse_amount
+from tenureclient.wire import JsonValue
 
 
 @document("a floating IP", kw_only=True)
@@ -56,6 +60,51 @@ def _sort_value(floatingip: FloatingIP, field: str) -> tuple[int, int, str]:
     except ValueError:
         return 0, 0, text
     return address.version, int(address), text
+
+
+class FloatingIPReservations(ReservationType):
+    name = "virtual:floatingip"
+    position = 30
+    short = "floatingip"
+    units = ("floating IP", "floating IPs")
+    parameters = ('network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]',)
+    before_end = ("none", "notify", "default")  # addresses have no snapshots
+    heading = "floating IPs"
+    saying = ("floating_ips", "addresses")
+    options = (
+        Option(
+            "--floating-ips",
+            "COUNT",
+            parse_amount,
+            help="Reserve this many addresses (default: as many as there are --address)",
+        ),
+        Option("--network", "NETWORK_ID", help="Id of the addresses' external network"),
+        Option(
+            "--address",
+            "ADDRESS",
+            gather=list,
+            field="addresses",
+            help="An address that must be among them (may be repeated)",
+        ),
+    )
+
+    def requests(self, given: argparse.Namespace) -> Iterator[ReservationRequest]:
+        amount, addresses = given.floating_ips, given.addresses
+        if amount is None and not addresses:
+            self.refuse_details(given)
+            return
+        if given.network is None:
+            raise UnreadableReservation("--floating-ips: say of which network, with --network.")
+        if amount is not None and amount < len(addresses):
+            raise UnreadableReservation(f"--floating-ips: {amount} is less than there are --address.")
+        yield ReservationRequest.floatingips(given.network, amount, addresses=addresses)
+
+    def with_amount(self, given: argparse.Namespace, amount: int) -> bool:
+        return amount >= len(given.addresses) and super().with_amount(given, amount)
+
+    def complete(self, values: dict[str, JsonValue], text: str) -> None:
+        required = values.get("required_floatingips")
+        values.setdefault("amount", max(1, len(required)) if isinstance(required, list) else 1)
 
 
 class FloatingIPs(Inventory[FloatingIP, LeaseFloatingIP]):

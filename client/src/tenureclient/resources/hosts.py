@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Unpack
 
+from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
 from tenureclient.documents import Document, LooseText, SetFlag, document
 from tenureclient.inventory import Help, Inventory, Resource, ResourceQuery, ResourceType
 from tenureclient.options import Option
+from tenureclient.reservation_request import ReservationRequest
+from tenureclient.reservation_type import ReservationType, UnreadableReservation, parse_count, parse_extra_spec
 from tenureclient.wire import Fields, JsonObject, JsonValue, Version
 
 
@@ -88,6 +92,85 @@ PROPERTIES = Option(
 )
 
 
+class HostReservations(ReservationType):
+    name = "physical:host"
+    position = 10
+    short = "host"
+    units = ("host", "hosts")
+    parameters = (
+        "min=COUNT [max=COUNT] [resource_properties=EXPRESSION] [hypervisor_properties=EXPRESSION]",
+        "[vcpus=COUNT] [memory_mb=MB] [disk_gb=GB]",
+    )
+    has_zone = True
+    has_extra_specs = True
+    heading = "whole hosts"
+    saying = ("hosts",)
+    options = (
+        Option("--hosts", "COUNT", parse_count, help="Reserve whole hosts: 2, or 2-4 for at least 2 and up to 4"),
+        Option(
+            "--with",
+            "CONDITION",
+            gather=list,
+            field="conditions",
+            help="A condition on each of the hosts, or on each host of instances that have a size of their own:"
+            f" {CONDITION_FORMS}, or an expression of the API (may be repeated; all must hold)",
+        ),
+        Option(
+            "--extra-spec",
+            "KEY=VALUE",
+            parse_extra_spec,
+            gather=list,
+            field="extra_specs",
+            help="A condition on those hosts, written as in flavors: capabilities: and a fact of the host,"
+            " or one of their properties, such as 'capabilities:vcpus=>= 8' or 'gpu=<or> a100 <or> v100' (may be"
+            " repeated; all must hold)",
+        ),
+    )
+
+    def requests(self, given: argparse.Namespace) -> Iterator[ReservationRequest]:
+        conditions_to_json(given.conditions)  # report unreadable conditions before anything else
+        for option in options_for_hosts(given):
+            if given.hosts is None and given.instances is None:
+                raise UnreadableReservation(f"{option}: say how many hosts with --hosts, or --instances.")
+            if given.hosts is not None and given.instances is not None:
+                raise UnreadableReservation(
+                    f"{option}: it is not clear whether it is for the hosts or for the instances; write one of"
+                    " them as --reservation."
+                )
+        if given.hosts is not None:
+            wanted = ReservationRequest.hosts(*given.hosts, conditions=given.conditions)
+            yield wanted.with_place(extra_specs=specs_of(given))
+
+    def with_amount(self, given: argparse.Namespace, amount: int) -> bool:
+        given.hosts = (amount, amount)
+        return True
+
+    def takes_conditions(self, given: argparse.Namespace) -> bool:
+        return True
+
+    def complete(self, values: dict[str, JsonValue], text: str) -> None:
+        if "min" not in values and "max" not in values:
+            raise UnreadableReservation(f"'{text}' does not say how many hosts: min=... is missing.")
+        values.setdefault("max", values.get("min"))
+        values.setdefault("min", 1)
+
+
+def options_for_hosts(given: argparse.Namespace) -> Sequence[str]:
+    """Return the given options that restrict the kind of hosts, of host reservations or of instances."""
+    values = (("--with", given.conditions), ("--extra-spec", given.extra_specs))
+    return [option for option, value in values if value]
+
+
+def specs_of(given: argparse.Namespace) -> Mapping[str, str]:
+    """Return the extra specs that the options give."""
+    specs: dict[str, str] = {}
+    for key, value in given.extra_specs:
+        if key in specs:
+            raise UnreadableReservation(f"--extra-spec: {key} is given twice.")
+        specs[key] = value
+    return specs
+
+
 class Hosts(Inventory[Host, LeaseHost]):
     """The hosts that are registered with the reservation service."""
 
@@ -107,24 +190,8 @@ class Hosts(Inventory[Host, LeaseHost]):
         closed="failed",
         lost="servers",
         listed=("id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb"),
-        listed_of_lease=(
-            "id",
-            "hypervisor_hostname",
-            "status",
-            "vcpus",
-            "memory_mb",
-            "local_gb",
-            "reservation_id",
-        ),
-        sortable=(
-            "id",
-            "hypervisor_hostname",
-            "vcpus",
-            "memory_mb",
-            "local_gb",
-            "availability_zone",
-            "service_name",
-        ),
+        listed_of_lease=("id", "hypervisor_hostname", "status", "vcpus", "memory_mb", "local_gb", "reservation_id"),
+        sortable=("id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb", "availability_zone", "service_name"),
         sorted_by="hypervisor_hostname",
         query=HostQuery,
         registration={"name": Option(metavar="HOST", help="Host name of the hypervisor"), "properties": PROPERTIES},

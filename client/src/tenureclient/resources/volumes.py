@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Unpack
@@ -9,6 +10,8 @@ from typing import Unpack
 from tenureclient.documents import Document, LooseText, SetFlag, document
 from tenureclient.inventory import Help, Inventory, Resource, ResourceQuery, ResourceType
 from tenureclient.options import Option
+from tenureclient.reservation_request import VOLUMES_AT_END, ReservationRequest
+from tenureclient.reservation_type import ReservationType, UnreadableReservation, parse_amount
 from tenureclient.sizes import parse_size
 from tenureclient.wire import Version
 
@@ -46,6 +49,42 @@ class VolumePoolQuery(ResourceQuery, total=False):
 
 
 _CAPACITY = Option(metavar="SIZE", read=parse_size("g"), help="How much, in GB, or such as 1t")
+
+
+class VolumeReservations(ReservationType):
+    name = "virtual:volume"
+    position = 40
+    short = "volume"
+    units = ("volume", "volumes")
+    parameters = ("amount=COUNT size_gb=GB [volume_type=TYPE] [at_end=delete|snapshot|keep]",)
+    before_end = ("none", "notify", "default")  # snapshots of volumes are for their end
+    heading = "volumes"
+    saying = ("volumes",)
+    options = (
+        Option("--volumes", "COUNT", parse_amount, help="Reserve this many volumes"),
+        Option("--size", "SIZE", parse_size("g"), help="Size of each, in GB, or such as 1t"),
+        Option("--volume-type", "TYPE", help="Name or id of their volume type (default: the cloud's default)"),
+        Option(
+            "--volumes-at-end",
+            "ACTION",
+            choices=VOLUMES_AT_END,
+            help="What happens to them when the lease ends: delete (default), keep, or snapshot (one of each;"
+            " the volume stays as well)",
+        ),
+    )
+
+    def requests(self, given: argparse.Namespace) -> Iterator[ReservationRequest]:
+        if given.volumes is None:
+            self.refuse_details(given)
+            return
+        if given.size is None:
+            raise UnreadableReservation("--volumes: say of which size, with --size.")
+        yield ReservationRequest.volumes(
+            given.volumes,
+            size_gb=given.size,
+            volume_type=given.volume_type or "",
+            at_end=given.volumes_at_end or "delete",
+        )
 
 
 class VolumePools(Inventory[VolumePool, LeaseVolumePool]):

@@ -81,10 +81,7 @@ class FakeServer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
 
@@ -125,11 +122,7 @@ class FakeServer:
     def client(self) -> Client:
         """Return a client of this server. When it waits, the server's clock moves instead of real time."""
         signed_in = session.Session(auth=token_endpoint.Token(self.url, self.token))
-        return Client(
-            signed_in,
-            clock=lambda: self.now,
-            sleep=lambda seconds: self.advance(timedelta(seconds=seconds)),
-        )
+        return Client(signed_in, clock=lambda: self.now, sleep=lambda seconds: self.advance(timedelta(seconds=seconds)))
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which ``tenure`` and ``openstack`` reach this server."""
@@ -183,11 +176,7 @@ class FakeServer:
         )
 
     def mark_host(
-        self,
-        hypervisor_hostname: str,
-        health: Literal["up", "down", "disabled"],
-        *,
-        region: str | None = None,
+        self, hypervisor_hostname: str, health: Literal["up", "down", "disabled"], *, region: str | None = None
     ) -> None:
         """Let the cloud report a host as down or disabled, or as up again; the service notices at once."""
         with self._front.lock:
@@ -205,12 +194,7 @@ class FakeServer:
         supplies.add_network(self._cloud(region), network_id, cidr)
 
     def add_volume_pool(
-        self,
-        name: str,
-        *,
-        capacity_gb: int = 100,
-        volume_type: str = "fast",
-        region: str | None = None,
+        self, name: str, *, capacity_gb: int = 100, volume_type: str = "fast", region: str | None = None
     ) -> VolumePool:
         """Add a storage pool, and lend ``capacity_gb`` of it to reservations of volumes of this type."""
         self.add_storage_pool(name, volume_type=volume_type, region=region)
@@ -234,12 +218,7 @@ class FakeServer:
     ) -> None:
         """Add a flavor whose instances can be reserved."""
         supplies.add_flavor(
-            self._cloud(region),
-            flavor_id,
-            name=name or flavor_id,
-            vcpus=vcpus,
-            memory_mb=memory_mb,
-            disk_gb=disk_gb,
+            self._cloud(region), flavor_id, name=name or flavor_id, vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb
         )
 
     def boot_server(self, name: str = "server", *, flavor_id: str = "1", region: str | None = None) -> str:
@@ -271,12 +250,7 @@ def _app_of(simulation: Simulation, tokens: Mapping[str, Sequence[str]]) -> WSGI
     """Return the API for a user who has these roles with each token."""
     users = [
         TokenUser(
-            user_id=_USER,
-            user_name=_USER,
-            project_id=_PROJECT,
-            project_name=_PROJECT,
-            roles=tuple(roles),
-            token=token,
+            user_id=_USER, user_name=_USER, project_id=_PROJECT, project_name=_PROJECT, roles=tuple(roles), token=token
         )
         for token, roles in tokens.items()
     ]

@@ -13,12 +13,7 @@ from tenure.drivers.simulated.openstack.state import Flavor, Server, Subnet, Vol
 def add_hypervisor(
     cloud: SimulatedCloud, name: str, *, vcpus: int, memory_mb: int, local_gb: int, availability_zone: str
 ) -> None:
-    facts = {
-        "vcpus": vcpus,
-        "memory_mb": memory_mb,
-        "local_gb": local_gb,
-        "availability_zone": availability_zone,
-    }
+    facts = {"vcpus": vcpus, "memory_mb": memory_mb, "local_gb": local_gb, "availability_zone": availability_zone}
     fleet.add_single_host(cloud.openstack, name, facts=facts, traits=())
 
 
