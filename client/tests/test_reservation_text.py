@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from tenureclient import ReservationChange, ReservationRequest, Version
 from tenureclient.conditions import UnreadableCondition, conditions_from_json, conditions_to_json
 from tenureclient.reservation_text import (
-    UnreadableReservation,
     format_reservation,
     parse_pairs,
     parse_reservation,
     parse_reservation_change,
 )
-from tenureclient.reservation_type import parse_count
+from tenureclient.reservation_type import UnreadableReservation, parse_count
 from tenureclient.wire import JsonValue
 
 
