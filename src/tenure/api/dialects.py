@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from tenure.api import errors, problems
 from tenure.api.blazar import errors as blazar
 from tenure.api.errors import ErrorAnswer
-from tenure.api.schemas.answers import ErrorDocument
+from tenure.api.schemas.answers import Answer, ErrorDocument
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.errors import TenureError
 
@@ -29,8 +28,8 @@ class Dialect:
     #: Whether every answer names its version, and errors of the authentication get this form, too.
     is_everywhere: bool
     #: The models of errors, and those of an error of the authentication beside them.
-    models: tuple[type[BaseModel], ...]
-    unauthorized: tuple[type[BaseModel], ...] = ()
+    models: tuple[type[Answer], ...]
+    unauthorized: tuple[type[Answer], ...] = ()
     #: The statuses of refused bodies, beside 400.
     refuses_bodies_with: tuple[int, ...]
 

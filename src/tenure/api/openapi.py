@@ -28,6 +28,7 @@ from tenure.api.operations import (
     Operation,
     longest_part,
 )
+from tenure.api.renderers import JSON
 from tenure.api.schemas import answers
 from tenure.api.schemas.availability import ErrorOf13
 from tenure.api.schemas.bounds import bounded
@@ -216,17 +217,20 @@ def _plain(described: Document, schema: Document) -> Document:
 def _responses(operation: Operation, references: References, version: Version) -> Document:
     headers: Document = {"x-openstack-request-id": {"schema": {"type": "string"}, "required": True}}
     responses: Document = {}
+
+    def shown(model: type[BaseModel]) -> Document:
+        return references(model, "serialization")
+
     for status, shapes in operation.successes(version).items():
         success: Document = {"description": operation.summary, "headers": headers}
         if isinstance(operation.answer, TaggedLease) and status == operation.success:
             success["headers"] = {**headers, "ETag": {"schema": {"type": "string"}}}
-        schemas = [references(shape.document(version), "serialization") for shape in shapes]
-        if schemas:
-            schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-            success["content"] = {"application/json": {"schema": schema}}
-            for renderer in operation.renderers:
-                media_type = renderer.content_type.partition(";")[0]
-                success["content"][media_type] = {"schema": renderer.schema(shapes[0].document(version))}
+        models = [shape.document(version) for shape in shapes]
+        if models:
+            success["content"] = {
+                renderer.content_type.partition(";")[0]: {"schema": renderer.schema(models, shown)}
+                for renderer in operation.renderers
+            }
         responses[str(status)] = success
     if operation.public:
         statuses = {405, *operation.refusals}
@@ -237,27 +241,22 @@ def _responses(operation: Operation, references: References, version: Version) -
         responses[str(status)] = {
             "description": _REFUSALS[status],
             "headers": headers,
-            "content": {"application/json": {"schema": _refusal(operation, status, references, version)}},
+            "content": {"application/json": {"schema": JSON.schema(_refusals(operation, status, version), shown)}},
         }
     return responses
 
 
-def _refusal(operation: Operation, status: int, references: References, version: Version) -> Document:
-    def schema(model: type[BaseModel]) -> Document:
-        return references(model, "serialization")
-
+def _refusals(operation: Operation, status: int, version: Version) -> tuple[type[answers.Answer], ...]:
+    """Return the models of refusals with this status."""
     if operation.public and operation.answer is not None and status in operation.refusals:
-        return schema(operation.answer.document(version))
+        return (operation.answer.document(version),)
     if status == 406:
-        return schema(answers.ErrorWithoutVersion)
+        return (answers.ErrorWithoutVersion,)
     dialect = dialect_of(version)
-    models: tuple[type[BaseModel], ...] = (ErrorOf13,) if version >= Version.V1_3 else dialect.models
+    models: tuple[type[answers.Answer], ...] = (ErrorOf13,) if version >= Version.V1_3 else dialect.models
     if status == 400:
         models = (*models, answers.ErrorWithoutVersion)
-    if status == 401:
-        models = (*models, *dialect.unauthorized)
-    schemas = [schema(model) for model in models]
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return (*models, *dialect.unauthorized) if status == 401 else models
 
 
 class Description:

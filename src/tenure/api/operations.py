@@ -21,7 +21,7 @@ from tenure.api.answers import Shape, TaggedLease
 from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
-from tenure.api.renderers import JSON, DescribedRenderer, Renderer
+from tenure.api.renderers import JSON, Renderer
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.queries import NO_QUERY, DryRunQuery, Query, QueryAt, query_of, read_query
 from tenure.api.schemas.refusals import check
@@ -92,8 +92,8 @@ class Operation:
     since: Version = OLDEST
     #: None if the operation has no dry run; the query asks for it by ``dry_run``.
     dry_run: DryRun | None = None
-    #: The media types of the answer beside JSON; the query asks for them by ``format``.
-    renderers: tuple[DescribedRenderer, ...] = ()
+    #: The media types of the answer; if there are several, the query asks for another than the first by ``format``.
+    renderers: tuple[Renderer, ...] = (JSON,)
     #: The statuses of refusals, beside those of every operation; if None, ``refusals`` derives them.
     refused_with: tuple[int, ...] | None = None
     #: The policy rules that permit it; any of them is enough, or as the service decides by the caller.
@@ -146,8 +146,8 @@ def _completed_query(operation: Operation, version: Version) -> type[Query]:
     model = operation.query(version)
     if operation.dry_run is not None and operation.dry_run.since <= version:
         model = _joined(model, DryRunQuery)
-    if operation.renderers:
-        model = _joined(model, _format_query(tuple(renderer.format for renderer in (JSON, *operation.renderers))))
+    if len(operation.renderers) > 1:
+        model = _joined(model, _format_query(tuple(renderer.format for renderer in operation.renderers)))
     return model
 
 
@@ -265,9 +265,8 @@ class Endpoint:
                 request.status = 200
                 _write(resp, request, operation.dry_run.answer, operation.dry_run.run(request), JSON)
             else:
-                asked = getattr(query, "format", JSON.format)
-                renderers: tuple[Renderer, ...] = operation.renderers
-                renderer = next((each for each in renderers if each.format == asked), JSON)
+                asked = getattr(query, "format", operation.renderers[0].format)
+                [renderer] = [renderer for renderer in operation.renderers if renderer.format == asked]
                 _write(resp, request, operation.answer, operation.run(request), renderer)
 
         return respond

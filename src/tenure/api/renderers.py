@@ -8,10 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, get_args
 
 from tenure.api.schemas.answers import Answer, Document
+
+#: Returns the reference of the description to a model.
+Reference = Callable[[type[Answer]], Document]
 
 
 class Renderer(Protocol):
@@ -28,12 +32,8 @@ class Renderer(Protocol):
     def write(self, document: Document, model: type[Answer]) -> bytes:
         """Return the body with a document of this model."""
 
-
-class DescribedRenderer(Renderer, Protocol):
-    """A media type beside JSON."""
-
-    def schema(self, model: type[Answer]) -> Document:
-        """Return the JSON Schema of the body, for the description."""
+    def schema(self, models: Sequence[type[Answer]], reference: Reference) -> Document:
+        """Return the JSON Schema of the body with a document of one of these models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ class Json:
 
     def write(self, document: Document, model: type[Answer]) -> bytes:
         return json.dumps(document).encode()
+
+    def schema(self, models: Sequence[type[Answer]], reference: Reference) -> Document:
+        schemas = [reference(model) for model in models]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class Csv:
         rows.writerows([*shared, *item.values()] for item in document[self.key])
         return written.getvalue().encode()
 
-    def schema(self, model: type[Answer]) -> Document:
-        first = ",".join(self._columns(model))
+    def schema(self, models: Sequence[type[Answer]], reference: Reference) -> Document:
+        first = ",".join(self._columns(models[0]))
         return {"type": "string", "description": f"With format={self.format}. The first row is {first}"}
 
     def _columns(self, model: type[Answer]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenure.api.answers import Whole
 from tenure.api.operations import READERS, Operation, Request, Rule
-from tenure.api.renderers import Csv
+from tenure.api.renderers import JSON, Csv
 from tenure.api.schemas.usage import UsageDocument, UsageListQuery
 from tenure.api.versions import Version, by_version
 from tenure.domain.usage import Usage
@@ -28,5 +28,5 @@ USAGE = Operation(
     query=by_version(UsageListQuery),
     since=Version.V1_3,
     rules=(_RULE,),
-    renderers=(Csv("usage"),),
+    renderers=(JSON, Csv("usage")),
 )
