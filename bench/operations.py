@@ -353,7 +353,7 @@ def checking_health(site: Site, rng: random.Random) -> Call:
 
 BY_AGE = LeaseQuery(limit=PAGE)
 BY_NAME = LeaseQuery(limit=PAGE, order=LeaseOrder.NAME)
-PENDING_OF_PROJECT = LeaseQuery(limit=SHORT, status="PENDING", project_id=project_name(0))
+PENDING_OF_PROJECT = LeaseQuery(limit=SHORT, statuses=("PENDING",), project_id=project_name(0))
 BY_START = LeaseQuery(limit=PAGE, order=LeaseOrder.STARTS_AT, descending=True)
 LARGE = '["and", [">=", "$vcpus", "64"], [">=", "$memory_mb", "262144"]]'
 GPU = '["==", "$gpu", "a100"]'
@@ -389,7 +389,7 @@ LISTS: Sequence[Operation[Site]] = (
     Operation("list: first page by name", listing(BY_NAME)),
     Operation("list: page in the middle by name", listing(BY_NAME, from_middle=True)),
     Operation("list: page in the middle by start, descending", listing(BY_START, from_middle=True)),
-    Operation("list: what is active", listing_some(LeaseQuery(limit=SHORT, status="ACTIVE"))),
+    Operation("list: what is active", listing_some(LeaseQuery(limit=SHORT, statuses=("ACTIVE",)))),
     Operation("list: what is pending in a project", listing_some(PENDING_OF_PROJECT)),
     Operation("list: what runs in an hour to come", listing_window, limit=None),
 )

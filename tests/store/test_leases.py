@@ -167,7 +167,7 @@ class TestPages:
             ({"project_id": "one"}, lambda lease: lease.project_id == "one"),
             ({"user_id": "adam"}, lambda lease: lease.user_id == "adam"),
             ({"name": "a"}, lambda lease: lease.name == "a"),
-            ({"status": "ACTIVE"}, lambda lease: lease.status is LeaseStatus.ACTIVE),
+            ({"statuses": ("ACTIVE",)}, lambda lease: lease.status is LeaseStatus.ACTIVE),
             ({"starts_before": NOW + HOUR}, lambda lease: lease.starts_at < NOW + HOUR),
             ({"ends_after": NOW + 4 * HOUR}, lambda lease: lease.ends_at > NOW + 4 * HOUR),
             (
@@ -210,10 +210,10 @@ class TestPages:
 
     def test_a_marker_need_not_match_the_filters(self, db: Database, leases: list[Lease]):
         every = page(db, order=LeaseOrder.NAME)
-        active = page(db, order=LeaseOrder.NAME, status="ACTIVE")
+        active = page(db, order=LeaseOrder.NAME, statuses=("ACTIVE",))
         marker = next(name for name in every if name not in active)
         behind = every[every.index(marker) + 1 :]
-        assert page(db, order=LeaseOrder.NAME, status="ACTIVE", marker=marker) == [
+        assert page(db, order=LeaseOrder.NAME, statuses=("ACTIVE",), marker=marker) == [
             name for name in active if name in behind
         ]
 

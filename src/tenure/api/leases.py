@@ -18,7 +18,7 @@ from tenure.api.operations import MEMBERS, READERS, DryRun, Operation, Request, 
 from tenure.api.schemas import lease_models
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import AlternativeDocument
-from tenure.api.schemas.lease_models import HistoryQuery, LeaseListQuery
+from tenure.api.schemas.lease_models import HistoryQuery, LeaseListQuery, LeaseListQueryOf13
 from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.versions import Version, by_version
 from tenure.domain.actor import Actor
@@ -57,6 +57,7 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
     leases, lease = "/v1/leases", "/v1/leases/{lease_id}"
     reservations = f"{lease}/reservations"
     use, v1_1, v1_2 = _UseCases(schemas), Version.V1_1, Version.V1_2
+    lease_list = by_version(LeaseListQuery, LeaseListQuery, LeaseListQuery, LeaseListQueryOf13)
     shown = TaggedLease("lease", lambda version: schemas(version).answer)
     listed = Pages("leases", shown.model)
     history = Pages(
@@ -68,7 +69,7 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
     confirm = body(lambda schemas: schemas.confirm_model)
     add = body(lambda schemas: schemas.add_model)
     return (
-        Operation("GET", leases, "List leases", use.list, listed, query=by_version(LeaseListQuery), rules=(SEE,)),
+        Operation("GET", leases, "List leases", use.list, listed, query=lease_list, rules=(SEE,)),
         Operation(
             "POST",
             leases,
@@ -150,9 +151,8 @@ class _UseCases:
         self._schemas = schemas
 
     def list(self, request: Request) -> Iterator[Page[Lease]]:
-        # A list by a status has the leases that this version shows with it.
-        first = replace(request.query.to_domain(), waiting_is_creating=request.version < Version.V1_3)
-        return pages(partial(request.manager.leases.list, request.actor), first, attrgetter("id"))
+        query = request.query.to_domain()
+        return pages(partial(request.manager.leases.list, request.actor), query, attrgetter("id"))
 
     def create(self, request: Request) -> Lease:
         wanted = self._wanted(request)

@@ -179,19 +179,18 @@ class LeaseOrder(Enum):
 class LeaseQuery(GivenDetails):
     """A filter for leases, and a page of the list. ``marker`` is the id of the last lease of the page before.
 
-    With ``waiting_is_creating``, a list by the status CREATING includes the leases on the waiting list.
+    The leases have one of the ``statuses``; any, if there are none.
     """
 
     limit: int
     marker: str | None = None
     order: LeaseOrder = LeaseOrder.CREATED_AT
     descending: bool = False
-    status: str | None = None
+    statuses: tuple[str, ...] = ()
     user_id: str | None = None
     project_id: str | None = None
     starts_before: datetime | None = None
     ends_after: datetime | None = None
-    waiting_is_creating: bool = False
 
 
 class ResourceOrder(Enum):

@@ -135,11 +135,8 @@ class LeaseStore:
         statement = select(LeaseRow).where(LeaseRow.deleted_at.is_(None))
         wanted = {**query.details(), "project_id": query.project_id, "user_id": query.user_id}
         statement = statement.filter_by(**{name: value for name, value in wanted.items() if value is not None})
-        if query.status is not None:
-            statuses = [query.status]
-            if query.waiting_is_creating and query.status == LeaseStatus.CREATING:
-                statuses.append(LeaseStatus.WAITING.value)
-            statement = statement.where(LeaseRow.status.in_(statuses))
+        if query.statuses:
+            statement = statement.where(LeaseRow.status.in_(query.statuses))
         if query.starts_before is not None:
             statement = statement.where(LeaseRow.starts_at < query.starts_before)
         if query.ends_after is not None:

@@ -354,12 +354,23 @@ class LeaseListQuery(Query):
             order=self.sort_key,
             descending=self.sort_dir == "desc",
             **details,
-            status=self.status,
+            statuses=self.statuses(),
             user_id=self.user_id,
             project_id=self.project_id,
             starts_before=self.starts_before,
             ends_after=self.ends_after,
         )
+
+    def statuses(self) -> tuple[str, ...]:
+        """Return the statuses of the leases that this version shows with the status that is asked for."""
+        if self.status is not None and self.status.value == LeaseStatus.CREATING:
+            return (LeaseStatus.CREATING.value, LeaseStatus.WAITING.value)
+        return () if self.status is None else (self.status.value,)
+
+
+class LeaseListQueryOf13(LeaseListQuery):
+    def statuses(self) -> tuple[str, ...]:
+        return () if self.status is None else (self.status.value,)
 
 
 class HistoryQuery(Query):
