@@ -147,7 +147,7 @@ def test_refusal_by_the_site_is_one_line(server: FakeServer, tenure: Run, code: 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["bio"], "--hosts, --instances, --floating-ips or --reservation"),
+        (["bio"], "--floating-ips, --volumes, --server, --server-flavor or --reservation"),
         (["bio", "--with", "a=1"], "--hosts"),
         (["bio", "--hosts", "1", "--with", "a"], "'a' is not a condition"),
         (["bio", "--hosts", "two"], "'two' is not a count"),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
-from tenureclient.documents import Document, document
+from tenureclient.documents import Document, LooseText, document
 from tenureclient.wire import Fields, JsonObject, JsonValue, MalformedDocument
 
 _NAMES = {
@@ -25,44 +24,23 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+@document("a stage")
+class Stage(Document):
     """How many resources were left after one step of the selection."""
 
-    stage: str
+    stage: LooseText
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
+@document("a shortfall")
+class Shortfall(Document):
     """Why a request cannot be met: the requested amount, and the count that each selection step left."""
 
-    resource_type: str
+    resource_type: LooseText
     requested: int
     stages: tuple[Stage, ...]
     reservation: int | None = None
     unknown_properties: tuple[str, ...] = ()
-
-    @classmethod
-    def from_wire(cls, details: JsonObject) -> Shortfall | None:
-        """Read the details of a ``NotEnoughResources`` answer; None if they have another form."""
-        stages = details.get("stages")
-        requested = details.get("requested")
-        if not isinstance(stages, list) or not isinstance(requested, int):
-            return None
-        reservation = details.get("reservation")
-        unknown = details.get("unknown_properties")
-        return cls(
-            resource_type=str(details.get("resource_type", "")),
-            requested=requested,
-            stages=tuple(
-                Stage(stage=str(stage.get("stage", "")), count=_count(stage.get("count")))
-                for stage in stages
-                if isinstance(stage, Mapping)
-            ),
-            reservation=reservation if isinstance(reservation, int) else None,
-            unknown_properties=tuple(str(name) for name in unknown) if isinstance(unknown, list) else (),
-        )
 
 
 @document("an alternative")
@@ -81,10 +59,6 @@ class Alternative(Document):
     reservation: int | None = None
     amount: int | None = None
     resource_properties: str | None = None
-
-
-def _count(value: JsonValue) -> int:
-    return value if isinstance(value, int) else 0
 
 
 class TenureError(Exception):
@@ -204,14 +178,17 @@ class NotEnoughResources(ApiError):
 
     @property
     def shortfall(self) -> Shortfall | None:
-        return Shortfall.from_wire(self.details)
+        try:
+            return Shortfall.from_wire(self.details) if "stages" in self.details else None
+        except MalformedDocument:  # the refusal itself is what matters
+            return None
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
         """Up to three requests that would be met instead, from API 1.3 on."""
         try:
             return Fields(self.details, "the details").each("alternatives", Alternative.from_wire)
-        except MalformedDocument:  # the refusal itself is what matters
+        except MalformedDocument:
             return ()
 
     @property

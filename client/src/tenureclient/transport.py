@@ -45,6 +45,22 @@ class Answer:
 Body = Callable[[Version], JsonObject]
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request, which may be sent in several versions."""
+
+    method: str
+    path: tuple[str, ...]
+    query: Mapping[str, str]
+    body: Body | None
+    headers: Mapping[str, str]
+
+    @property
+    def has_key(self) -> bool:
+        """Whether it has a key by which a server that knows keys recognizes it."""
+        return _KEY in self.headers
+
+
 class Transport:
     """Calls the service at the newest version that both know.
 
@@ -78,7 +94,7 @@ class Transport:
                 region_name=region_name or None,  # an empty name would match no endpoint
             )
         self._endpoint = _with_version(endpoint_override) if endpoint_override else None
-        self._timeout = timeout
+        self._seconds = None if timeout is None else timeout.total_seconds()
         self._version: Version | None = None
         #: The oldest version above 1.1 that the server is known to lack, and the newest that it has named.
         self._lacks: Version | None = None
@@ -113,14 +129,14 @@ class Transport:
         Raises ``EmptyText`` if a part of the path, or a parameter of the query, is empty.
         """
         _refuse_empty(path, query or {})
-        if makes:
-            headers = {**(headers or {}), _KEY: uuid.uuid4().hex}
+        keys = {_KEY: uuid.uuid4().hex} if makes else {}
+        request = _Request(method, path, query or {}, body, {**(headers or {}), **keys})
         if feature and self._is_known_to_lack(since):
             raise self._too_old(feature, since)
         for version in _from_newest_to(since if feature else Version.V1_1, NEWEST):
             if self._is_known_to_lack(version):
                 continue
-            response = self._send_safely(method, path, query, body, version, headers)
+            response = self._send_safely(request, version)
             if not _lacks_version(response, version):
                 if _names_version(response, version):
                     self._version, self._speaks = Version.V1_1, max(version, self._speaks or version)
@@ -134,7 +150,7 @@ class Transport:
                 self._version = Version.V1_0
                 return _answer(Version.V1_0, response)
         asked = self._version or Version.V1_1
-        response = self._send_safely(method, path, query, body, asked, headers)
+        response = self._send_safely(request, asked)
         if self._version is None:
             self._version = _server_version(response, writes=body is not None)
             if self._version is Version.V1_0:
@@ -142,7 +158,7 @@ class Transport:
                     raise self._too_old(feature, since)
                 asked = Version.V1_0
                 if response.status_code >= 400:
-                    response = self._send_safely(method, path, query, body, asked, headers)
+                    response = self._send_safely(request, asked)
         return _answer(asked, response)
 
     def require(self, feature: str, since: Version) -> None:
@@ -222,27 +238,19 @@ class Transport:
             self._endpoint = _with_version(endpoint)
         return self._endpoint
 
-    def _send_safely(
-        self,
-        method: str,
-        path: tuple[str, ...],
-        query: Mapping[str, str] | None,
-        body: Body | None,
-        version: Version,
-        headers: Mapping[str, str] | None,
-    ) -> requests.Response:
+    def _send_safely(self, request: _Request, version: Version) -> requests.Response:
         """Send a request; with a key, send it again if the connection is lost and the server knows keys.
 
         A server without keys, such as Blazar, would carry out the request twice.
         """
-        for pause in _PAUSES if _KEY in (headers or {}) else ():
+        for pause in _PAUSES if request.has_key else ():
             try:
-                return self._send(method, path, query, body, version, headers)
+                return self._send(request, version)
             except errors.ConnectionFailed:
-                if not self._knows_keys(path, version):
+                if not self._knows_keys(request.path, version):
                     raise
                 self._sleep(pause)
-        return self._send(method, path, query, body, version, headers)
+        return self._send(request, version)
 
     def _knows_keys(self, path: tuple[str, ...], version: Version) -> bool:
         """Whether the server's description says that a POST to this path may have an ``Idempotency-Key``."""
@@ -253,7 +261,7 @@ class Transport:
                 "GET",
                 params={"version": version.value},
                 raise_exc=False,
-                timeout=None if self._timeout is None else self._timeout.total_seconds(),
+                timeout=self._seconds,
             )
             paths = response.json()["paths"] if response.ok else {}
             for template, methods in paths.items():
@@ -264,33 +272,23 @@ class Transport:
             return False
         return False
 
-    def _send(
-        self,
-        method: str,
-        path: tuple[str, ...],
-        query: Mapping[str, str] | None,
-        body: Body | None,
-        version: Version,
-        headers: Mapping[str, str] | None,
-    ) -> requests.Response:
-        url = "/" + "/".join(quote(part, safe="") for part in path)
-        # Ask for 1.0 like Blazar's own clients: without the header.
-        microversion = None if version is Version.V1_0 else version.value
+    def _send(self, request: _Request, version: Version) -> requests.Response:
         try:
             send = partial(
                 self._adapter.request,
-                url,
-                method,
+                "/" + "/".join(quote(part, safe="") for part in request.path),
+                request.method,
                 endpoint_override=self.endpoint(),
-                headers={"Accept": "application/json", **(headers or {})},
-                json=None if body is None else body(version),
-                microversion=microversion,
+                headers={"Accept": "application/json", **request.headers},
+                json=None if request.body is None else request.body(version),
+                # Ask for 1.0 like Blazar's own clients: without the header.
+                microversion=None if version is Version.V1_0 else version.value,
                 microversion_service_type=SERVICE_TYPE,
-                params=dict(query or {}),
+                params=dict(request.query),
                 raise_exc=False,
-                timeout=None if self._timeout is None else self._timeout.total_seconds(),
+                timeout=self._seconds,
             )
-            return self._repeats.send(send, lambda: _KEY in (headers or {}) and self._knows_keys(path, version))
+            return self._repeats.send(send, lambda: request.has_key and self._knows_keys(request.path, version))
         except ksa_exceptions.ClientException as error:
             raise _connection_error(error) from error
 

@@ -12,12 +12,11 @@ from tenureclient.resources import INVENTORIES
 class _AllocationOptions(ReservationCommand):
     """The arguments that both commands have."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument("resource_type", choices=list(INVENTORIES), help="Type of the resources")
         parser.add_argument("--reservation-id", metavar="RESERVATION_ID", help="Only of this reservation")
         parser.add_argument("--lease-id", metavar="LEASE_ID", help="Only of this lease")
-        return parser
 
 
 class ListAllocations(_AllocationOptions, ReservationLister):
@@ -30,8 +29,8 @@ class ListAllocations(_AllocationOptions, ReservationLister):
         ("host --lease-id e9d72175-b5cc-4e1f-9ca2-e0317e7bc44f", "the hosts of one lease"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument(
             "--sort-by",
             metavar="<allocation_column>",
@@ -39,7 +38,6 @@ class ListAllocations(_AllocationOptions, ReservationLister):
             default="resource_id",
             help="Field to sort by: resource_id",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         allocations = self.client().allocations.list(
@@ -56,10 +54,9 @@ class ShowAllocation(_AllocationOptions, ReservationShowOne):
 
     examples = (("host compute-1", "by name"), ("floatingip 203.0.113.20", "by address"))
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument("resource", metavar="RESOURCE", help="Name, address or id of the resource")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()

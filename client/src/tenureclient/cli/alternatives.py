@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from osc_lib import exceptions
 
@@ -31,7 +31,7 @@ from tenureclient.conditions import conditions_from_json
 from tenureclient.errors import Alternative, NotEnoughResources
 from tenureclient.models import Lease
 from tenureclient.moments import format_duration, format_moment
-from tenureclient.reservation_request import OwnEvent, ReservationRequest
+from tenureclient.reservation_request import OwnEvent
 from tenureclient.resources import RESERVATION_TYPES
 from tenureclient.wire import rfc3339
 
@@ -46,12 +46,21 @@ class Dates:
     events: tuple[OwnEvent, ...]
 
 
-class Alternatives(ABC):
-    """The alternatives to one refused command, as lines of text."""
+class Alternatives:
+    """The alternatives to one refused command that describes reservations by its options, as lines of text."""
 
-    def __init__(self, command: ReservationCommand, parsed_args: argparse.Namespace) -> None:
+    #: The words of the command, and the name under which its options have the lease.
+    words: ClassVar[Sequence[str]]
+    lease: ClassVar[str] = "lease"
+
+    def __init__(
+        self, command: ReservationCommand, parsed_args: argparse.Namespace, types: Sequence[str], dates: Dates | None
+    ) -> None:
+        """``types`` are those of the reservations in the request; without ``dates``, they cannot change."""
         self._command = command
         self._args = parsed_args
+        self._types = types
+        self._dates = dates
 
     def describe(self, alternatives: Iterable[Alternative]) -> list[str]:
         """Return the lines. An alternative that no command line can ask for is left out."""
@@ -66,25 +75,31 @@ class Alternatives(ABC):
         """Return the error of the refused command, with the alternatives."""
         return exceptions.CommandError("\n".join([describe(error), *self.describe(error.alternatives)]))
 
-    @abstractmethod
-    def _command_words(self, options: argparse.Namespace) -> list[str]:
-        """Return the words of the command with these options."""
+    def _option_words(self, options: argparse.Namespace) -> list[str]:
+        """Return the words of these options."""
+        others = words_of_other_options(self._command.get_parser(""), options)
+        return [*words_of_reservations(options), *others]
 
-    @abstractmethod
     def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
         """Return the options with the dates of an alternative. What does not change stays as it was typed."""
+        return _with_dates(without_window(self._args), self._dates, alternative, alternative.start_date)
 
-    @abstractmethod
     def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
         """Return the options with another amount of the reservation at this position of the request."""
+        return with_amount(self._args, amount, position)
 
-    @abstractmethod
     def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
         """Return the options with another condition on the resources of the reservation at this position."""
+        return with_condition(self._args, condition, position)
 
-    @abstractmethod
-    def _types(self) -> Sequence[str]:
-        """Return the resource types of the reservations in the request."""
+    def _command_words(self, options: argparse.Namespace) -> list[str]:
+        """Return the words of the command with these options. The name of a lease may look like an option."""
+        words, given, name = (
+            first_words(self._command, *self.words),
+            self._option_words(options),
+            vars(options)[self.lease],
+        )
+        return [*words, *given, "--", name] if name.startswith("-") else [*words, name, *given]
 
     def _changed(self, alternative: Alternative) -> argparse.Namespace:
         position = -1 if alternative.reservation is None else alternative.reservation
@@ -117,51 +132,34 @@ class Alternatives(ABC):
         raise Inexpressible
 
     def _type(self, alternative: Alternative) -> str:
-        types, position = self._types(), alternative.reservation
+        types, position = self._types, alternative.reservation
         if position is None or not 0 <= position < len(types):
             raise Inexpressible
         return types[position]
 
     def _number(self, alternative: Alternative) -> str:
         """Return the number of the reservation that changes, as the refusal above counts them."""
-        is_only = len(self._types()) == 1 or alternative.reservation is None
+        is_only = len(self._types) == 1 or alternative.reservation is None
         return "" if is_only else f" of number {(alternative.reservation or 0) + 1}"
 
 
 class CreateAlternatives(Alternatives):
     """The alternatives to ``lease create``."""
 
-    def __init__(
-        self,
-        command: ReservationCommand,
-        parsed_args: argparse.Namespace,
-        reservations: Sequence[ReservationRequest],
-        dates: Dates,
-    ) -> None:
-        super().__init__(command, parsed_args)
-        self._reservations = reservations
-        self._dates = dates
+    words = ("lease", "create")
+    lease = "name"
 
-    def _command_words(self, options: argparse.Namespace) -> list[str]:
-        others = words_of_other_options(self._command.get_parser(""), options)
-        words = first_words(self._command, "lease", "create")
-        return _with_name(words, options.name, [*words_of_reservations(options), *others])
 
-    def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
-        return _with_dates(without_window(self._args), self._dates, alternative, alternative.start_date)
+class AddAlternatives(Alternatives):
+    """The alternatives to ``lease reservation add``; the dates are those of the lease."""
 
-    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
-        return with_amount(self._args, amount, position)
-
-    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
-        return with_condition(self._args, condition, position)
-
-    def _types(self) -> Sequence[str]:
-        return [reservation.resource_type for reservation in self._reservations]
+    words = ("lease", "reservation", "add")
 
 
 class ChangeAlternatives(Alternatives):
     """The alternatives to a change of a lease, as commands ``lease set``."""
+
+    words = ("lease", "set")
 
     def __init__(
         self,
@@ -172,15 +170,12 @@ class ChangeAlternatives(Alternatives):
         dates: Dates,
     ) -> None:
         """``parser`` and ``parsed_args`` are those of ``lease set``, which another command may stand for."""
-        super().__init__(command, parsed_args)
+        types = {reservation.id: reservation.resource_type for reservation in lease.reservations}
+        super().__init__(command, parsed_args, [types.get(change.id, "") for change in parsed_args.reservation], dates)
         self._parser = parser
-        self._lease = lease
-        self._dates = dates
 
-    def _command_words(self, options: argparse.Namespace) -> list[str]:
-        actions = [action for action in self._parser._actions if action.option_strings]
-        words = first_words(self._command, "lease", "set")
-        return _with_name(words, options.lease, words_of_options(actions, options))
+    def _option_words(self, options: argparse.Namespace) -> list[str]:
+        return words_of_options([action for action in self._parser._actions if action.option_strings], options)
 
     def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
         options = argparse.Namespace(**vars(self._args))
@@ -193,42 +188,6 @@ class ChangeAlternatives(Alternatives):
     def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
         return with_condition_of_change(self._args, condition, position)
 
-    def _types(self) -> Sequence[str]:
-        types = {reservation.id: reservation.resource_type for reservation in self._lease.reservations}
-        return [types.get(change.id, "") for change in self._args.reservation]
-
-
-class AddAlternatives(Alternatives):
-    """The alternatives to ``lease reservation add``."""
-
-    def __init__(
-        self, command: ReservationCommand, parsed_args: argparse.Namespace, request: ReservationRequest
-    ) -> None:
-        super().__init__(command, parsed_args)
-        self._request = request
-
-    def _command_words(self, options: argparse.Namespace) -> list[str]:
-        others = words_of_other_options(self._command.get_parser(""), options)
-        words = first_words(self._command, "lease", "reservation", "add")
-        return _with_name(words, options.lease, [*words_of_reservations(options), *others])
-
-    def _with_dates(self, alternative: Alternative) -> argparse.Namespace:
-        raise Inexpressible  # the dates are those of the lease
-
-    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
-        return with_amount(self._args, amount, position)
-
-    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
-        return with_condition(self._args, condition, position)
-
-    def _types(self) -> Sequence[str]:
-        return [self._request.resource_type]
-
-
-def _with_name(words: Sequence[str], name: str, options: Sequence[str]) -> list[str]:
-    """Return the words of a command for the lease of this name, which may look like an option."""
-    return [*words, *options, "--", name] if name.startswith("-") else [*words, name, *options]
-
 
 #: The options that move the start of a lease. They would move it again if the command ran twice.
 _MOVES_OF_START = ("defer_by", "advance_by")
@@ -238,13 +197,15 @@ _OTHER_ENDS = ("length", "end_date", "prolong_for", "reduce_by")
 
 
 def _with_dates(
-    options: argparse.Namespace, dates: Dates, alternative: Alternative, earliest: datetime
+    options: argparse.Namespace, dates: Dates | None, alternative: Alternative, earliest: datetime
 ) -> argparse.Namespace:
-    """Change the dates of options that had these, and return the options.
+    """Change the dates of options that had these, and return the options. Raises ``Inexpressible`` if they had none.
 
     The moment before the end keeps its distance to the end; unless it is after ``earliest`` then, it has its
     default. Notifications move with the start, and with an end that would come before them.
     """
+    if dates is None:
+        raise Inexpressible
     is_moved = any(getattr(options, name, None) is not None for name in _MOVES_OF_START)
     if alternative.change == "start" or is_moved:
         options.start = rfc3339(alternative.start_date)

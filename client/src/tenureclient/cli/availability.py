@@ -59,8 +59,7 @@ class ShowAvailability(ReservationLister):
         ("--step 1d --to +14d --long -f csv", "the least amounts of each day, for a program"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "resource_type",
             metavar="TYPE",
@@ -96,7 +95,6 @@ class ShowAvailability(ReservationLister):
         _add_selection(parser)
         # Output options come last in the help, as in the other commands.
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         zone = self.zone

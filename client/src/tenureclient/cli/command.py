@@ -44,7 +44,7 @@ class ReservationCommand(command.Command):
     """
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = ()
-    #: The parser of the command line. Subclasses add arguments to it.
+    #: The parser of the command line.
     _parser: argparse.ArgumentParser | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -54,7 +54,11 @@ class ReservationCommand(command.Command):
         lines = [f"  {purpose}:\n    {prog_name} {arguments}" for arguments, purpose in self.examples]
         parts = ["\n".join(["examples:", *lines]) if lines else "", parser.epilog or ""]
         parser.epilog = "\n\n".join(part for part in parts if part)
+        self.add_arguments_to(parser)
         return parser
+
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the command to its parser."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         for stream in (sys.stdout, sys.stderr):

@@ -44,10 +44,9 @@ def _dry_run_row(dry_run: DryRun, zone: tzinfo | None) -> Row:
 class DryRunCommand(ReservationShowOne):
     """A command that prints a line of text when it changes a lease, and the fields of a dry run."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         add_dry_run_option(parser)
-        return parser
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]

@@ -32,12 +32,11 @@ class _Find(ReservationCommand):
 
     _commands: Sequence[str] = ()
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         self.add_dates(parser)
         parser.add_argument("--name", metavar="LEASE", default="NAME", help="Name for the lease in the printed command")
         add_reservation_options(parser)
-        return parser
 
     def add_dates(self, parser: argparse.ArgumentParser) -> None:
         """Add the options that say when."""

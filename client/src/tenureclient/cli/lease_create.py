@@ -12,7 +12,7 @@ from tenureclient.cli.arguments import add_fields, fields_given
 from tenureclient.cli.command import ReservationShowOne, reading
 from tenureclient.cli.dry_run import add_dry_run_option, refuse_wait
 from tenureclient.cli.lease_options import (
-    BLAZAR_DATE,
+    add_date_options,
     add_notify_option,
     add_wait_options,
     date_of,
@@ -76,8 +76,7 @@ class CreateLease(ReservationShowOne):
         ),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", metavar="LEASE", help="Name for the lease")
         _add_dates(parser)
         add_notify_option(parser)
@@ -94,14 +93,13 @@ class CreateLease(ReservationShowOne):
         add_fields(parser, NewLease)
         add_dry_run_option(parser)
         add_wait_options(parser, "until the lease is ACTIVE")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         choices = read_choices(parsed_args)
         window = self._window(parsed_args)
-        start = read_date(self, parsed_args, "start", "start_date") or NOW
+        start = read_date(self, parsed_args, "start") or NOW
         end = self._end(parsed_args, start)
-        before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=start)
+        before_end = read_instant(self, parsed_args, "before_end", after=start)
         refuse_wait(parsed_args)
         if parsed_args.hold_for and parsed_args.wait:
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
@@ -134,7 +132,8 @@ class CreateLease(ReservationShowOne):
         except NotEnoughResources as error:
             dates = Dates(date_of(self, start), end, before_end, tuple(events))
             options = first_choice(parsed_args)
-            raise CreateAlternatives(self, options, choices[0], dates).refusal(error) from error
+            types = [reservation.resource_type for reservation in choices[0]]
+            raise CreateAlternatives(self, options, types, dates).refusal(error) from error
         if isinstance(lease, DryRun):
             return self.shown(lease)
         if parsed_args.wait:
@@ -155,7 +154,7 @@ class CreateLease(ReservationShowOne):
         return read_window(self, parsed_args, parsed_args.length or DEFAULT_LENGTH)
 
     def _end(self, parsed_args: argparse.Namespace, start: Moment) -> datetime:
-        end = read_instant(self, parsed_args, "end", "end_date", after=start)
+        end = read_instant(self, parsed_args, "end", after=start)
         if end is not None:
             return end
         length: timedelta = parsed_args.length or DEFAULT_LENGTH
@@ -167,8 +166,7 @@ class CreateLease(ReservationShowOne):
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("--start", metavar="DATE", help=f"Start, in local time: {MOMENT_FORMS} (default: now)")
-    start.add_argument("--start-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
+    add_date_options(start, "start", f"Start, in local time: {MOMENT_FORMS} (default: now)")
     end = parser.add_mutually_exclusive_group()
     end.add_argument(
         "--for",
@@ -177,16 +175,10 @@ def _add_dates(parser: argparse.ArgumentParser) -> None:
         type=reading(parse_length),
         help=f"Length: {DURATION_FORMS} (default: 24h)",
     )
-    end.add_argument(
-        "--end",
-        metavar="DATE",
-        help="End, written like the start; +2h counts from now, a day or a time of day from the start",
+    add_date_options(
+        end, "end", "End, written like the start; +2h counts from now, a day or a time of day from the start"
     )
-    end.add_argument("--end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
     before_end = parser.add_mutually_exclusive_group()
-    before_end.add_argument(
-        "--before-end",
-        metavar="DATE",
-        help="When to warn of the end, or make a snapshot (default: as the cloud decides)",
+    add_date_options(
+        before_end, "before-end", "When to warn of the end, or make a snapshot (default: as the cloud decides)"
     )
-    before_end.add_argument("--before-end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")

@@ -28,10 +28,9 @@ BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 class OfLease(ReservationCommand):
     """A command for one lease, named by its first argument."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
-        return parser
 
 
 def find_to_show(client: Client, name_or_id: str) -> Lease:
@@ -101,40 +100,34 @@ def read_notify(
     ]
 
 
+def add_date_options(parser: argparse._ActionsContainer, name: str, ours: str, theirs: str = "The same, but ") -> None:
+    """Add our option for a date, in local time, and python-blazarclient's for the same date, with their help."""
+    parser.add_argument(f"--{name}", metavar="DATE", help=ours)
+    parser.add_argument(f"--{name}-date", metavar="DATE", help=f"{theirs}{BLAZAR_DATE}")
+
+
 def read_date(
-    command: ReservationCommand,
-    parsed_args: argparse.Namespace,
-    friendly: str,
-    compatible: str,
-    *,
-    after: Moment | None = None,
+    command: ReservationCommand, parsed_args: argparse.Namespace, name: str, *, after: Moment | None = None
 ) -> Moment | None:
-    """Return the date of our option, or of python-blazarclient's option for the same date.
+    """Return the date of our option ``name``, or of python-blazarclient's option for the same date.
 
     Without a zone, our option is a local date and the other is in UTC. ``after`` is the date that it follows,
     such as the start: a day of the week or a time of day means the next one from then on.
     """
-    text = getattr(parsed_args, friendly)
-    if text is not None:
-        option = "--" + friendly.replace("_", "-")
-        return command.moment(text, option, zone=command.zone, after=_instant_or_none(after))
-    text = getattr(parsed_args, compatible)
-    if text is None:
-        return None
-    return command.moment(text, "--" + compatible.replace("_", "-"), zone=UTC, after=_instant_or_none(after))
+    for dest, zone in ((name, command.zone), (f"{name}_date", UTC)):
+        text = getattr(parsed_args, dest)
+        if text is not None:
+            option = "--" + dest.replace("_", "-")
+            return command.moment(text, option, zone=zone, after=_instant_or_none(after))
+    return None
 
 
 def read_instant(
-    command: ReservationCommand,
-    parsed_args: argparse.Namespace,
-    friendly: str,
-    compatible: str,
-    *,
-    after: Moment | None = None,
+    command: ReservationCommand, parsed_args: argparse.Namespace, name: str, *, after: Moment | None = None
 ) -> datetime | None:
     """Return a date like ``read_date``, but refuse the word "now"."""
-    moment = read_date(command, parsed_args, friendly, compatible, after=after)
-    return None if moment is None else _instant(moment, friendly)
+    moment = read_date(command, parsed_args, name, after=after)
+    return None if moment is None else _instant(moment, name)
 
 
 def date_of(command: ReservationCommand, moment: Moment) -> datetime:

@@ -11,7 +11,7 @@ from tenureclient.cli.command import ReservationLister, ReservationShowOne
 from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, add_dry_run_option, refuse_wait
 from tenureclient.cli.lease_options import OfLease, add_wait_options, readings, wait_for
 from tenureclient.cli.render import Shown, Table
-from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
+from tenureclient.cli.reservation_options import NEEDED, add_reservation_options, read_reservations
 from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources, PreconditionFailed
@@ -58,21 +58,17 @@ class AddReservation(OfLease, ReservationShowOne):
         ),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         add_reservation_options(parser)
         add_dry_run_option(parser)
         add_wait_options(parser, "until the lease has a lasting status again")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         refuse_wait(parsed_args)
         wanted = read_reservations(parsed_args)
         if len(wanted) != 1:
-            raise exceptions.CommandError(
-                "Say one thing to add, with --hosts, --instances, --floating-ips or --reservation; here are"
-                f" {len(wanted)}."
-            )
+            raise exceptions.CommandError(f"Say one thing to add, with {NEEDED}; here are {len(wanted)}.")
         client = self.client()
         for before in readings(client, parsed_args.lease):
             try:
@@ -89,7 +85,7 @@ class AddReservation(OfLease, ReservationShowOne):
         try:
             lease = client.leases.add_reservation(before.id, wanted, if_match=before.etag, dry_run=parsed_args.dry_run)
         except NotEnoughResources as error:
-            raise AddAlternatives(self, parsed_args, wanted).refusal(error) from error
+            raise AddAlternatives(self, parsed_args, [wanted.resource_type], None).refusal(error) from error
         if isinstance(lease, DryRun):
             return self.shown(lease)
         known = {reservation.id for reservation in before.reservations}
@@ -105,10 +101,9 @@ class DropReservation(OfLease, DryRunCommand):
 
     examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease reservation list'"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()

@@ -13,8 +13,8 @@ from tenureclient.cli.arguments import add_fields, fields_given
 from tenureclient.cli.command import reading
 from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, refuse_wait
 from tenureclient.cli.lease_options import (
-    BLAZAR_DATE,
     OfLease,
+    add_date_options,
     add_notify_option,
     add_wait_options,
     date_of,
@@ -59,8 +59,8 @@ class SetLease(OfLease, DryRunCommand):
         ("bio-42 --notify 'friday 12:00' 'save your results'", "a notification on Friday"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         add_fields(parser, LeaseChange)
         _add_dates(parser)
         parser.add_argument(
@@ -80,12 +80,11 @@ class SetLease(OfLease, DryRunCommand):
             help="Remove an event made by --notify; its id is shown by 'lease show -f json' (may be repeated)",
         )
         add_wait_options(parser, "until the lease has a lasting status again")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         refuse_wait(parsed_args)
-        start = read_date(self, parsed_args, "start", "start_date")
-        read_date(self, parsed_args, "end", "end_date")  # report unreadable dates before the first request
+        start = read_date(self, parsed_args, "start")
+        read_date(self, parsed_args, "end")  # report unreadable dates before the first request
         client = self.client()
         for lease in readings(client, parsed_args.lease):
             try:
@@ -98,8 +97,8 @@ class SetLease(OfLease, DryRunCommand):
         """Change the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
         begin = start or lease.start_date
-        end = read_date(self, parsed_args, "end", "end_date", after=begin)
-        before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=begin)
+        end = read_date(self, parsed_args, "end", after=begin)
+        before_end = read_instant(self, parsed_args, "before_end", after=begin)
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
         if end is None:
             end = self._end_by_length(lease, parsed_args, begin)
@@ -175,8 +174,8 @@ class ProlongLease(OfLease, DryRunCommand):
         ("bio-42 --max", "until the next reservation of its resources"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         longer = parser.add_mutually_exclusive_group(required=True)
         longer.add_argument(
             "--by", metavar="DURATION", type=reading(parse_length), help="For how much longer, such as 12h or 30d"
@@ -186,7 +185,6 @@ class ProlongLease(OfLease, DryRunCommand):
             action="store_true",
             help="For as long as the lease can keep its resources while nothing else changes",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
@@ -247,16 +245,15 @@ def _add_dates(parser: argparse.ArgumentParser) -> None:
     end.add_argument(
         "--for", dest="length", metavar="DURATION", type=duration, help="New length, from the start of the lease"
     )
-    end.add_argument("--end", metavar="DATE", help="New end, in local time; 'now' ends the lease")
-    end.add_argument("--end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
+    add_date_options(end, "end", "New end, in local time; 'now' ends the lease")
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--defer-by", metavar="DURATION", type=duration, help="Start later")
     start.add_argument("--advance-by", metavar="DURATION", type=duration, help="Start earlier")
-    start.add_argument("--start", metavar="DATE", help="New start, in local time; the lease keeps its length")
-    start.add_argument("--start-date", metavar="DATE", help=f"New start; the end stays; {BLAZAR_DATE}")
+    add_date_options(
+        start, "start", "New start, in local time; the lease keeps its length", "New start; the end stays; "
+    )
     before_end = parser.add_mutually_exclusive_group()
-    before_end.add_argument("--before-end", metavar="DATE", help="New time of the warning before the end")
-    before_end.add_argument("--before-end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
+    add_date_options(before_end, "before-end", "New time of the warning before the end")
 
 
 def _moved(date: datetime, later: timedelta | None, earlier: timedelta | None) -> datetime | None:

@@ -49,8 +49,7 @@ class ListLeases(ReservationLister):
         ("-c name -c status_reason --status ERROR", "what failed, and why"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--sort-by",
             metavar="<lease_column>",
@@ -60,7 +59,6 @@ class ListLeases(ReservationLister):
         )
         add_fields(parser, LeaseFilter)
         parser.add_argument("--limit", metavar="COUNT", type=int, help="Not more than this many")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         by_id = parsed_args.sort_by == "id"
@@ -94,11 +92,9 @@ class DeleteLease(ReservationCommand):
 
     examples = (("bio-42", "one lease"), ("bio-42 bio-43 --wait", "several, waiting until they are gone"))
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("leases", metavar="LEASE", nargs="+", help="Name or id of a lease")
         add_wait_options(parser, "until the leases are gone")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         client = self.client()
@@ -151,8 +147,8 @@ class WaitLease(OfLease, ReservationShowOne):
 
     examples = (("bio-42 --until ACTIVE --wait-timeout 2h", "until it has started"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument(
             "--until",
             metavar="STATUS",
@@ -161,7 +157,6 @@ class WaitLease(OfLease, ReservationShowOne):
             help="The status to wait for (default: ACTIVE; may be repeated, any of them ends the wait)",
         )
         add_timeout_option(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()

@@ -16,12 +16,10 @@ class ShowLimits(ReservationLister):
 
     examples = (("", "of your own project"), ("-f value -c name -c used", "for a script"))
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--project", metavar="PROJECT", help="Of this project, an id or a name (for administrators)"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         project_limits = self.client().limits.show(project_id=parsed_args.project)

@@ -17,8 +17,7 @@ class ListHostProperties(ReservationLister):
 
     examples = (("--detail", "with the values that hosts have"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--detail", action="store_true", help="Show values and visibility as well")
         parser.add_argument(
             "--sort-by",
@@ -28,7 +27,6 @@ class ListHostProperties(ReservationLister):
             help="Field to sort by: property or private (default: property)",
         )
         parser.add_argument("--all", action="store_true", help="Show private properties too (for administrators)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         host_properties = self.client().properties.list(detail=parsed_args.detail, include_private=parsed_args.all)
@@ -47,10 +45,8 @@ class ShowHostProperty(ReservationShowOne):
 
     examples = (("gpu", "one property"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", metavar="PROPERTY_NAME", help="Name of the property")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         return self.shown(self.client().properties.show(parsed_args.name))
@@ -61,13 +57,11 @@ class SetHostProperty(ReservationCommand):
 
     examples = (("rack --private", "for administrators only"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", metavar="PROPERTY_NAME", help="Name of the property")
         visibility = parser.add_mutually_exclusive_group()
         visibility.add_argument("--private", action="store_true", help="Only administrators see it")
         visibility.add_argument("--public", action="store_true", help="Everybody sees it (default)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.client().properties.set(parsed_args.name, private=parsed_args.private)
@@ -77,10 +71,9 @@ class SetHostProperty(ReservationCommand):
 class _OfHost(ReservationCommand):
     """A command for the properties of one host."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument("resource", metavar="HOST", help="Name or id of the host")
-        return parser
 
 
 class SetHost(_OfHost):
@@ -88,10 +81,9 @@ class SetHost(_OfHost):
 
     examples = (("compute-1 --extra gpu=a100", "another value"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         add_arguments(parser, {"properties": PROPERTIES})
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         if not parsed_args.properties:
@@ -107,8 +99,8 @@ class UnsetHost(_OfHost):
 
     examples = (("compute-1 --extra gpu", "one property"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument(
             "--extra",
             "--property",
@@ -118,7 +110,6 @@ class UnsetHost(_OfHost):
             default=[],
             help="Name of a property (may be repeated)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         if not parsed_args.names:

@@ -71,14 +71,22 @@ def _all_but(have: Callable[[ReservationType], object]) -> str:
     return f"all of them but {_those(lambda kind: not have(kind))}"
 
 
-def _options(have: Callable[[ReservationType], object]) -> str:
+def _saying(have: Callable[[ReservationType], object]) -> Sequence[str]:
     """Return the options that say that something is reserved of such types."""
     options = [option for kind in _TYPES if have(kind) for option in kind.options if option.name in kind.saying]
-    return _listed([option.names for option in options if option.gather is None])
+    return [option.names for option in options if option.gather is None]
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+def _options(have: Callable[[ReservationType], object]) -> str:
+    return _listed(_saying(have))
+
+
+def _listed(names: Sequence[str], word: str = "and") -> str:
+    return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+#: The options of which a command that reserves something needs one.
+NEEDED = _listed([*_saying(lambda _: True), "--reservation"], "or")
 
 
 class _NextChoice(argparse.Action):
@@ -180,5 +188,5 @@ def read_some_reservations(parsed_args: argparse.Namespace) -> Sequence[Reservat
     """Return the reservations like ``read_reservations``; raise ``CommandError`` if there are none."""
     reservations = read_reservations(parsed_args)
     if not reservations:
-        raise exceptions.CommandError(f"Say what to reserve, with {_options(lambda _: True)}, or --reservation.")
+        raise exceptions.CommandError(f"Say what to reserve, with {NEEDED}.")
     return reservations

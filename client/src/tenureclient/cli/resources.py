@@ -44,8 +44,7 @@ class OfType(ReservationCommand):
 class ListResources(OfType, ReservationLister):
     """A command that lists resources."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         kind = self.type
         parser.add_argument(
             "--sort-by",
@@ -66,7 +65,6 @@ class ListResources(OfType, ReservationLister):
             help=f"Only {kind.some} that take none, for example {kind.closed} ones",
         )
         add_fields(parser, kind.query)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         kind = self.type
@@ -82,10 +80,8 @@ class ListResources(OfType, ReservationLister):
 class ShowResource(OfType, ReservationShowOne):
     """A command that shows a resource."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         self.add_resource_argument(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         return self.shown(self.client().inventory(self.of).find(parsed_args.resource))
@@ -98,10 +94,8 @@ class CreateResource(OfType, ReservationShowOne):
     def _arguments(self) -> Mapping[str, Option]:
         return {**self.type.registration, "region": _REGION}
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         add_arguments(parser, self._arguments)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         return self.shown(self.client().inventory(self.of).register(given(self, self._arguments, parsed_args)))
@@ -110,11 +104,9 @@ class CreateResource(OfType, ReservationShowOne):
 class SetResource(OfType, ReservationShowOne):
     """A command that changes fields of a resource."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         self.add_resource_argument(parser)
         add_arguments(parser, self.type.changes)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         inventory = self.client().inventory(self.of)
@@ -125,11 +117,9 @@ class SetResource(OfType, ReservationShowOne):
 class DeleteResources(OfType):
     """A command that removes resources from the service."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         help_text = f"{self.type.name_or_id} of a {self.type.noun}"
         parser.add_argument("resources", metavar=self.type.metavar, nargs="+", help=help_text)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         inventory = self.client().inventory(self.of)
@@ -146,12 +136,10 @@ class DeleteResources(OfType):
 class ChangeResource(OfType, ReservationLister):
     """A command that affects reservations: it shows what would happen and asks before it acts."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         self.add_resource_argument(parser)
         parser.add_argument("--dry-run", action="store_true", help="Only show what would be done")
         parser.add_argument("--yes", action="store_true", help="Do it without asking")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()
@@ -190,10 +178,9 @@ class ChangeResource(OfType, ReservationLister):
 class DisableResource(ChangeResource):
     """A command that closes a resource to new reservations."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument("--reason", metavar="TEXT", default="", help="Why, for other administrators")
-        return parser
 
     def change(
         self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
@@ -221,8 +208,8 @@ class EnableResource(ChangeResource):
 class ReallocateResource(ChangeResource):
     """A command that moves the reservations of a resource to others."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments_to(parser)
         parser.add_argument("--lease", metavar="LEASE", help="Only of this lease, by name or id")
         parser.add_argument(
             "--running",
@@ -230,7 +217,6 @@ class ReallocateResource(ChangeResource):
             help=f"Also what has started: the lease gets another {self.type.noun} and loses its {self.type.lost} on"
             " this one",
         )
-        return parser
 
     def change(
         self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool

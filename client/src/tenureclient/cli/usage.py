@@ -30,8 +30,7 @@ class ShowUsage(ReservationLister):
         ("--project physics --to +30d", "of a project, with what it has booked for 30 days"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "resource_type",
             metavar="TYPE",
@@ -50,7 +49,6 @@ class ShowUsage(ReservationLister):
         )
         # Output options come last in the help, as in the other commands.
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         end = self.instant("now" if parsed_args.end is None else parsed_args.end, "--to")
