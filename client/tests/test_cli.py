@@ -130,7 +130,7 @@ def test_a_shortfall_is_shown_by_its_stages(server: FakeServer, tenure: Run) -> 
         (400, "Denied", "No credits are left."),
         (403, "OverQuota", "Quota exceeded for leases: 2 of 2 used, 1 more requested."),
         (403, "Forbidden", "Lease duration of 7200 seconds must be less than or equal to 3600 seconds."),
-        (503, "Unavailable", "The service that must agree to leases does not answer; try again later."),
+        (503, "Unavailable", "The enforcement service does not answer; try again later."),
     ],
 )
 def test_refusal_by_the_site_is_one_line(server: FakeServer, tenure: Run, code: int, name: str, message: str) -> None:

@@ -12,7 +12,7 @@ from tests.api.rig import HOSTS, Api
 
 FOREIGN = "0f0e0d0c-0000-4000-8000-00000000beef"
 WHOLE = f"sim-host-001 is not released yet by reservation {FOREIGN}."
-SHORT_REASON = "The cloud cannot do what was asked of it at the moment."
+SHORT_REASON = "The cloud cannot carry out the request at the moment."
 
 
 @pytest.fixture

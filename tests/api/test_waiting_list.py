@@ -175,7 +175,7 @@ def test_a_lease_fails_at_its_latest_start(api: Api):
     api.world.pass_time(HOUR)
     failed = show(api, lease)
     assert (failed["status"], failed["waiting"]) == ("ERROR", None)
-    assert failed["status_reason"] == "There was no room for it up to its latest start."
+    assert failed["status_reason"] == "No resources became free for it before its latest start."
     delete(api, lease)
     assert api.get(f"/v1/leases/{lease['id']}").status_code == 404
 

@@ -113,7 +113,7 @@ class TestWholeHosts:
         boot(cloud)
         cloud.held = True
         for _ in range(2):
-            with pytest.raises(CloudBusy, match="1 preemptible servers are still vanishing") as caught:
+            with pytest.raises(CloudBusy, match="1 preemptible servers are still being deleted") as caught:
                 driver.ensure_started(order(host))
             assert not isinstance(caught.value, ResourceOccupied)
         cloud.let_go()

@@ -174,7 +174,7 @@ def test_a_host_where_nova_cannot_wake_a_server_is_named(cloud: FakeOpenStack, d
     for _ in range(2):
         assert not driver.ensure_started(order).done
         server.status, server.host = "SHELVED_OFFLOADED", ""  # the compute service could not
-        with pytest.raises(ResourceOccupied, match="could not wake") as refused:
+        with pytest.raises(ResourceOccupied, match="could not unshelve") as refused:
             driver.ensure_started(order)
         assert list(refused.value.resources) == [first.external_id]
         assert server.status == "SHELVED_OFFLOADED"  # so that it can be woken elsewhere

@@ -37,9 +37,9 @@ def test_errors_of_requests_as_the_owner_are_shown_except_server_errors(status: 
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (CloudRefused("host compute-7"), "Region south: The cloud refuses what was asked of it."),
+        (CloudRefused("host compute-7"), "Region south: The cloud refuses the request."),
         (CloudRefused(Reason("No.", "host compute-7")), "Region south: No."),
-        (ResourceOccupied({"7": "host compute-7"}), "Region south: Others still use what the lease is to have."),
+        (ResourceOccupied({"7": "host compute-7"}), "Region south: Resources of the lease are still used by others."),
     ],
     ids=repr,
 )

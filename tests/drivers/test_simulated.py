@@ -297,7 +297,7 @@ def test_a_file_of_another_program_is_unchanged(tmp_path: Path):
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE precious (id)")
-    with pytest.raises(ValueError, match="not the state of a simulated cloud"):
+    with pytest.raises(ValueError, match="not that of a simulated cloud"):
         SimulatedCloud(path)
 
 
@@ -306,7 +306,7 @@ def test_a_file_of_a_release_before_is_refused(tmp_path: Path):
     with closing(sqlite3.connect(path)) as older:
         older.execute("CREATE TABLE host (id)")
         older.execute("PRAGMA user_version = 9")
-    with pytest.raises(ValueError, match="another format before this release"):
+    with pytest.raises(ValueError, match="format of an earlier release"):
         SimulatedCloud(path)
 
 

@@ -148,7 +148,7 @@ def test_servers_vanish_when_the_time_has_come(cloud: SimulatedCloud, clock: Sim
     cloud.inject(Fault(FaultKind.SLOW, "ensure_ended", until=NOW + timedelta(seconds=20)))
 
     progress = cloud.ensure_ended(order)
-    assert (progress.done, str(progress.reason)) == (False, "1 server is still vanishing.")
+    assert (progress.done, str(progress.reason)) == (False, "1 server is still being deleted.")
     assert [(server.vanishing, server.host) for server in cloud.world.servers()] == [(True, "1")]
     assert cloud.world.groups()["r-1"].hosts == ("1",)
 

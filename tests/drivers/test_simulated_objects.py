@@ -160,7 +160,7 @@ def test_a_change_is_refused_for_now_while_another_process_makes_one(path: Path,
     monkeypatch.setattr(objects, "_LOCK_TIMEOUT_SECONDS", 0.01)
     first, second = OpenStack(path), OpenStack(path)
     with first.objects.change():
-        with pytest.raises(CloudBusy, match="busy with others"):
+        with pytest.raises(CloudBusy, match="busy with other requests"):
             InProcess(second, lambda _token: None).send(MAKE_POOL, CIRCUMSTANCES)
         first.add_aggregate("freepool")
     assert pools(second) == ["freepool"]

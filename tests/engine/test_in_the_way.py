@@ -53,7 +53,7 @@ def test_start_without_a_free_host_is_retried_with_a_reason(world: World):
     world.pass_time(HOUR + 10 * SECOND)
     waiting = lease_of(world, lease.id)
     assert waiting.status is LeaseStatus.STARTING
-    assert waiting.status_reason == "Others still use what the lease is to have."
+    assert waiting.status_reason == "Resources of the lease are still used by others."
     assert waiting.status_detail == f"1: 1 servers of others run on {host}"
     assert effects_of(world, EffectKind.HOST_TAKEN) == []
     world.cloud.world.delete_server(server)

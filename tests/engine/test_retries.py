@@ -291,7 +291,7 @@ def test_slow_is_not_failing(world: World):
     world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", until=NOW + HOUR + 10 * MINUTE))
     world.pass_time(HOUR + 9 * MINUTE)
     slow = lease_of(world, lease.id)
-    assert (slow.status, slow.status_reason) == (LeaseStatus.TERMINATING, "1 server is still vanishing.")
+    assert (slow.status, slow.status_reason) == (LeaseStatus.TERMINATING, "1 server is still being deleted.")
     assert event_of(world, lease.id, EventType.END).attempts <= 1
     world.pass_time(2 * MINUTE)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED

@@ -167,7 +167,7 @@ def test_untrusted_keystone_counts_as_unavailable(
     cafile = stranger.cafile if file == "another authority" else tmp_path / "missing.pem"
     keystone.unified_limits.registered = {"leases": -1, "hosts": -1, "hours_of_hosts": -1}
     rebuild(world, quotas=quotas(keystone, tmp_path, monkeypatch, cafile))
-    with pytest.raises(Unavailable, match="Keystone does not say right now how much the project may have"):
+    with pytest.raises(Unavailable, match="The limits of the project cannot be read from Keystone right now"):
         world.book(1)
     assert world.leases.list(OWNER, LeaseQuery(limit=10)).items == ()
     assert ("certificate verify failed" if cafile == stranger.cafile else str(cafile)) in caplog.text

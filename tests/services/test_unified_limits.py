@@ -137,7 +137,7 @@ def test_unavailable_keystone_blocks_only_bookings(
     lease = world.book(1, start=1)
     trouble(keystone)
     rebuild(world, quotas=quotas())  # a manager starts without it
-    with pytest.raises(Unavailable, match="Keystone does not say right now how much the project may have"):
+    with pytest.raises(Unavailable, match="The limits of the project cannot be read from Keystone right now"):
         world.book(1)
     with pytest.raises(Unavailable):
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))

@@ -29,7 +29,7 @@ class CloudError(Exception):
     """
 
     #: The text for the owner if the error has none.
-    unexplained = "The cloud did not do what was asked of it."
+    unexplained = "The cloud did not carry out the request."
 
     @property
     def reason(self) -> Reason:
@@ -43,7 +43,7 @@ class CloudError(Exception):
 class CloudBusy(CloudError):
     """A temporary failure, such as a time-out, an overload or a lost connection. The call is retried."""
 
-    unexplained = "The cloud cannot do what was asked of it at the moment."
+    unexplained = "The cloud cannot carry out the request at the moment."
 
 
 class CloudRefused(CloudError):
@@ -52,7 +52,7 @@ class CloudRefused(CloudError):
     ``about`` is the wrong attribute if a reference consists of several, such as ``floating_network_id``.
     """
 
-    unexplained = "The cloud refuses what was asked of it."
+    unexplained = "The cloud refuses the request."
 
     def __init__(self, *args: object, about: str | None = None) -> None:
         super().__init__(*args)
@@ -62,7 +62,7 @@ class CloudRefused(CloudError):
 class CloudNotFound(CloudRefused):
     """The cloud has no object with the given id or name."""
 
-    unexplained = "The cloud does not know something that was named or is needed."
+    unexplained = "The cloud lacks an object that was named or is needed."
 
 
 class CloudAmbiguous(CloudRefused):
@@ -75,7 +75,7 @@ class ResourceOccupied(CloudBusy):
     Nothing was deleted, and no resource was handed over. ``resources`` maps external ids to reasons.
     """
 
-    unexplained = "Others still use what the lease is to have."
+    unexplained = "Resources of the lease are still used by others."
 
     def __init__(self, resources: Mapping[str, str]) -> None:
         self.resources = dict(resources)
@@ -88,7 +88,7 @@ class ResourceMissing(CloudBusy):
     ``resources`` maps external ids to reasons.
     """
 
-    unexplained = "The cloud does not know all that the lease is to have."
+    unexplained = "The cloud lacks resources of the lease."
 
     def __init__(self, resources: Mapping[str, str]) -> None:
         self.resources = dict(resources)
@@ -169,7 +169,7 @@ class Progress:
         """The reason why the call is not done, for the owner of the lease and for operators."""
         if self.reason is None or isinstance(self.reason, Reason):
             return self.reason
-        return Reason("The cloud is not done with it yet.", self.reason)
+        return Reason("The cloud has not finished yet.", self.reason)
 
 
 DONE = Progress(done=True)

@@ -148,7 +148,7 @@ class _Places:
     """A limit for concurrent attempts of a kind in a region."""
 
     def __init__(self, attempts: str, places: int) -> None:
-        self.reason = Reason(f"{places} {attempts} are under way there, as many as one region may have.")
+        self.reason = Reason(f"{places} {attempts} are in progress there, the maximum of a region.")
         self._free = threading.Semaphore(places)
 
     @contextmanager
@@ -297,4 +297,4 @@ class Router(ByKind):
             inside = unqualified(name, reference)
             if inside != reference or not name:
                 return region, inside
-        raise CloudNotFound(Reason(f"{reference} is in no region that there is."))
+        raise CloudNotFound(Reason(f"{reference} is in an unknown region."))

@@ -21,7 +21,7 @@ from tenure.enforcement.contract import EnforcementFilter, Values
 LOG = logging.getLogger(__name__)
 
 DENIED = "External service enforcement filter denied the request."
-AWAY = "The service that must agree to leases does not answer; try again later."
+AWAY = "The enforcement service does not answer; try again later."
 #: The most bytes of an answer that are read.
 _MAX_ANSWER = 64 * 1024
 #: The calls with a default path below the base URL. Other calls are made only if their own URL is set.

@@ -23,7 +23,7 @@ _PROJECT = ("project_name", "project_domain_name")
 #: The errors of oslo.limit if Keystone is away, refuses, or lacks an entry; ``OSError`` if the CA file is missing.
 _FAILURES = (ClientException, SDKException, SessionInitError, OSError, ValueError, LookupError, TypeError)
 
-AWAY = "Keystone does not say right now how much the project may have; try again later."
+AWAY = "The limits of the project cannot be read from Keystone right now; try again later."
 
 
 class UnifiedLimits:
@@ -53,7 +53,7 @@ class UnifiedLimits:
             LOG.error("oslo.limit cannot work with Keystone's model of limits strict_two_level, only with flat")
             raise Unavailable(AWAY) from None
         except _FAILURES as error:
-            LOG.warning("Keystone does not tell limits: %s", " ".join(str(error).split()))
+            LOG.warning("the limits cannot be read from Keystone: %s", " ".join(str(error).split()))
             raise Unavailable(AWAY) from None
         self._log_missing(frozenset(names) - registered.keys())
         limits = registered | own

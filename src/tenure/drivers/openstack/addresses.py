@@ -130,7 +130,7 @@ class Addresses(OpenStackKind):
                 strange = ResourceRef(address_id(floating_ip.network_id, floating_ip.address), floating_ip.address)
                 if strange.external_id not in wanted:
                     text = (
-                        f"{floating_ip.address} is tagged for reservation {order.reservation_id}, which has it no more"
+                        f"{floating_ip.address} has the tag of reservation {order.reservation_id}, which lacks it now"
                     )
                     yield Drift(order.reservation_id, strange, text)
         for resource in pooled:

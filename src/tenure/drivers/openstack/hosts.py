@@ -183,7 +183,7 @@ class Hosts:
         if preemptible:
             self._compute.delete_servers([server for server in preemptible if not server.vanishing])
             where = ", ".join(sorted({server.service_host for server in preemptible}))
-            raise CloudBusy(f"{len(preemptible)} preemptible servers are still vanishing on {where}.")
+            raise CloudBusy(f"{len(preemptible)} preemptible servers are still being deleted on {where}.")
 
     def _refuse_occupied(self, host: Hypervisor, reservations: frozenset[str]) -> None:
         """Refuse a host with servers that belong to none of these reservations and are not preemptible."""

@@ -85,7 +85,9 @@ class Images:
             return False
         is_old = image.created_at is not None and self._now - image.created_at > _IDLE
         if is_old and server.task is None:
-            LOG.warning("the image of server %s came to nothing: it is %s, and Nova is done", server.id, image.status)
+            LOG.warning(
+                "the image of server %s failed: its status is %s, and Nova has finished", server.id, image.status
+            )
             return False
         return True
 
@@ -131,7 +133,7 @@ def saved(
     if images.waiting_for:
         return Progress(False, _LOOK_AGAIN, Reason(f"Images are being saved of {', '.join(images.waiting_for[:10])}."))
     if all_of_them and images.without:
-        raise CloudRefused(Reason(f"No image came to be of {', '.join(images.without)}; it is kept."))
+        raise CloudRefused(Reason(f"No image was created of {', '.join(images.without)}; it is kept."))
     return DONE
 
 

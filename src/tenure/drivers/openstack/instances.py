@@ -254,7 +254,7 @@ class Instances(OpenStackKind):
         """Delete the preemptible servers whose room the reservation needs."""
         vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
         return (
-            Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still vanishing."))
+            Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still being deleted."))
             if vanishing
             else None
         )

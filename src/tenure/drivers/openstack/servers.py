@@ -214,15 +214,15 @@ class Servers(OpenStackKind):
     def _unshelve(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress:
         if aggregate.metadata.get(WAKING) == host.service_host:  # and it is still shelved
             self._compute.set_metadata(aggregate, {WAKING: None})
-            raise ResourceOccupied({host.external_id: f"Nova could not wake the server on {host.name}."})
+            raise ResourceOccupied({host.external_id: f"Nova could not unshelve the server on {host.name}."})
         vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
         if vanishing:
-            return Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still vanishing."))
+            return Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still being deleted."))
         self._compute.set_metadata(aggregate, {WAKING: host.service_host})
         where = {"host": host.service_host, "availability_zone": None}
         self._act(server, {"unshelve": where}, "2.91")
         return Progress(
-            False, _SOON, Reason("The server is being woken.", f"The server is being woken on {host.name}.")
+            False, _SOON, Reason("The server is being unshelved.", f"The server is being unshelved on {host.name}.")
         )
 
     def _withdraw(self, order: Order, pool: Collection[str], aggregate: Aggregate) -> Progress | None:
@@ -246,7 +246,7 @@ class Servers(OpenStackKind):
                 return None
             self._compute.set_metadata(aggregate, {WAKING: _ANYWHERE})
             self._act(server, {"unshelve": None})
-            return Progress(False, _SOON, Reason("The server is being woken where it may be."))
+            return Progress(False, _SOON, Reason("The server is being unshelved on any host."))
         if server.status not in _CHANGEABLE:
             return None
         if server.service_host in pool:
@@ -317,7 +317,7 @@ class Servers(OpenStackKind):
             raise CloudBusy(Reason(f"The server {server.id} is in ERROR."))
         if server.status in _REMEDIES:
             self._act(server, {_REMEDIES[server.status]: None})
-            return Progress(False, _SOON, Reason(f"The server is no more to be in {server.status}."))
+            return Progress(False, _SOON, Reason(f"The server must leave the status {server.status}."))
         return self._busy(server)
 
     def _stop(self, server: Server, *, leaves: bool) -> Progress | None:
@@ -520,5 +520,8 @@ def _tags_by(metadata: Mapping[str, str]) -> set[str]:
 
 def _wait(server: Server) -> Progress:
     return Progress(
-        False, _SOON, f"Nova is at something else with the server: {server.task or server.status}.", awaited=True
+        False,
+        _SOON,
+        f"Another operation on the server is in progress in Nova: {server.task or server.status}.",
+        awaited=True,
     )

@@ -238,4 +238,4 @@ def _why(order: Order, volume: Volume) -> str:
         return "Cinder could not make it"
     if volume.pool and volume.pool != order.parameters.get("pool"):
         return f"Cinder put it into {volume.pool}, and {order.parameters.get('pool')} was booked"
-    return "it is one too many"
+    return "it is surplus"

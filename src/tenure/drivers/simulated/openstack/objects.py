@@ -272,7 +272,7 @@ def _busy(error: sqlite3.OperationalError) -> CloudBusy | None:
     """Return the refusal for a temporary error of SQLite; None if it is a mistake of this program."""
     code = error.sqlite_errorcode & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return CloudBusy(Reason("The simulated cloud is busy with others."))
+        return CloudBusy(Reason("The simulated cloud is busy with other requests."))
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
         return CloudBusy(Reason("The file of the simulated cloud cannot be written."))
     return None
@@ -296,9 +296,9 @@ def _refuse_others(file: sqlite3.Connection) -> None:
     # Read last, as another process may create the tables meanwhile: it does so in one transaction.
     (found,) = file.execute("PRAGMA user_version").fetchone()
     if 0 < found < _FORMAT:
-        raise ValueError("the simulated cloud was kept in another format before this release, which is not read")
+        raise ValueError("the file has the format of an earlier release, which is not supported")
     if found != _FORMAT:
-        raise ValueError("the file is not the state of a simulated cloud, or of another version of it")
+        raise ValueError("the file is not that of a simulated cloud, or has an unknown format")
 
 
 def _lay_out(file: sqlite3.Connection) -> None:
@@ -318,4 +318,4 @@ def _lay_out(file: sqlite3.Connection) -> None:
                 file.execute(statement)
             file.execute("COMMIT")
             return
-    raise CloudBusy(Reason("The simulated cloud is busy with others."))
+    raise CloudBusy(Reason("The simulated cloud is busy with other requests."))

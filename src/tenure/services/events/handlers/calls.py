@@ -138,5 +138,5 @@ def combined(progresses: Iterable[Progress]) -> Progress:
 
 
 def _reason_of_giving_up(progress: Progress) -> Reason:
-    text = progress.shown_reason or Reason("The cloud is not done with it yet.")
+    text = progress.shown_reason or Reason("The cloud has not finished yet.")
     return (text + " This was not waited for any longer.").cut()

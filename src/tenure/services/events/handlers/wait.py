@@ -25,4 +25,4 @@ class WaitHandler(Handler[Payload]):
         return DONE  # it only has to be recorded
 
     def done(self, tx: Transaction, work: Work[Payload], lease: Lease, now: datetime) -> None:
-        fail_waiting(tx, lease, Reason("There was no room for it up to its latest start."), now=now)
+        fail_waiting(tx, lease, Reason("No resources became free for it before its latest start."), now=now)
