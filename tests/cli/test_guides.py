@@ -38,7 +38,9 @@ TYPED_ELSEWHERE = {
 #: Pages whose commands no test types, and why.
 NOT_TYPED = {
     "CONTRIBUTING.md": "make targets, of which CI runs those that check",
+    "docs/contributor/client.md": "an outline of what the reader writes",
     "docs/contributor/drivers.md": "for a driver that the reader writes; its outlines are read by tests of drivers",
+    "docs/contributor/operations.md": "an outline of what the reader writes",
     "docs/contributor/release-notes.md": "writes a release note",
     "docs/contributor/resource-types.md": "an outline of what the reader writes",
     "docs/contributor/testbed.md": "needs a real cloud",
