@@ -146,7 +146,7 @@ def test_hanging_region_leaves_workers_to_the_other(tmp_path: Path) -> None:
             regions.engine.start()
             wait_for(
                 "a start to be postponed",
-                lambda: any("as many as one region may have" in reason for reason in reasons_of(regions, hung)),
+                lambda: any("the maximum of a region" in reason for reason in reasons_of(regions, hung)),
             )
             lease = regions.host_in(NORTH)
             wait_for_leases(regions, [lease], {LeaseStatus.ACTIVE})
