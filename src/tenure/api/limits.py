@@ -1,13 +1,26 @@
-"""The operation of limits."""
+"""The operation of limits, with its query and its answer."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from tenure.api.answers import Whole
 from tenure.api.operations import READERS, Operation, Request, Rule
-from tenure.api.schemas.answers import LimitsDocument
-from tenure.api.schemas.queries import LimitsQuery
+from tenure.api.schemas.answers import AllowanceDocument, Answer, From, Rfc3339Text
+from tenure.api.schemas.queries import Query
+from tenure.api.schemas.texts import ExternalId
 from tenure.api.versions import Version, by_version
 from tenure.domain.request import Allowances
+
+
+class LimitsQuery(Query):
+    project_id: ExternalId | None = None
+
+
+class LimitsDocument(Answer):
+    limits: Annotated[list[AllowanceDocument], From("allowances")]
+    project_id: str
+    hours_until: Rfc3339Text
 
 
 def _show(request: Request) -> Allowances:

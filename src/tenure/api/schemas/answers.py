@@ -183,12 +183,6 @@ class AllowanceDocument(Answer):
     used: int
 
 
-class LimitsDocument(Answer):
-    limits: Annotated[list[AllowanceDocument], From("allowances")]
-    project_id: str
-    hours_until: Rfc3339Text
-
-
 class CostDocument(Answer):
     """What a lease takes of one kind of resource: units at any one time, and hours of all units together."""
 

@@ -66,10 +66,6 @@ class DryRunQuery(Query):
     dry_run: Truth = False
 
 
-class LimitsQuery(Query):
-    project_id: ExternalId | None = None
-
-
 class ResourceListQuery(Query):
     """The query of a list of resources; each inventory has its own term for their names, also in ``sort_key``."""
 
