@@ -49,10 +49,7 @@ class Call:
             return []
         if not dialect_of(self.version).is_everywhere and not (self.tells_version and self.reached):
             return []
-        return [
-            ("OpenStack-API-Version", f"reservation {self.version.value}"),
-            ("Vary", "OpenStack-API-Version"),
-        ]
+        return [("OpenStack-API-Version", f"reservation {self.version.value}"), ("Vary", "OpenStack-API-Version")]
 
 
 def open_call(environ: Environ) -> Call:

@@ -41,13 +41,7 @@ from tenure.api.schemas.resources import (
 )
 from tenure.api.versions import Version, by_version
 from tenure.domain.json_text import JsonObject
-from tenure.domain.request import (
-    AffectedPart,
-    LeasedResource,
-    Page,
-    ResourceBookings,
-    ResourceChange,
-)
+from tenure.domain.request import AffectedPart, LeasedResource, Page, ResourceBookings, ResourceChange
 from tenure.domain.resource import PropertySetting, Resource
 from tenure.resources.contract import Inventory, ResourceType
 from tenure.services.manager import Manager
@@ -122,10 +116,7 @@ class InventoryOperations:
         yield Operation("DELETE", resource, summary, self.unregister, None, since=since, rules=take_back)
         if wire.properties is not None:
             yield self._change_of(
-                resource,
-                f"Change a {noun}'s properties",
-                partial(self.update, wire.properties),
-                wire.properties.models,
+                resource, f"Change a {noun}'s properties", partial(self.update, wire.properties), wire.properties.models
             )
             yield from self._of_properties()
         elif wire.lending is not None:
@@ -283,10 +274,7 @@ class InventoryOperations:
     def properties(self, request: Request) -> Sequence[answers.Property]:
         query = request.query
         found = request.manager.resources.properties(
-            request.actor,
-            self._type,
-            include_private=bool(query.all),
-            for_members=request.version >= Version.V1_3,
+            request.actor, self._type, include_private=bool(query.all), for_members=request.version >= Version.V1_3
         )
         if not query.detail:
             return [answers.Property(property=values.name) for values in found]

@@ -26,13 +26,7 @@ from tenure.domain.availability import Alternative
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
 from tenure.domain.rehearsal import Rehearsal
-from tenure.domain.request import (
-    FlexibleRequest,
-    LeaseChange,
-    LeaseRequest,
-    Page,
-    ReservationRequest,
-)
+from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, Page, ReservationRequest
 
 LOG = logging.getLogger(__name__)
 R = TypeVar("R")

@@ -22,10 +22,7 @@ _SINCE = "15.0.0"
 _REASON = "Any role in the project was enough; from now on the roles reader and member tell reading from writing."
 
 _OWNER = policy.DeprecatedRule(
-    "admin_or_owner",
-    "rule:admin or project_id:%(project_id)s",
-    deprecated_reason=_REASON,
-    deprecated_since=_SINCE,
+    "admin_or_owner", "rule:admin or project_id:%(project_id)s", deprecated_reason=_REASON, deprecated_since=_SINCE
 )
 
 _ROLES = (

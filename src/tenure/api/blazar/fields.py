@@ -38,11 +38,7 @@ def _minute_or_now(value: object) -> When:
 
 _SCHEMA = {"type": "string", "pattern": MINUTE_PATTERN, "examples": ["2027-03-01 09:30"]}
 #: UTC to the minute, or ``now``.
-MinuteOrNow = Annotated[
-    When,
-    PlainValidator(_minute_or_now),
-    WithJsonSchema({"anyOf": [_SCHEMA, {"const": "now"}]}),
-]
+MinuteOrNow = Annotated[When, PlainValidator(_minute_or_now), WithJsonSchema({"anyOf": [_SCHEMA, {"const": "now"}]})]
 
 
 def show_with_t(moment: datetime) -> str:

@@ -16,10 +16,7 @@ from tenure.api.errors import ERROR_NAMES
 from tenure.api.schemas.moments import RFC3339_PATTERN, show_rfc3339
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
 from tenure.api.versions import Version
-from tenure.domain.lease import (
-    AllocationState,
-    EventType,
-)
+from tenure.domain.lease import AllocationState, EventType
 from tenure.domain.request import LeasedResource
 from tenure.domain.resource import ResourceHealth
 

@@ -62,10 +62,7 @@ Names = Annotated[
 ]
 Expression = Annotated[StrictStr, Field(max_length=MAX_EXPRESSION, pattern=PRINTABLE)]
 #: A length of time in an answer.
-SecondsShown = Annotated[
-    int | None,
-    Written(lambda length: None if length is None else int(length.total_seconds())),
-]
+SecondsShown = Annotated[int | None, Written(lambda length: None if length is None else int(length.total_seconds()))]
 
 
 #: The longest search text of reservations in a query.

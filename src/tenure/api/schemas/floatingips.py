@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tenure.api.schemas.answers import (
-    Answer,
-    From,
-    LeasedAnswer,
-    Rfc3339Text,
-    Standing,
-    fact,
-)
+from tenure.api.schemas.answers import Answer, From, LeasedAnswer, Rfc3339Text, Standing, fact
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.resources import Registration, WireInventory

@@ -9,25 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tenure.api.schemas.answers import (
-    Answer,
-    From,
-    LeasedAnswer,
-    Rfc3339Text,
-    Standing,
-    Written,
-    fact,
-)
+from tenure.api.schemas.answers import Answer, From, LeasedAnswer, Rfc3339Text, Standing, Written, fact
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.resources import Registration, WireInventory, WireProperties
-from tenure.api.schemas.texts import (
-    MAX_PROPERTIES,
-    MAX_PROPERTY_NAME,
-    ExternalId,
-    PropertyName,
-    PropertyValue,
-)
+from tenure.api.schemas.texts import MAX_PROPERTIES, MAX_PROPERTY_NAME, ExternalId, PropertyName, PropertyValue
 from tenure.api.versions import Version, by_version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.resource import Resource
@@ -107,8 +93,7 @@ class HostCreate(BaseModel):
     """A host to be made reservable, by its name or its id."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"oneOf": [{"required": ["name"]}, {"required": ["id"]}]},
+        extra="forbid", json_schema_extra={"oneOf": [{"required": ["name"]}, {"required": ["id"]}]}
     )
 
     name: ExternalId = Field(default_factory=str)

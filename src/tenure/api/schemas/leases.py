@@ -125,9 +125,7 @@ class LeaseSchemas:
         """Return the search for periods that ``body`` asks for."""
         given: Any = check(self.search_model, body, self._version, tags=self._names)
         return OfferQuery(
-            reservations=tuple(map(self._asked, given.reservations)),
-            window=given.window(),
-            limit=given.limit,
+            reservations=tuple(map(self._asked, given.reservations)), window=given.window(), limit=given.limit
         )
 
     def read_longest(self, body: Mapping[str, object]) -> tuple[tuple[ReservationRequest, ...], When | None]:

@@ -70,9 +70,7 @@ _STRICT_SCHEMA = {
 Rfc3339 = Annotated[datetime, PlainValidator(_rfc3339), WithJsonSchema(_STRICT_SCHEMA)]
 #: The same, or ``now``.
 Rfc3339OrNow = Annotated[
-    When,
-    PlainValidator(_rfc3339_or_now),
-    WithJsonSchema({"anyOf": [_STRICT_SCHEMA, {"const": "now"}]}),
+    When, PlainValidator(_rfc3339_or_now), WithJsonSchema({"anyOf": [_STRICT_SCHEMA, {"const": "now"}]})
 ]
 
 
