@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypedDict, Unpack
 
-from tenureclient.conditions import conditions_to_json
+from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
 from tenureclient.documents import Document, document
-from tenureclient.moments import Moment
+from tenureclient.moments import DURATION_FORMS, Moment, parse_length
+from tenureclient.options import Option
+from tenureclient.sent import Arguments, Sent
 from tenureclient.transport import Transport, parsed
 from tenureclient.wire import Version, moment_to_wire
 
@@ -74,52 +76,101 @@ class CapacityTimeline(Document):
     more: bool
 
 
+def _joined(names: Iterable[str], _version: Version) -> str:
+    return ",".join(names)
+
+
+class CapacitySteps(TypedDict, total=False):
+    """In which groups and steps to count."""
+
+    group_by: Annotated[
+        Grouping,
+        Option(
+            "--by",
+            choices=("kind", "zone", "resource", "project"),
+            help="Group the resources: those of equal properties and size, of each zone, each alone, or what"
+            " each project has; the last two are for administrators (default: all in one)",
+        ),
+    ]
+    step: Annotated[
+        timedelta | None,
+        Option(
+            "--step",
+            "DURATION",
+            parse_length,
+            help=f"Length of the steps: {DURATION_FORMS}; a step has the amounts of its tightest moment"
+            " (default: a step for each change)",
+        ),
+    ]
+
+
+class CapacitySelection(TypedDict, total=False):
+    """Which resources to count, and in what unit."""
+
+    conditions: Annotated[
+        Iterable[str],
+        Sent("resource_properties", lambda conditions, _version: conditions_to_json(conditions)),
+        Option(
+            "--with",
+            "CONDITION",
+            gather=list,
+            help=f"Only resources for which this holds: {CONDITION_FORMS}, or an expression of the API such as"
+            ' \'["==", "$gpu", "a100"]\' (may be repeated; all must hold)',
+        ),
+    ]
+    required_traits: Annotated[
+        Iterable[str],
+        Sent("required", _joined),
+        Option(
+            "--trait",
+            "NAME",
+            gather=list,
+            help="Only resources with this trait (may be repeated; all are needed)",
+        ),
+    ]
+    forbidden_traits: Annotated[
+        Iterable[str],
+        Sent("forbidden", _joined),
+        Option("--no-trait", "NAME", gather=list, help="Only resources without this trait (may be repeated)"),
+    ]
+    availability_zone: Annotated[str | None, Option("--zone", "NAME", help="Only resources in this availability zone")]
+    region: Annotated[str | None, Option("--region", "NAME", help="Only resources in this region of the service")]
+    resource_class: Annotated[
+        str | None,
+        Option(
+            "--class",
+            "NAME",
+            help="Count in this resource class, such as VCPU, MEMORY_MB or DISK_GB; WHOLE counts the resources"
+            " themselves (default: the usual one of the type)",
+        ),
+    ]
+
+
+class CapacityQuery(CapacitySteps, CapacitySelection, total=False):
+    """What to count, and for which period."""
+
+    start: Annotated[Moment | None, Sent("start_date")]
+    end: Annotated[datetime | None, Sent("end_date")]
+
+
 class Availability:
     """How much can be reserved when. It needs API 1.3."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def show(
-        self,
-        resource_type: str = HOSTS,
-        *,
-        start: Moment | None = None,
-        end: datetime | None = None,
-        resource_class: str | None = None,
-        region: str | None = None,
-        availability_zone: str | None = None,
-        conditions: Iterable[str] = (),
-        required_traits: Iterable[str] = (),
-        forbidden_traits: Iterable[str] = (),
-        step: timedelta | None = None,
-        group_by: Grouping = "none",
-    ) -> CapacityTimeline:
+    def show(self, resource_type: str = HOSTS, **fields: Unpack[CapacityQuery]) -> CapacityTimeline:
         """Return the amounts of the resources that serve a type, by default for a week from now on.
 
-        ``resource_class`` is the unit, such as ``VCPU`` (default: the usual one of the type). The arguments
-        after it select resources; each condition must hold. With ``step``, in whole seconds, the steps have
-        this length. ``resource`` and ``project`` as ``group_by`` are for administrators.
+        ``resource_class`` is the unit, such as ``VCPU`` (default: the usual one of the type). A region, a zone,
+        conditions and traits select resources; each condition must hold. With ``step``, in whole seconds, the steps
+        have this length. ``resource`` and ``project`` as ``group_by`` (default: ``none``) are for administrators.
         """
-        dates = {"start_date": start, "end_date": end}
-        texts = {
-            "resource_class": resource_class,
-            "region": region,
-            "availability_zone": availability_zone,
-            "resource_properties": conditions_to_json(conditions) or None,
-            "required": _joined(required_traits),
-            "forbidden": _joined(forbidden_traits),
-            "step": None if step is None else str(int(step.total_seconds())),
-        }
-        query = {
-            "resource_type": resource_type,
-            **{name: moment_to_wire(moment, Version.V1_3) for name, moment in dates.items() if moment},
-            **{name: text for name, text in texts.items() if text is not None},
-            "group_by": group_by,
-            "limit": str(_PAGE),
-        }
+        given = Arguments(CapacityQuery, fields).to_wire(Version.V1_3)
+        query = {name: str(value) for name, value in {"group_by": "none", **given}.items()}
+        query |= {"resource_type": resource_type, "limit": str(_PAGE)}
         timeline = self._page(query)
-        while group_by == "resource" and timeline.more:
+        while query["group_by"] == "resource" and timeline.more:
             timeline = self._with_next_page(timeline, query)
         return timeline
 
@@ -140,9 +191,3 @@ class Availability:
     def _page(self, query: Mapping[str, str]) -> CapacityTimeline:
         answer = self._transport.call("GET", "availability", query=query, feature=_FEATURE, since=Version.V1_3)
         return parsed(CapacityTimeline.from_wire, answer.body)
-
-
-def _joined(names: Iterable[str]) -> str | None:
-    """Return the names as a parameter of a query; None if there are none. An empty name makes it empty."""
-    listed = list(names)
-    return ",".join(listed) if listed else None

@@ -8,12 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from tenureclient.availability import HOSTS, CapacityGroup, CapacityStep, CapacityTimeline
+from tenureclient.availability import (
+    HOSTS,
+    CapacityGroup,
+    CapacityQuery,
+    CapacitySelection,
+    CapacityStep,
+    CapacitySteps,
+    CapacityTimeline,
+)
+from tenureclient.cli.arguments import add_fields, fields_given
 from tenureclient.cli.chart import characters_for, chart
-from tenureclient.cli.command import ReservationLister, reading
+from tenureclient.cli.command import ReservationLister
 from tenureclient.cli.render import MomentColumn, Row, Table, pairs_column, table
-from tenureclient.conditions import CONDITION_FORMS
-from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, parse_length
+from tenureclient.moments import MOMENT_FORMS
 from tenureclient.resources import RESERVATION_TYPES
 
 #: Resource types by their short names.
@@ -77,22 +85,9 @@ class ShowAvailability(ReservationLister):
             metavar="DATE",
             help="End of the period, written like its start (default: 7 days after it)",
         )
-        parser.add_argument(
-            "--by",
-            choices=("kind", "zone", "resource", "project"),
-            default="none",
-            help="Group the resources: those of equal properties and size, of each zone, each alone, or what"
-            " each project has; the last two are for administrators (default: all in one)",
-        )
-        parser.add_argument(
-            "--step",
-            metavar="DURATION",
-            type=reading(parse_length),
-            help=f"Length of the steps: {DURATION_FORMS}; a step has the amounts of its tightest moment"
-            " (default: a step for each change)",
-        )
+        add_fields(parser, CapacitySteps)
         parser.add_argument("--long", action="store_true", help="A row for each step of each group")
-        _add_selection(parser)
+        add_fields(parser.add_argument_group("which resources, and in what unit"), CapacitySelection)
         # Output options come last in the help, as in the other commands.
         parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
 
@@ -100,26 +95,20 @@ class ShowAvailability(ReservationLister):
         zone = self.zone
         start = None if parsed_args.start is None else self.moment(parsed_args.start, "--from", zone=zone)
         after = start if isinstance(start, datetime) else None
-        timeline = self.client().availability.show(
-            TYPES.get(parsed_args.resource_type, parsed_args.resource_type),
-            start=start,
-            end=None if parsed_args.end is None else self.instant(parsed_args.end, "--to", after=after),
-            resource_class=parsed_args.resource_class,
-            region=parsed_args.region,
-            availability_zone=parsed_args.zone,
-            conditions=parsed_args.conditions,
-            required_traits=parsed_args.traits,
-            forbidden_traits=parsed_args.forbidden_traits,
-            step=parsed_args.step,
-            group_by=parsed_args.by,
-        )
+        fields = fields_given(self, CapacityQuery, parsed_args)
+        fields |= {
+            "start": start,
+            "end": None if parsed_args.end is None else self.instant(parsed_args.end, "--to", after=after),
+        }
+        resource_type = TYPES.get(parsed_args.resource_type, parsed_args.resource_type)
+        timeline = self.client().availability.show(resource_type, **fields)
         if timeline.more:
             self.log.warning("There are more groups than are shown; select fewer resources.")
         self._timeline = timeline
         lines = _lines(timeline, long=parsed_args.long)
         return table(
             (_row(line, zone) for line in lines),
-            _columns(timeline, parsed_args.by, long=parsed_args.long),
+            _columns(timeline, parsed_args.group_by or "none", long=parsed_args.long),
             parsed_args.columns,
         )
 
@@ -139,44 +128,6 @@ class ShowAvailability(ReservationLister):
             unit = "" if timeline.resource_class == "WHOLE" else f" {timeline.resource_class}"
             heading = f"Available{unit}: {characters[-1]} all, {characters[0]} none"
             self.output.write("\n".join(["", heading, *lines, ""]))
-
-
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    selection = parser.add_argument_group("which resources, and in what unit")
-    selection.add_argument(
-        "--with",
-        dest="conditions",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help=f"Only resources for which this holds: {CONDITION_FORMS}, or an expression of the API such as"
-        ' \'["==", "$gpu", "a100"]\' (may be repeated; all must hold)',
-    )
-    selection.add_argument(
-        "--trait",
-        dest="traits",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="Only resources with this trait (may be repeated; all are needed)",
-    )
-    selection.add_argument(
-        "--no-trait",
-        dest="forbidden_traits",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="Only resources without this trait (may be repeated)",
-    )
-    selection.add_argument("--zone", metavar="NAME", help="Only resources in this availability zone")
-    selection.add_argument("--region", metavar="NAME", help="Only resources in this region of the service")
-    selection.add_argument(
-        "--class",
-        dest="resource_class",
-        metavar="NAME",
-        help="Count in this resource class, such as VCPU, MEMORY_MB or DISK_GB; WHOLE counts the resources"
-        " themselves (default: the usual one of the type)",
-    )
 
 
 def _lines(timeline: CapacityTimeline, *, long: bool) -> Iterator[_Line]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from socketserver import ThreadingMixIn
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from keystoneauth1 import session, token_endpoint
@@ -137,43 +137,19 @@ class FakeServer:
         self,
         hypervisor_hostname: str,
         *,
-        vcpus: int = 8,
-        memory_mb: int = 16384,
-        local_gb: int = 100,
-        availability_zone: str = "nova",
         properties: Mapping[str, str] | None = None,
         region: str | None = None,
+        **facts: Unpack[supplies.HostFacts],
     ) -> Host:
         """Add a host to the cloud, and register it."""
-        self.add_hypervisor(
-            hypervisor_hostname,
-            vcpus=vcpus,
-            memory_mb=memory_mb,
-            local_gb=local_gb,
-            availability_zone=availability_zone,
-            region=region,
-        )
+        self.add_hypervisor(hypervisor_hostname, region=region, **facts)
         return self._own.hosts.create(hypervisor_hostname, properties=properties, region=region)
 
     def add_hypervisor(
-        self,
-        hypervisor_hostname: str,
-        *,
-        vcpus: int = 8,
-        memory_mb: int = 16384,
-        local_gb: int = 100,
-        availability_zone: str = "nova",
-        region: str | None = None,
+        self, hypervisor_hostname: str, *, region: str | None = None, **facts: Unpack[supplies.HostFacts]
     ) -> None:
         """Add a host to the cloud that can be registered, for example by ``client.hosts.create``."""
-        supplies.add_hypervisor(
-            self._cloud(region),
-            hypervisor_hostname,
-            vcpus=vcpus,
-            memory_mb=memory_mb,
-            local_gb=local_gb,
-            availability_zone=availability_zone,
-        )
+        supplies.add_hypervisor(self._cloud(region), hypervisor_hostname, **facts)
 
     def mark_host(
         self, hypervisor_hostname: str, health: Literal["up", "down", "disabled"], *, region: str | None = None

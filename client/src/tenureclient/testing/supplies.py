@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from tenure.drivers.simulated import SimulatedCloud, fleet
 from tenure.drivers.simulated.catalogue import FAST_POOL, SLOW_POOL
 from tenure.drivers.simulated.openstack.state import Flavor, Server, Subnet, VolumePool, VolumeType
 
 
-def add_hypervisor(
-    cloud: SimulatedCloud, name: str, *, vcpus: int, memory_mb: int, local_gb: int, availability_zone: str
-) -> None:
-    facts = {"vcpus": vcpus, "memory_mb": memory_mb, "local_gb": local_gb, "availability_zone": availability_zone}
-    fleet.add_single_host(cloud.openstack, name, facts=facts, traits=())
+class HostFacts(TypedDict, total=False):
+    """What the cloud tells of a host (default: 8 processors, 16 GB of memory, 100 GB of disk, the zone nova)."""
+
+    vcpus: int
+    memory_mb: int
+    local_gb: int
+    availability_zone: str
+
+
+_USUAL: HostFacts = {"vcpus": 8, "memory_mb": 16384, "local_gb": 100, "availability_zone": "nova"}
+
+
+def add_hypervisor(cloud: SimulatedCloud, name: str, **facts: Unpack[HostFacts]) -> None:
+    if unknown := facts.keys() - _USUAL.keys():
+        raise TypeError(f"A host has no {', '.join(sorted(unknown))} here.")
+    fleet.add_single_host(cloud.openstack, name, facts={**_USUAL, **facts}, traits=())
 
 
 def mark_host(cloud: SimulatedCloud, name: str, health: Literal["up", "down", "disabled"]) -> None:
