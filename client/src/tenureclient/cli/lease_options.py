@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationCommand, reading
 from tenureclient.cli.progress import ProgressDisplay
+from tenureclient.cli.render import Shown
 from tenureclient.client import Client
-from tenureclient.errors import WaitTimedOut
+from tenureclient.errors import PreconditionFailed, WaitTimedOut
 from tenureclient.leases import ACTIVE
 from tenureclient.models import Lease
 from tenureclient.moments import Moment, parse_duration
@@ -20,7 +21,7 @@ from tenureclient.reservation_request import OwnEvent
 from tenureclient.wire import Version
 
 #: How often a command tries a change that others anticipate.
-_READINGS = 10
+_ATTEMPTS = 10
 
 BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 
@@ -31,6 +32,32 @@ class OfLease(ReservationCommand):
     def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments_to(parser)
         parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+
+
+class OfLeaseAsRead(OfLease):
+    """A command that changes a lease as it was read, such as to a later end.
+
+    The change is made with the ``etag`` of the lease: if another client has changed the lease meanwhile, it is computed
+    anew.
+    """
+
+    def changed(self, client: Client, parsed_args: argparse.Namespace) -> Shown:
+        """Change the lease, and return what is to be shown. Raises ``CommandError`` after many attempts."""
+        lease = client.leases.find(parsed_args.lease)
+        for _ in range(_ATTEMPTS):
+            if lease.etag is None and client.version is not Version.V1_0:  # it is from a list
+                lease = client.leases.get(lease.id)
+            try:
+                return self.change(client, lease, parsed_args)
+            except PreconditionFailed:
+                lease = client.leases.get(lease.id)
+        raise exceptions.CommandError(
+            f"Others have changed lease {lease.name} {_ATTEMPTS} times while this change was made; try again."
+        )
+
+    def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
+        """Change the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
+        raise NotImplementedError
 
 
 def find_to_show(client: Client, name_or_id: str) -> Lease:
@@ -144,20 +171,3 @@ def _instant(moment: Moment, option: str) -> datetime:
     if isinstance(moment, datetime):
         return moment
     raise exceptions.CommandError(f"--{option.replace('_', '-')}: 'now' is not possible here.")
-
-
-def readings(client: Client, name_or_id: str) -> Iterator[Lease]:
-    """Yield a lease as it is now, again and again: once more after each ``PreconditionFailed``.
-
-    What depends on what was read, such as a later end, is changed with the ``etag`` of the lease: if another
-    client has changed the lease meanwhile, it is computed anew. Raises ``CommandError`` after many times.
-    """
-    lease = client.leases.find(name_or_id)
-    for _ in range(_READINGS):
-        if lease.etag is None and client.version is not Version.V1_0:  # it is from a list
-            lease = client.leases.get(lease.id)
-        yield lease
-        lease = client.leases.get(lease.id)
-    raise exceptions.CommandError(
-        f"Others have changed lease {lease.name} {_READINGS} times while this change was made; try again."
-    )

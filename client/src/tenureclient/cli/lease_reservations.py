@@ -9,15 +9,14 @@ from osc_lib import exceptions
 from tenureclient.cli.alternatives import AddAlternatives
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
 from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, add_dry_run_option, refuse_wait
-from tenureclient.cli.lease_options import OfLease, add_wait_options, readings, wait_for
+from tenureclient.cli.lease_options import OfLease, OfLeaseAsRead, add_wait_options, wait_for
 from tenureclient.cli.render import Shown, Table
 from tenureclient.cli.reservation_options import NEEDED, add_reservation_options, read_reservations
 from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
-from tenureclient.errors import NotEnoughResources, PreconditionFailed
+from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
-from tenureclient.reservation_request import ReservationRequest
 
 
 class ListReservations(OfLease, ReservationLister):
@@ -43,7 +42,7 @@ class ListReservations(OfLease, ReservationLister):
         return self.table(lease.reservations, shown, parsed_args)
 
 
-class AddReservation(OfLease, ReservationShowOne):
+class AddReservation(OfLeaseAsRead, ReservationShowOne):
     """Book one more reservation in a lease, for the rest of its time.
 
     The other reservations stay as they are. If resources are not free, the answer says why, and nothing
@@ -69,31 +68,22 @@ class AddReservation(OfLease, ReservationShowOne):
         wanted = read_reservations(parsed_args)
         if len(wanted) != 1:
             raise exceptions.CommandError(f"Say one thing to add, with {NEEDED}; here are {len(wanted)}.")
-        client = self.client()
-        for before in readings(client, parsed_args.lease):
-            try:
-                return self._add(client, before, parsed_args, wanted[0])
-            except PreconditionFailed:
-                continue
-        raise AssertionError("readings end by an error only")
+        return self.changed(self.client(), parsed_args)
 
-    def _add(self, client: Client, before: Lease, parsed_args: argparse.Namespace, wanted: ReservationRequest) -> Shown:
-        """Add to the lease as it was read, so that it is known which reservation is new.
-
-        Raises ``PreconditionFailed`` if the lease has changed since.
-        """
+    def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
+        """Add to the lease as it was read, so that it is known which reservation is new."""
+        [wanted] = read_reservations(parsed_args)
         try:
-            lease = client.leases.add_reservation(before.id, wanted, if_match=before.etag, dry_run=parsed_args.dry_run)
+            changed = client.leases.add_reservation(lease.id, wanted, if_match=lease.etag, dry_run=parsed_args.dry_run)
         except NotEnoughResources as error:
             raise AddAlternatives(self, parsed_args, [wanted.resource_type], None).refusal(error) from error
-        if isinstance(lease, DryRun):
-            return self.shown(lease)
-        known = {reservation.id for reservation in before.reservations}
-        added = next(reservation.id for reservation in lease.reservations if reservation.id not in known)
+        if isinstance(changed, DryRun):
+            return self.shown(changed)
+        known = {reservation.id for reservation in lease.reservations}
+        added = next(reservation.id for reservation in changed.reservations if reservation.id not in known)
         if parsed_args.wait:
-            lease = wait_for(client, lease.id, parsed_args, SETTLED if before.status == "PENDING" else ACTIVE)
-        reservation = next(reservation for reservation in lease.reservations if reservation.id == added)
-        return self.shown(reservation)
+            changed = wait_for(client, lease.id, parsed_args, SETTLED if lease.status == "PENDING" else ACTIVE)
+        return self.shown(next(reservation for reservation in changed.reservations if reservation.id == added))
 
 
 class DropReservation(OfLease, DryRunCommand):

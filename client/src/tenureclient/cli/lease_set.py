@@ -13,7 +13,7 @@ from tenureclient.cli.arguments import add_fields, fields_given
 from tenureclient.cli.command import reading
 from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, refuse_wait
 from tenureclient.cli.lease_options import (
-    OfLease,
+    OfLeaseAsRead,
     add_date_options,
     add_notify_option,
     add_wait_options,
@@ -21,14 +21,13 @@ from tenureclient.cli.lease_options import (
     read_date,
     read_instant,
     read_notify,
-    readings,
     wait_for,
 )
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown
 from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
-from tenureclient.errors import NotEnoughResources, PreconditionFailed
+from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Event, Lease, LeaseChange
 from tenureclient.moments import NOW, Moment, format_moment, parse_length
@@ -42,7 +41,7 @@ _ENDED = frozenset({"TERMINATED"})
 _TO_COME = "UNDONE"
 
 
-class SetLease(OfLease, DryRunCommand):
+class SetLease(OfLeaseAsRead, DryRunCommand):
     """Change a lease: its name, its dates or its reservations.
 
     --start moves the whole lease: it keeps its length, unless its end or its length is given as well. The
@@ -83,18 +82,12 @@ class SetLease(OfLease, DryRunCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         refuse_wait(parsed_args)
-        start = read_date(self, parsed_args, "start")
-        read_date(self, parsed_args, "end")  # report unreadable dates before the first request
-        client = self.client()
-        for lease in readings(client, parsed_args.lease):
-            try:
-                return self._set(client, lease, parsed_args, start)
-            except PreconditionFailed:
-                continue
-        raise AssertionError("readings end by an error only")
+        for name in ("start", "end"):
+            read_date(self, parsed_args, name)  # report unreadable dates before the first request
+        return self.changed(self.client(), parsed_args)
 
-    def _set(self, client: Client, lease: Lease, parsed_args: argparse.Namespace, start: Moment | None) -> Shown:
-        """Change the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
+    def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
+        start = read_date(self, parsed_args, "start")
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
         begin = start or lease.start_date
         end = read_date(self, parsed_args, "end", after=begin)
@@ -165,7 +158,7 @@ class SetLease(OfLease, DryRunCommand):
         return [*there.values(), *read_notify(self, parsed_args, after=begin)]
 
 
-class ProlongLease(OfLease, DryRunCommand):
+class ProlongLease(OfLeaseAsRead, DryRunCommand):
     """Move the end of a lease back."""
 
     examples = (
@@ -187,16 +180,9 @@ class ProlongLease(OfLease, DryRunCommand):
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        client = self.client()
-        for lease in readings(client, parsed_args.lease):
-            try:
-                return self._prolong(client, lease, parsed_args)
-            except PreconditionFailed:
-                continue
-        raise AssertionError("readings end by an error only")
+        return self.changed(self.client(), parsed_args)
 
-    def _prolong(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
-        """Prolong the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
+    def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
         zone = self.zone
         if parsed_args.max:
             end: datetime | None = _latest_end(client.leases.look_ahead(lease.id), zone)
