@@ -106,12 +106,12 @@ def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) 
     if "http" in parts:
         show(throughput_table(measure_http(1 if arguments.quick else 5, say)))
     if "placing" in parts:
-        placings = measure_all(servers, quick=arguments.quick, say=say)
+        placings = measure_all(quick=arguments.quick, say=say)
         show(placing_table(placings))
         complaints += placings.complaints()
         complaints += [] if arguments.quick else promises(placings)
     if "admission" in parts:
-        admissions = measure_admissions(servers, quick=arguments.quick, say=say)
+        admissions = measure_admissions(quick=arguments.quick, say=say)
         show(admission_table(admissions))
         complaints += [line for each in admissions for line in each.complaints()]
     if "large" in parts:

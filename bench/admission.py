@@ -9,7 +9,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from bench.demand import (
     Mix,
@@ -26,17 +25,10 @@ from bench.demand import (
     with_gpus,
 )
 from bench.exact import is_possible
-from bench.replay import Replay, ledger_of
+from bench.replay import Replay
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import AllocationState, Lease
-from tenure.resources.contract import load_types
-from tenure.services.context import Rules
-from tenure.services.planning.arrangements import Arrangements, admit
-from tenure.services.planning.cp_sat import CpSatSolver
-from tenure.services.planning.planner import Planner
-from tenure.services.planning.wishes import Wish
-from tenure.store.database import Database
-from tests.support.databases import SQLITE, DatabaseServers
+from tenure.planning.cp_sat import CpSatSolver
+from tenure.planning.exact import Solver
 
 Say = Callable[[str], None]
 
@@ -88,24 +80,15 @@ class Admissions:
 class _JudgedReplay(Replay):
     """A replay that compares each refusal with the model."""
 
-    def __init__(self, db: Database, mix: Mix, arrangements: Arrangements | None, refusals: Refusals) -> None:
-        super().__init__(db, Planner)
+    def __init__(self, mix: Mix, solver: Solver | None, refusals: Refusals) -> None:
+        super().__init__(mix, solver)
         self._mix = mix
-        self._arrangements = arrangements
         self._refusals = refusals
 
-    def _admit(self, lease: Lease, request: Request) -> None:
-        wishes = [Wish(lease.reservations[0].id, request.demand, request.period)]
+    def _admit(self, request: Request) -> None:
         began = time.perf_counter()
         try:
-            admit(
-                self._arrangements,
-                lambda arrangement: self._db.write(
-                    partial(self._book, lease=lease, request=request, arrangement=arrangement)
-                ),
-                lambda: wishes,
-                now=request.asked_at,
-            )
+            super()._admit(request)
         except NotEnoughResources:
             self._refusals.seconds.append(time.perf_counter() - began)
             raise
@@ -113,7 +96,7 @@ class _JudgedReplay(Replay):
     def _note_refusal(self, request: Request, refusal: NotEnoughResources, coming: Sequence[Request]) -> None:
         possible = None
         if self._mix is not LARGE:
-            possible = is_possible(self._mix.hosts, self._placed(AllocationState.HELD), [*coming, request])
+            possible = is_possible(self._mix.hosts, self._held(), [*coming, request])
         self._refusals.count += 1
         self._refusals.wrong += possible is True
         self._refusals.unknown += possible is None
@@ -121,26 +104,23 @@ class _JudgedReplay(Replay):
         self._refusals.deceived |= possible is True and refusal.is_proven
 
 
-def measure_admissions(servers: DatabaseServers, *, quick: bool, say: Say) -> list[Admissions]:
+def measure_admissions(*, quick: bool, say: Say) -> list[Admissions]:
     """Let both ways admit the same requests, of several seeds."""
     if quick:
-        return [measure_admission(servers, MIXES[0], seeds=1, say=say)]
-    found = [measure_admission(servers, mix, seeds=5, say=say) for mix in MIXES]
-    return [*found, measure_admission(servers, LARGE, seeds=1, say=say)]
+        return [measure_admission(MIXES[0], seeds=1, say=say)]
+    found = [measure_admission(mix, seeds=5, say=say) for mix in MIXES]
+    return [*found, measure_admission(LARGE, seeds=1, say=say)]
 
 
-def measure_admission(servers: DatabaseServers, mix: Mix, *, seeds: int, say: Say) -> Admissions:
+def measure_admission(mix: Mix, *, seeds: int, say: Say) -> Admissions:
     """Let both ways admit the requests of one demand."""
     found = Admissions(mix)
-    rules, types = Rules(), load_types()
     for seed in range(1, seeds + 1):
         requests = requests_of(mix, seed)
         found.offered += len(requests)
         for way in (MOVES, EXACT):
             refusals = found.refusals.setdefault(way, Refusals())
-            with servers.fresh_database(SQLITE) as url, ledger_of(mix, url) as db:
-                search = Arrangements(db, types, CpSatSolver(), rules.exact_time, rules.preemption_notice)
-                _JudgedReplay(db, mix, search if way == EXACT else None, refusals).run(requests)
+            _JudgedReplay(mix, CpSatSolver() if way == EXACT else None, refusals).run(requests)
     shown = "; ".join(f"{way}: {each.wrong} of {each.count} wrong" for way, each in found.refusals.items())
     say(f"admission: {mix.name}, {found.offered} requests, refusals: {shown}")
     return found

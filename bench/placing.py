@@ -21,9 +21,7 @@ from bench.demand import (
     with_gpus,
 )
 from bench.exact import Best, best
-from bench.replay import FirstFitPlanner, Outcome, by_choice, by_order, crowded, free_share, play, play_unmoved
-from tenure.services.planning.planner import Planner
-from tests.support.databases import SQLITE, DatabaseServers
+from bench.replay import Outcome, by_choice, by_order, crowded, first_hosts_first, free_share, play, play_unmoved
 
 Say = Callable[[str], None]
 
@@ -113,14 +111,14 @@ class Placings:
             yield from one.complaints()
 
 
-def measure_all(servers: DatabaseServers, *, quick: bool, say: Say) -> Placings:
-    """All demands: the large ones where nothing moves, and on the ledger; the small ones with the exact solver."""
+def measure_all(*, quick: bool, say: Say) -> Placings:
+    """All demands: the large ones without moves, and with plans that move; the small ones with the exact solver."""
     large = [replace(mix, days=3) for mix in LARGE] if quick else LARGE
     often, seeds, small_seeds = (2, 1, 1) if quick else (20, 3, 5)
     return Placings(
         [measure_order(mix, seeds=often, say=say) for mix in large],
-        [measure_placing(servers, mix, seeds=_seeds(mix, seeds), solve=False, say=say) for mix in large],
-        [measure_placing(servers, mix, seeds=small_seeds, solve=True, say=say) for mix in SMALL],
+        [measure_placing(mix, seeds=_seeds(mix, seeds), solve=False, say=say) for mix in large],
+        [measure_placing(mix, seeds=small_seeds, solve=True, say=say) for mix in SMALL],
     )
 
 
@@ -129,16 +127,15 @@ def _seeds(mix: Mix, count: int) -> int:
     return 3 * count if mix.name == FEW.name else count
 
 
-def measure_placing(servers: DatabaseServers, mix: Mix, *, seeds: int, solve: bool, say: Say) -> Placing:
+def measure_placing(mix: Mix, *, seeds: int, solve: bool, say: Say) -> Placing:
     """Let each place the same requests, of so many seeds."""
     found = Placing(mix)
     for seed in range(1, seeds + 1):
         requests = requests_of(mix, seed)
         say(f"placing: {mix.name}, {len(mix.hosts)} hosts, {len(requests)} requests, seed {seed}")
-        outcomes = {FIRST: play_unmoved(mix, requests, by_order)}
-        for name, planner in ((OURS, Planner), (FIRST_MOVING, FirstFitPlanner)):
-            with servers.fresh_database(SQLITE) as url:
-                outcomes[name] = play(mix, requests, url, planner)
+        outcomes = {FIRST: play_unmoved(mix, requests, by_order), OURS: play(mix, requests)}
+        with first_hosts_first():
+            outcomes[FIRST_MOVING] = play(mix, requests)
         found.add(requests, outcomes)
         if solve:
             _solve(found, requests, outcomes)
@@ -148,7 +145,7 @@ def measure_placing(servers: DatabaseServers, mix: Mix, *, seeds: int, solve: bo
 
 
 def measure_order(mix: Mix, *, seeds: int, say: Say) -> Placing:
-    """The order of preference alone: where nothing moves, and so without the ledger."""
+    """The order of preference alone: where nothing moves."""
     say(f"placing: {mix.name}, where nothing moves")
     found = Placing(mix)
     for seed in range(1, seeds + 1):

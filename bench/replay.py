@@ -1,32 +1,31 @@
-"""Demand played through: by the planner on a real ledger, and by the simplest that could be done instead."""
+"""Demand played through: by the planning of the service, and by the simplest that could be done instead."""
 
 from __future__ import annotations
 
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
+from unittest import mock
 from zlib import crc32
 
-from sqlalchemy import select
-
 from bench.demand import HOUR, ORIGIN, Host, Mix, Request
-from tenure.domain.allocation import Candidate, Demand, Place, Spread, choose
+from tenure.domain import allocation
+from tenure.domain.allocation import Allocation, Candidate, Demand, Spread, choose
 from tenure.domain.capacity import WHOLE, Capacity, idle_time, units_free
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import AllocationState, Lease, LeaseStatus, Reservation, ReservationStatus
+from tenure.domain.lease import AllocationState
+from tenure.domain.listing import ListedResource
 from tenure.domain.period import Period
-from tenure.domain.resource import DiscoveredResource, scarcity
+from tenure.domain.resource import scarcity
+from tenure.planning import greedy
+from tenure.planning.changes import changes_of
+from tenure.planning.exact import Solver
+from tenure.planning.tasks import NewUnits
 from tenure.resources.contract import load_types
-from tenure.services.context import Rules
-from tenure.services.planning.arrangements import Arrangement
-from tenure.services.planning.planner import Planner
-from tenure.store import schema
-from tenure.store.database import Database, Transaction
-from tenure.store.tables import AllocationRow
+from tests.support.plain_ledger import PlainLedger, PlainPlanning
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +50,17 @@ class Outcome:
 Pick = Callable[[Sequence[Candidate], Demand, Period, int], dict[int, int]]
 
 
-class FirstFitPlanner(Planner):
-    """The planner, but that it takes the first hosts that have room, in their order."""
+@contextmanager
+def first_hosts_first() -> Iterator[None]:
+    """Let planning take the first hosts that have room, in their order, in place of the best ones."""
 
-    def pick(self, found: Iterable[Candidate], demand: Demand, period: Period) -> list[Place]:
-        rooms = {one.resource_id: one for one in found}
-        units = first_fit({number: one.units for number, one in sorted(rooms.items())}, demand)
-        return [Place(number, rooms[number].version, count) for number, count in units.items()]
+    def in_order(candidates: Iterable[Candidate], demand: Demand, period: Period, *, seed: int) -> list[Candidate]:
+        return sorted(candidates, key=lambda candidate: candidate.resource_id)
+
+    with ExitStack() as stack:
+        for module in (allocation, greedy):
+            stack.enter_context(mock.patch.object(module, "order_of", in_order))
+        yield
 
 
 def first_fit(rooms: dict[int, int], demand: Demand) -> dict[int, int]:
@@ -72,127 +75,70 @@ def first_fit(rooms: dict[int, int], demand: Demand) -> dict[int, int]:
     return units
 
 
-def play(mix: Mix, requests: Sequence[Request], url: str, planner: type[Planner] = Planner) -> Outcome:
-    """Ask for everything in turn, on an empty database; what has started does not move any more."""
-    with ledger_of(mix, url) as db:
-        return Replay(db, planner).run(requests)
-
-
-@contextmanager
-def ledger_of(mix: Mix, url: str) -> Iterator[Database]:
-    """Open a database that has the hosts of a demand, and nothing else."""
-    db = Database(url)
-    try:
-        schema.upgrade(db)
-        hosts = [_discovered(one) for one in mix.hosts]
-        db.write(lambda tx: tx.resources.add_many(hosts, [one.properties for one in mix.hosts], now=ORIGIN))
-        yield db
-    finally:
-        db.close()
+def play(mix: Mix, requests: Sequence[Request]) -> Outcome:
+    """Ask for everything in turn, on an empty ledger; what has started does not move any more."""
+    return Replay(mix).run(requests)
 
 
 class Replay:
-    """One replay on one database."""
+    """One replay on one ledger. Without a ``solver`` there is no exact search."""
 
-    def __init__(self, db: Database, planner: type[Planner]) -> None:
-        self._db = db
-        self._planner = planner
-        self._types = load_types()
+    def __init__(self, mix: Mix, solver: Solver | None = None) -> None:
+        self._ledger = PlainLedger.of(map(_listed, mix.hosts), ORIGIN)
+        self._planning = PlainPlanning(self._ledger, load_types(), solver=solver)
         self._rng = random.Random(1)  # ids of leases decide between hosts that are alike: the same ones each time
-        self._notice = Rules().preemption_notice
 
     def run(self, requests: Sequence[Request]) -> Outcome:
         outcome = Outcome()
-        coming: dict[str, Period] = {}
-        running: dict[str, Period] = {}
         for request in requests:
-            self._db.write(partial(_pass_time, now=request.asked_at, coming=coming, running=running))
-            for number, period in list(coming.items()):
-                if period.start <= request.asked_at:
-                    running[number] = coming.pop(number)
-            for number, period in list(running.items()):
-                if period.end <= request.asked_at:
-                    del running[number]
-            lease = self._lease(request)
+            self._ledger.pass_time(request.asked_at)
             try:
-                self._admit(lease, request)
+                self._admit(request)
             except NotEnoughResources as refusal:
                 self._note_refusal(
                     request, refusal, [known for known in outcome.accepted if not known.has_begun(request)]
                 )
                 continue
-            coming[lease.reservations[0].id] = request.period
             outcome.accepted.append(request)
-        outcome.placed = self._placed()
+        outcome.placed = [_placed(each) for each in (*self._ledger.over, *self._ledger.allocations.values())]
         return outcome
 
-    def _admit(self, lease: Lease, request: Request) -> None:
-        self._db.write(partial(self._book, lease=lease, request=request))
+    def _admit(self, request: Request) -> None:
+        """Give a request what it asks for, or raise ``NotEnoughResources``."""
+        lease_id, reservation_id = (str(uuid.UUID(int=self._rng.getrandbits(128), version=4)) for _ in range(2))
+        snapshot = self._ledger.snapshot()
+        tasks = [NewUnits(reservation_id, request.demand, request.period)]
+        plan = self._planning.plan(snapshot, tasks, now=request.asked_at, seed=crc32(lease_id.encode()))
+        self._ledger.demands[reservation_id] = request.demand
+        self._ledger.apply(changes_of(snapshot, plan.snapshot))
 
     def _note_refusal(self, request: Request, refusal: NotEnoughResources, coming: Sequence[Request]) -> None:
         """Note a refused request, and which accepted ones have not begun then."""
 
-    def _book(self, tx: Transaction, *, lease: Lease, request: Request, arrangement: Arrangement | None = None) -> None:
-        tx.leases.add(lease)
-        planner = self._planner(
-            tx, self._types, now=request.asked_at, turn=crc32(lease.id.encode()), notice=self._notice
-        )
-        if arrangement is not None:
-            planner.arrange(arrangement)
-        planner.book(lease.reservations[0].id, request.demand, request.period, position=0)
-
-    def _lease(self, request: Request) -> Lease:
-        lease_id, reservation_id = (str(uuid.UUID(int=self._rng.getrandbits(128), version=4)) for _ in range(2))
-        reservation = Reservation(
-            id=reservation_id,
-            lease_id=lease_id,
-            resource_type=request.resource_type,
-            status=ReservationStatus.PENDING,
-            parameters=request.parameters,
-            missing_resources=False,
-            resources_changed=False,
-            created_at=request.asked_at,
-        )
-        return Lease(
-            id=lease_id,
-            name=f"request {request.number}",
-            project_id="bench",
-            user_id="bench",
-            starts_at=request.period.start,
-            ends_at=request.period.end,
-            status=LeaseStatus.PENDING,
-            status_reason=None,
-            degraded=False,
-            version=1,
-            reservations=(reservation,),
-            events=(),
-            created_at=request.asked_at,
-        )
-
-    def _placed(self, *states: AllocationState) -> list[Placed]:
-        """Return the allocations, or those in some states."""
-        found = select(AllocationRow)
-        if states:
-            found = found.where(AllocationRow.state.in_([state.value for state in states]))
-        with self._db.read() as tx:
-            rows = tx.session.execute(found).scalars()
-            return [
-                Placed(row.resource_id, Period(row.starts_at, row.ends_at), Capacity(row.amounts), row.exclusive)
-                for row in rows
-            ]
+    def _held(self) -> list[Placed]:
+        """Return what has begun, and does not move."""
+        return [_placed(each) for each in self._ledger.allocations.values() if each.state is AllocationState.HELD]
 
 
-def _pass_time(tx: Transaction, *, now: datetime, coming: dict[str, Period], running: dict[str, Period]) -> None:
-    """Do to the ledger what the engine does when leases start and end."""
-    tx.allocations.pin([number for number, period in coming.items() if period.start <= now])
-    over = {number: period.end for number, period in {**coming, **running}.items() if period.end <= now}
-    for end in sorted(set(over.values())):
-        tx.allocations.release([number for number in over if over[number] == end], until=end)
+def _placed(each: Allocation) -> Placed:
+    return Placed(each.resource_id, each.period, each.amounts, each.exclusive)
 
 
-def _discovered(host: Host) -> DiscoveredResource:
-    name = f"host-{host.number}"
-    return DiscoveredResource("physical:host", str(host.number), name, host.capacity, traits=host.traits)
+def _listed(host: Host) -> ListedResource:
+    return ListedResource(
+        id=host.number,
+        resource_type="physical:host",
+        region="",
+        external_id=str(host.number),
+        name=f"host-{host.number}",
+        capacity=host.capacity,
+        limits={},
+        traits=host.traits,
+        attributes={"id": str(host.number), **host.properties},
+        reservable=True,
+        version=1,
+        scarcity=scarcity(host.properties, host.traits, host.capacity),
+    )
 
 
 def play_unmoved(mix: Mix, requests: Sequence[Request], pick: Pick) -> Outcome:
@@ -220,7 +166,7 @@ def by_order(found: Sequence[Candidate], demand: Demand, period: Period, turn: i
 
 def by_choice(found: Sequence[Candidate], demand: Demand, period: Period, turn: int) -> dict[int, int]:
     """Our order of preference."""
-    return {place.resource_id: place.units for place in choose(found, demand, period, turn=turn)}
+    return {place.resource_id: place.units for place in choose(found, demand, period, seed=turn)}
 
 
 def _candidate(host: Host, placed: Sequence[Placed], demand: Demand, period: Period) -> Candidate:

@@ -27,7 +27,7 @@ from tenure.domain.request import FlexibleRequest, Window
 from tenure.domain.usage import UsageQuery
 from tenure.factory import Parts, build
 from tenure.resources.contract import load_types
-from tenure.services.availability.index import AvailabilityIndex
+from tenure.services.planning.index import AvailabilityIndex
 from tenure.store.database import Database
 from tests.support.databases import DatabaseServers
 from tests.support.simulated import SimulatedCloud

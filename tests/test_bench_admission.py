@@ -12,7 +12,6 @@ from bench.exact import is_possible
 from bench.replay import Placed
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.period import Period
-from tests.support.databases import DatabaseServers
 
 DAY = Period(ORIGIN, ORIGIN + timedelta(days=1))
 
@@ -34,8 +33,8 @@ def test_the_model_counts_what_stays_and_what_may_move():
 
 
 @pytest.mark.slow
-def test_both_ways_are_measured(database_servers: DatabaseServers):
-    found = measure_admission(database_servers, MIXES[0], seeds=1, say=lambda _line: None)
+def test_both_ways_are_measured():
+    found = measure_admission(MIXES[0], seeds=1, say=lambda _line: None)
     assert found.refusals[EXACT].wrong == 0
     assert len(found.refusals[MOVES].seconds) == found.refusals[MOVES].count > 0
     assert list(found.complaints()) == []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 import pytest
@@ -11,12 +10,19 @@ import pytest
 from bench.demand import HOUR, KINDS, ORIGIN, Host, Mix, Request, requests_of, share, small_instances
 from bench.exact import best
 from bench.placing import FEW, FIRST, LARGE, OURS, OURS_STAYING, Placing, Placings, Tally, promises
-from bench.replay import FirstFitPlanner, Outcome, Placed, by_choice, by_order, crowded, free_share, play, play_unmoved
+from bench.replay import (
+    Outcome,
+    Placed,
+    by_choice,
+    by_order,
+    crowded,
+    first_hosts_first,
+    free_share,
+    play,
+    play_unmoved,
+)
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
-from tests.support.databases import SQLITE
-
-FreshDatabase = Callable[[str], AbstractContextManager[str]]
 
 #: The first one has a processor of graphics, which nothing but its resource class says.
 GPU = Host(1, Capacity({"VCPU": 4, "MEMORY_MB": 64, "VGPU": 1}))
@@ -56,7 +62,6 @@ def gpu(number: int, asked: int, start: int, end: int) -> Request:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "moving"),
     [
@@ -64,13 +69,14 @@ def gpu(number: int, asked: int, start: int, end: int) -> Request:
         (6, 1),
     ],
 )
-def test_placing_on_the_first_host_blocks_later_requests(fresh_database: FreshDatabase, asked: int, moving: int):
+def test_placing_on_the_first_host_blocks_later_requests(asked: int, moving: int):
     cloud, requests = mix(GPU, PLAIN), [instances(0, 0, 5, 10, 4), gpu(1, asked, 7, 9)]
     assert len(play_unmoved(cloud, requests, by_order).accepted) == 1
     assert len(play_unmoved(cloud, requests, by_choice).accepted) == 2
-    for planner, accepted in ((FirstFitPlanner, moving), (None, 2)):
-        with fresh_database(SQLITE) as url:
-            outcome = play(cloud, requests, url, *filter(None, [planner]))
+    orders: list[tuple[AbstractContextManager[None], int]] = [(first_hosts_first(), moving), (nullcontext(), 2)]
+    for order, accepted in orders:
+        with order:
+            outcome = play(cloud, requests)
         assert len(outcome.accepted) == accepted
         assert list(crowded(cloud.hosts, outcome.placed)) == []
     assert best(cloud.hosts, requests).found == 2
@@ -88,16 +94,12 @@ def test_the_best_plan_has_the_most_valuable_requests():
     assert [request.number for request in play_unmoved(mix(GPU, PLAIN), requests, by_order).accepted] == [0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("affinity", "amount", "accepted"), [(None, 4, 1), (None, 5, 0), (True, 2, 1), (True, 3, 0), (False, 3, 0)]
 )
-def test_the_rules_are_the_same_for_all(
-    fresh_database: FreshDatabase, affinity: bool | None, amount: int, accepted: int
-):
+def test_the_rules_are_the_same_for_all(affinity: bool | None, amount: int, accepted: int):
     cloud, requests = mix(GPU, PLAIN), [instances(0, 0, 0, 10, 2, amount, affinity=affinity)]
-    with fresh_database(SQLITE) as url:
-        assert len(play(cloud, requests, url).accepted) == accepted
+    assert len(play(cloud, requests).accepted) == accepted
     assert len(play_unmoved(cloud, requests, by_order).accepted) == accepted
     assert best(cloud.hosts, requests).found == accepted
 

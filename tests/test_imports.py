@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
@@ -28,14 +29,16 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "store": "domain clock deadlines open_file",
         "resources": "domain clock",
         "drivers": "domain clock open_file tracing",
-        "services": "domain clock deadlines collection metrics tracing store resources drivers.contract"
+        "planning": "domain deadlines",
+        "services": "domain clock deadlines collection metrics tracing planning store resources drivers.contract"
         " enforcement.contract",
         "engine": "domain clock deadlines metrics tracing services drivers.contract",
         "api": "domain clock deadlines metrics operator_yaml tracing services resources.contract",
         "rpc": "domain clock deadlines tracing services drivers.contract",
         "web": "domain clock services",
         "testing": "domain clock resources.contract drivers.contract",
-        "factory": "domain clock deadlines metrics store resources drivers enforcement services engine api web",
+        "factory": "domain clock deadlines metrics planning store resources drivers enforcement services engine api"
+        " web",
         "deployment": "domain clock metrics tracing config store resources drivers enforcement services engine api rpc"
         " factory",
         "simulation": "domain clock store resources drivers services api factory",
@@ -48,6 +51,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 EDGES: Mapping[str, frozenset[str]] = {
     "tenure.api.blazar": frozenset({"tenure.api.dialects", "tenure.api.table"}),
 }
+#: What planning may import beside ours and the standard library: it needs no database and no service.
+FOR_PLANNING = frozenset({"numpy", "ortools"})
 
 #: Names that say nothing, and so attract everything.
 ATTICS = frozenset({"util", "utils", "common", "helper", "helpers"})
@@ -161,6 +166,33 @@ def test_the_server_keeps_the_import_rule():
     assert violations(sources) == []
 
 
+def imports_beside_ours(source: str) -> set[str]:
+    """Return the packages that a module imports, but ours and those of the standard library."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module.split(".")[0])
+    return found - {"tenure"} - sys.stdlib_module_names
+
+
+def test_planning_reaches_neither_the_store_nor_a_database():
+    root = REPOSITORY / "src"
+    sources = {_name(path.relative_to(root).as_posix()): path for path in root.rglob("*.py")}
+    left = {name for name in sources if name.startswith("tenure.planning")}
+    assert len(left) > 10
+    reached: set[str] = set()
+    while left:
+        name = left.pop()
+        reached.add(name)
+        source = sources[name].read_text()
+        assert imports_beside_ours(source) <= FOR_PLANNING, name
+        module = _Module(sources[name].relative_to(root).as_posix(), ast.parse(source), frozenset(sources))
+        left |= {target for _, target in module.imports if target in sources} - reached
+    assert {_layer(name) for name in reached} <= {"", "planning", "domain", "deadlines"}
+
+
 @pytest.mark.parametrize("distribution", ["client", "nova"])
 def test_other_distributions_do_not_import_the_server(distribution: str):
     """But for the server that the client has for tests of programs, which is an extra of its distribution."""
@@ -196,6 +228,11 @@ EMPTY = {"tenure/domain/lease.py": "", "tenure/domain/__init__.py": "", "tenure/
         ("tenure/api/app.py", "from tenure.config import Config"),
         ("tenure/services/leases.py", "from tenure.factory import build"),
         ("tenure/factory.py", "from tenure.cmd.api import main"),
+        ("tenure/planning/plan.py", "from tenure.store.database import Database"),
+        ("tenure/planning/plan.py", "from tenure.services.context import Rules"),
+        ("tenure/planning/plan.py", "from tenure.clock import Clock"),
+        ("tenure/store/allocations.py", "from tenure.planning.snapshot import Snapshot"),
+        ("tenure/api/app.py", "from tenure.planning import plan"),
         ("tenure/__init__.py", "from tenure.domain.lease import Lease"),
         ("tenure/testing/resources.py", "from tenure.drivers.simulated import SimulatedCloud"),
         ("tenure/factory.py", "from tenure.testing.rig import order_of"),
@@ -245,6 +282,8 @@ def test_modules_that_import_each_other_are_seen():
         ("tenure/services/leases.py", "from tenure.drivers.contract import CloudDriver"),
         ("tenure/services/leases.py", "from tenure.drivers import contract"),
         ("tenure/engine/loop.py", "import tenure.drivers.contract"),
+        ("tenure/planning/plan.py", "from tenure.domain.lease import Lease\nfrom tenure import deadlines"),
+        ("tenure/services/leases.py", "from tenure.planning.plan import plan"),
         ("tenure/api/app.py", "def f():\n    import json"),
         ("tenure/api/app.py", "from tenure import __version__"),
         ("tenure/api/app.py", "import tenure\nfrom tenure.services.leases import LeaseService"),

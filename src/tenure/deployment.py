@@ -49,6 +49,8 @@ from tenure.services.enforcement.filters import Origin
 from tenure.services.events.service import EventService
 from tenure.services.limits.quotas import FixedLimits, Quotas, RememberedLimits, names_of
 from tenure.services.notifications.outbox import OutboxService
+from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.planning.planning import Planning
 from tenure.services.resources.healing import HealingService
 from tenure.services.upkeep.purge import PurgeTerms
 from tenure.store.database import Database
@@ -178,7 +180,9 @@ def _refuse_url(connection: str) -> None:
 
 def open_healing(conf: ConfigOpts, db: Database) -> HealingService:
     """Return the service that heals leases when their resources change, as configured."""
-    return HealingService(db, _types(conf), _rules(conf))
+    types, rules = _types(conf), _rules(conf)
+    planning = Planning(db, types, rules, AvailabilityIndex(db, SystemClock()))
+    return HealingService(db, types, rules, planning)
 
 
 def open_filters(conf: ConfigOpts) -> dict[str, EnforcementFilter]:

@@ -34,18 +34,24 @@ from tenure.engine.refresh import Refresh
 from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
 from tenure.metrics import ADMISSIONS, DRIFT_FOUND, DRIFT_MENDED
+from tenure.planning import cp_sat
+from tenure.planning.backtracking import BacktrackingSolver
+from tenure.planning.cp_sat import CpSatSolver
+from tenure.planning.exact import Solver
 from tenure.resources.contract import ResourceTypes
 from tenure.services.availability.alternatives import AlternativeService
-from tenure.services.availability.counts import RoomCounts
-from tenure.services.availability.feed import FeedService
-from tenure.services.availability.headroom import Headrooms
-from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.periods import PeriodSearch
 from tenure.services.availability.present import PresentService
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.availability.trials import Trials
+from tenure.services.booking.admission import Admission
+from tenure.services.booking.context import BookingContext
+from tenure.services.booking.dry_runs import RehearsalService
+from tenure.services.booking.flexible import FlexibleBooker
+from tenure.services.booking.new_leases import NewLeases
+from tenure.services.booking.service import LeaseService
 from tenure.services.context import Authorize, Context, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
 from tenure.services.events.preemption import PreemptionService
@@ -53,22 +59,17 @@ from tenure.services.events.service import EventService
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
 from tenure.services.leases.access import LeaseAccess
-from tenure.services.leases.booking import Booker
-from tenure.services.leases.change_admission import ChangeAdmission
 from tenure.services.leases.default_leases import DefaultLeaseBook
-from tenure.services.leases.flexible import FlexibleBooker
 from tenure.services.leases.intake import Intake
-from tenure.services.leases.rehearsals import RehearsalService
-from tenure.services.leases.service import LeaseService
 from tenure.services.leases.trusts import IdleTrusts
+from tenure.services.limits.headroom import Headrooms
 from tenure.services.limits.quotas import Quotas
 from tenure.services.limits.service import LimitService
 from tenure.services.manager import Manager, in_lanes, metered
 from tenure.services.notifications.outbox import OutboxService
-from tenure.services.planning import cp_sat
-from tenure.services.planning.arrangements import Arrangements
-from tenure.services.planning.backtracking import BacktrackingSolver
-from tenure.services.planning.cp_sat import CpSatSolver
+from tenure.services.planning.feed import FeedService
+from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.planning.planning import Planning
 from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
@@ -193,6 +194,8 @@ class Service:
 def build(parts: Parts) -> Service:
     """Wire a manager with its engine."""
     driver = _routed(parts)
+    index = AvailabilityIndex(parts.db, parts.clock)
+    planning = Planning(parts.db, parts.types, parts.rules, index, _solver(parts.rules))
     drift = DriftService(parts.db, parts.types)
     outbox = OutboxService(parts.db, parts.rules)
     wake, look, freed = _Relay(), _Relay(), _Relay()
@@ -205,11 +208,12 @@ def build(parts: Parts) -> Service:
         parts.db,
         parts.types,
         parts.rules,
+        planning,
         on_mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
     )
     performer = Performer(events, driver, parts.clock, wake=wake, checkpoint=parts.checkpoint)
     repair = Repair(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
-    healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
+    healing = HealingService(parts.db, parts.types, parts.rules, planning, wake, look)
     listed = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_listed}
     health_check = HealthCheck(healing, driver, inventories)
     refresh = Refresh(InventoryService(parts.db, parts.clock), healing, driver, listed)
@@ -219,7 +223,6 @@ def build(parts: Parts) -> Service:
         parts.health_interval or ASKED_AGAIN,
     )
     clock_watch = ClockWatch(events, outbox)
-    index = AvailabilityIndex(parts.db, parts.clock)
     purge = PurgeService(parts.db, parts.purge)
     present = PresentService(parts.clock, index, inventories)
     periodic = [
@@ -241,7 +244,6 @@ def build(parts: Parts) -> Service:
         for name, enforcement_filter in parts.filters.items()
         if enforcement_filter.listens_to
     }
-    parts.db.on_admitted = lambda way: ADMISSIONS.labels(way.value).inc()
     channels = [
         Delivery(outbox, parts.clock, partial(deliver_to_filter, parts.filters[name], parts.origin), channel=name)
         for name in parts.db.listeners
@@ -264,34 +266,31 @@ def build(parts: Parts) -> Service:
         answer_seconds=parts.answer_seconds,
     )
     enforcement = Enforcement(
+        parts.db, parts.filters, parts.origin, effects.places, timedelta(seconds=parts.answer_seconds)
+    )
+    context = Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules)
+    identities = Identities(parts.db, effects)
+    intake = Intake(parts.db, parts.types, parts.rules, effects)
+    headrooms = Headrooms(parts.db, parts.clock, parts.types, parts.quotas)
+    lanes = Lanes(parts.bounds, search_seconds=parts.rules.planning_time.total_seconds())
+    access = LeaseAccess(parts.authorize)
+    booking = BookingContext(parts.db, parts.types, parts.rules, access, planning, headrooms)
+    admission = Admission(
         parts.db,
         parts.clock,
         parts.types,
         parts.quotas,
-        parts.filters,
-        parts.origin,
-        effects.places,
-        timedelta(seconds=parts.answer_seconds),
+        planning,
+        enforcement,
+        lanes,
+        on_admitted=lambda way: ADMISSIONS.labels(way.value).inc(),
     )
-    context = Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules)
-    identities = Identities(parts.db, effects)
-    access = LeaseAccess(parts.authorize)
-    intake = Intake(parts.db, parts.types, parts.rules, effects)
-    arrangements = None
-    if parts.rules.exact_time:
-        solver = CpSatSolver() if cp_sat.is_installed() else BacktrackingSolver()
-        arrangements = Arrangements(
-            parts.db, parts.types, solver, parts.rules.exact_time, parts.rules.preemption_notice
-        )
-    headrooms = Headrooms(parts.db, parts.clock, parts.types, parts.quotas)
-    booker = Booker(parts.clock, parts.types, parts.rules, access, intake, RoomCounts(index), arrangements, headrooms)
-    change_admission = ChangeAdmission(parts.clock, parts.types, parts.rules, access, arrangements)
+    new_leases = NewLeases(booking, parts.clock, intake)
     look_ahead = LookAhead(index, parts.types, parts.rules)
-    trials = Trials(parts.authorize, intake, booker, enforcement, parts.rules)
+    trials = Trials(parts.authorize, intake, new_leases, admission, parts.rules)
     periods = PeriodSearch(parts.clock, parts.rules, index, trials, headrooms)
-    flexible = FlexibleBooker(trials, periods)
-    lanes = Lanes(parts.bounds, search_seconds=parts.rules.planning_time.total_seconds())
-    waiting_list = WaitingList(context, booker, flexible, periods, enforcement, lanes)
+    flexible = FlexibleBooker(parts.clock, trials, periods, new_leases)
+    waiting_list = WaitingList(context, admission, flexible, periods, lanes)
 
     def serve() -> None:
         if waiting_list.run():
@@ -312,29 +311,19 @@ def build(parts: Parts) -> Service:
     manager = Manager(
         leases=LeaseService(
             context,
+            booking,
             effects,
-            access,
             intake,
-            booker,
+            new_leases,
+            admission,
             flexible,
             look_ahead,
-            enforcement,
             waiting_list,
-            change_admission,
             lanes,
             identities,
         ),
-        rehearsals=RehearsalService(
-            context,
-            parts.quotas,
-            access,
-            intake,
-            booker,
-            flexible,
-            enforcement,
-            change_admission,
-        ),
-        resources=ResourceService(context, effects, Healer(parts.types, parts.rules)),
+        rehearsals=RehearsalService(context, booking, intake, new_leases, admission, flexible),
+        resources=ResourceService(context, effects, Healer(parts.types, parts.rules, planning)),
         limits=LimitService(context, parts.quotas, identities),
         usage=UsageService(context, identities),
         availability=AvailabilityService(context, index),
@@ -352,9 +341,8 @@ def build(parts: Parts) -> Service:
             trials,
             periods,
             headrooms,
-            access,
+            booking,
             intake,
-            enforcement,
         ),
         health=lambda: _health(parts, engine, events, outbox),
     )
@@ -377,6 +365,13 @@ def build(parts: Parts) -> Service:
         purge,
         parts,
     )
+
+
+def _solver(rules: Rules) -> Solver | None:
+    """Return the solver of the exact search; None if the operator wants none."""
+    if not rules.exact_time:
+        return None
+    return CpSatSolver() if cp_sat.is_installed() else BacktrackingSolver()
 
 
 def _routed(parts: Parts) -> CloudDriver:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tenure.services.enforcement.filters import Enforcement
+from tenure.planning.snapshot import Snapshot
+from tenure.services.booking.flexible import ChosenLease, ChosenProposal
 from tenure.services.limits.quotas import FixedLimits, Quotas
 from tests.api.rig import HOSTS, INSTANCES, Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
@@ -135,15 +136,16 @@ def test_a_dry_run_shows_the_period_and_the_choice(api: Api):
 
 @pytest.fixture
 def another(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another request that books a host for two hours, between the search of a request and its booking."""
-    create, hours = Enforcement.create, iter([2])
+    """Another request that books a host for two hours, between the plan of a request and its booking."""
+    propose, hours = ChosenLease.propose, iter([2])
 
-    def create_later(self: Enforcement, *positional: Any, **named: Any) -> Any:
+    def propose_before(request: ChosenLease, snapshot: Snapshot) -> ChosenProposal:
+        found = propose(request, snapshot)
         for length in hours:
             api.book(start=0, hours=length, reservations=[HOSTS])
-        return create(self, *positional, **named)
+        return found
 
-    monkeypatch.setattr(Enforcement, "create", create_later)
+    monkeypatch.setattr(ChosenLease, "propose", propose_before)
 
 
 @pytest.mark.usefixtures("another")

@@ -16,9 +16,10 @@ from tenure.domain.errors import TenureError
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, ReservationChange, ReservationRequest
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
-from tenure.services.availability import index as index_module
-from tenure.services.availability.index import AvailabilityIndex, View
-from tenure.services.availability.steps import ticks
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.steps import ticks
+from tenure.services.planning import index as index_module
+from tenure.services.planning.index import AvailabilityIndex
 from tenure.store import feed as feed_module
 from tenure.store.feed import Feed
 from tests.support.world import (
@@ -111,7 +112,7 @@ class History:
         self.world.pass_time(self.dice.choice((HOUR / 2, HOUR)))
 
 
-def described(view: View, now: int) -> dict[int, object]:
+def described(view: Snapshot, now: int) -> dict[int, object]:
     """Return what a view says about each resource: itself, and its allocations that are not over."""
     catalogue = view.catalogue
     everything = np.ones(len(catalogue), dtype=np.bool_)

@@ -13,11 +13,11 @@ from sqlalchemy import select
 from tenure.domain.availability import AvailabilityQuery, AvailabilityStep, Grouping
 from tenure.domain.capacity import WHOLE
 from tenure.domain.lease import AllocationState
+from tenure.domain.period import OVERDUE_MATTERS
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
-from tenure.services.availability.index import AvailabilityIndex
 from tenure.services.availability.service import AvailabilityService
 from tenure.services.context import Context
-from tenure.store.conditions import OVERDUE_MATTERS
+from tenure.services.planning.index import AvailabilityIndex
 from tenure.store.tables import AllocationRow, LeaseRow, ReservationRow, ResourceRow
 from tests.availability.test_index import History
 from tests.support.world import ADMIN, HOST, World, open_world

@@ -29,7 +29,7 @@ from tenure.rpc.bus import notification_transport
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.listener import NovaListener
 from tenure.rpc.server import RpcServer
-from tenure.services.leases.service import LeaseService
+from tenure.services.booking.service import LeaseService
 from tenure.services.manager import Manager
 from tests.rpc.test_busy import Slow, begin, manager_of
 from tests.rpc.test_repetition import request_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.domain.allocation import Candidate, Choice, Demand, Place, Spread, beside, choose
+from tenure.domain.allocation import Candidate, Demand, Place, Spread, choose
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
@@ -56,8 +56,8 @@ def wanted(units: int, spread: Spread | None = None) -> Demand:
     )
 
 
-def chosen(found: list[Candidate], count: int, turn: int = 0) -> list[int]:
-    return [candidate.resource_id for candidate in choose(found, wanted(count), PERIOD, turn=turn)]
+def chosen(found: list[Candidate], count: int, seed: int = 0) -> list[int]:
+    return [candidate.resource_id for candidate in choose(found, wanted(count), PERIOD, seed=seed)]
 
 
 def test_least_special_resources_come_first():
@@ -79,9 +79,9 @@ def test_tightest_gap_comes_second():
 
 def test_rotated_id_decides_last():
     found = [candidate(number) for number in (4, 2, 1, 3)]
-    assert chosen(found, 4, turn=0) == [1, 2, 3, 4]
-    assert chosen(found, 4, turn=3) == [3, 4, 1, 2]
-    assert chosen(found, 4, turn=9) == [1, 2, 3, 4]
+    assert chosen(found, 4, seed=0) == [1, 2, 3, 4]
+    assert chosen(found, 4, seed=3) == [3, 4, 1, 2]
+    assert chosen(found, 4, seed=9) == [1, 2, 3, 4]
 
 
 def test_fewer_units_are_chosen_if_there_are_not_enough():
@@ -90,23 +90,23 @@ def test_fewer_units_are_chosen_if_there_are_not_enough():
     assert chosen([candidate(1)], 0) == []
 
 
-def test_every_resource_comes_first_for_some_turn():
+def test_every_resource_comes_first_for_some_seed():
     found = [candidate(number) for number in range(1, 11)]
-    assert {chosen(found, 1, turn)[0] for turn in range(1, 11)} == set(range(1, 11))
+    assert {chosen(found, 1, seed)[0] for seed in range(1, 11)} == set(range(1, 11))
 
 
 @given(candidates, st.integers(0, 12), st.integers(0, 60), st.randoms(use_true_random=False))
 def test_the_choice_does_not_depend_on_the_order_of_candidates(
-    found: list[Candidate], count: int, turn: int, random: Random
+    found: list[Candidate], count: int, seed: int, random: Random
 ):
     shuffled = list(found)
     random.shuffle(shuffled)
-    assert choose(shuffled, wanted(count), PERIOD, turn=turn) == choose(found, wanted(count), PERIOD, turn=turn)
+    assert choose(shuffled, wanted(count), PERIOD, seed=seed) == choose(found, wanted(count), PERIOD, seed=seed)
 
 
 @given(candidates, st.integers(0, 12), st.integers(0, 60))
-def test_choice_takes_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, turn: int):
-    taken = choose(found, wanted(count), PERIOD, turn=turn)
+def test_choice_takes_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, seed: int):
+    taken = choose(found, wanted(count), PERIOD, seed=seed)
     ids = {place.resource_id for place in taken}
     left = [candidate for candidate in found if candidate.resource_id not in ids]
     assert len(taken) == min(count, len(found))
@@ -119,10 +119,10 @@ def test_choice_takes_candidates_and_leaves_the_most_special(found: list[Candida
 
 
 @given(candidates, st.integers(0, 60))
-def test_larger_request_starts_with_the_same_resources(found: list[Candidate], turn: int):
-    every = choose(found, wanted(len(found)), PERIOD, turn=turn)
+def test_larger_request_starts_with_the_same_resources(found: list[Candidate], seed: int):
+    every = choose(found, wanted(len(found)), PERIOD, seed=seed)
     for count in range(len(found)):
-        assert choose(found, wanted(count), PERIOD, turn=turn) == every[:count]
+        assert choose(found, wanted(count), PERIOD, seed=seed) == every[:count]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ class TestParts:
         return replace(candidate(resource_id, before=before), units=units, idle=idle * DAY, is_named=is_named)
 
     def places(self, found: list[Candidate], demand: Demand) -> list[tuple[int, int]]:
-        return [(place.resource_id, place.units) for place in choose(found, demand, PERIOD, turn=0)]
+        return [(place.resource_id, place.units) for place in choose(found, demand, PERIOD, seed=0)]
 
     def test_shared_units_prefer_resources_that_are_always_in_use(self):
         found = [self.room(1, 8, idle=1), self.room(2, 8), self.room(3, 8, idle=1)]
@@ -183,37 +183,3 @@ class TestParts:
     def test_named_resources_come_first(self):
         found = [self.room(1, 1), self.room(2, 1, is_named=True), self.room(3, 1)]
         assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (1, 1)]
-
-
-# --- candidates beside the choices of others
-
-
-def rooms(*units: int) -> list[Candidate]:
-    """Candidates 1, 2, … with room for so many units each."""
-    return [Candidate(number, number, 0, units=count) for number, count in enumerate(units, start=1)]
-
-
-def left(found: list[Candidate], other: Choice, demand: Demand) -> dict[int, int]:
-    return {candidate.resource_id: candidate.units for candidate in beside(found, [other], demand, PERIOD)}
-
-
-def test_units_of_other_choices_are_not_available():
-    half = replace(wanted(1, Spread.ANY), amounts=Capacity({"VCPU": 2}))
-    whole = Choice(wanted(2), PERIOD, {1: 1, 2: 1})
-    parts = Choice(replace(half, amounts=Capacity({"VCPU": 3, "DISK_GB": 9})), PERIOD, {1: 1, 2: 3})
-    assert left(rooms(4, 4, 4), whole, half) == {3: 4}
-    assert left(rooms(1, 1, 1), parts, wanted(1)) == {3: 1}
-    assert left(rooms(4, 4, 4), parts, half) == {1: 2, 3: 4}
-    assert left(rooms(4, 4, 4), parts, replace(half, minimum=3, maximum=3, spread=Spread.TOGETHER)) == {3: 4}
-    later = Choice(wanted(2), Period(PERIOD.end, PERIOD.end + DAY), {1: 1, 2: 1})
-    assert left(rooms(1, 1), later, wanted(1)) == {1: 1, 2: 1}
-
-
-def test_choice_is_repeated_if_all_of_it_is_still_free():
-    some = replace(wanted(3, Spread.ANY), minimum=2)
-    choice = Choice(some, PERIOD, {2: 2, 1: 1})
-    assert choice.again(rooms(1, 5, 9), some) == [Place(2, 2, 2), Place(1, 1, 1)]
-    assert choice.again(rooms(5, 1), some) == []
-    assert choice.again(rooms(5), some) == []
-    assert choice.again(rooms(5, 5), replace(some, minimum=4, maximum=4)) == []
-    assert choice.again(rooms(5, 5), replace(some, spread=Spread.APART)) == []

@@ -11,10 +11,10 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.resource import ResourceHealth
 from tenure.engine.loop import Periodic
-from tenure.services.availability.index import AvailabilityIndex
-from tenure.services.availability.steps import ticks
+from tenure.planning.steps import ticks
 from tenure.services.context import Rules
 from tenure.services.notifications.outbox import Message
+from tenure.services.planning.index import AvailabilityIndex
 from tests.support.engines import (
     HOUR,
     MINUTE,

@@ -25,6 +25,7 @@ from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import ReservationRequest
 from tenure.services.context import Rules
 from tenure.store.database import Database
+from tests.services.test_admission_metrics import Count
 from tests.support import ledger
 from tests.support.engines import another
 from tests.support.lengths import times
@@ -44,22 +45,21 @@ IN_RACK = '["==", "$rack", "a"]'
 
 
 class Watch:
-    """How the leases of some managers were admitted."""
+    """How the leases of all managers of this process were admitted."""
 
-    def __init__(self, managers: Sequence[World]) -> None:
-        self.ways: Counter[AdmissionWay] = Counter()
-        self._lock = threading.Lock()
-        for manager in managers:
-            manager.db.on_admitted = self.note
+    def __init__(self) -> None:
+        self._count = Count()
+
+    @property
+    def ways(self) -> Counter[AdmissionWay]:
+        """How many leases were admitted in each way."""
+        found = self._count.since()
+        return Counter({way: int(found[way.value]) for way in AdmissionWay if way.value in found})
 
     @property
     def moved(self) -> int:
         """How many leases were admitted because plans made way."""
         return self.ways[AdmissionWay.MOVED] + self.ways[AdmissionWay.EXACT]
-
-    def note(self, way: AdmissionWay) -> None:
-        with self._lock:
-            self.ways[way] += 1
 
 
 @contextmanager
@@ -175,7 +175,7 @@ class Booker:
 @pytest.mark.races
 def test_concurrent_bookings_that_move_plans_keep_all_promises(database_url: str):
     with crowded(database_url, 4, 4, 8) as managers:
-        watch = Watch(managers)
+        watch = Watch()
         bookers = [Booker(managers[seed % 2], seed) for seed in range(THREADS)]
         for _ in range(ROUNDS):  # how many requests need plans to move is up to the order of the threads
             together(*(booker.run for booker in bookers))
@@ -209,7 +209,7 @@ def test_one_of_several_requests_gets_what_only_a_new_arrangement_makes_free(dat
         world = managers[0]
         granted = [lease for start in range(1, ROUNDS + 1) for lease in fragment(world, start)]
         deleted: list[Lease] = []
-        watch = Watch(managers)
+        watch = Watch()
         outdated = 0
 
         def want_host(manager: World, start: int) -> Lease | None:

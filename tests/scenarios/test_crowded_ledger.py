@@ -690,12 +690,12 @@ PARTS = times(1, 4)
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking the seed does not shrink the crowd
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@given(seed=st.integers(0, 2**32 - 1), surveyed=st.booleans())
+@given(seed=st.integers(0, 2**32 - 1), alike=st.booleans())
 def test_step_whose_result_depends_on_a_detail(
-    step: Callable[[CrowdedMachine, Random], None], part: int, seed: int, surveyed: bool
+    step: Callable[[CrowdedMachine, Random], None], part: int, seed: int, alike: bool
 ) -> None:
     machine = ManyHosts() if step is a_plan_that_can_move_behind_many_that_cannot else CrowdedMachine()
-    machine.begin(surveyed=surveyed)
+    machine.begin(alike=alike)
     try:
         step(machine, Random(seed))
     finally:

@@ -6,15 +6,18 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tenure.domain.allocation import Allocation
+from tenure.domain.changes import Changes
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.planning.snapshot import Snapshot
+from tenure.services.planning.planning import Planning
 from tenure.store.allocations import AllocationStore
 from tenure.store.database import Database
 from tenure.store.gains import Gains
@@ -38,20 +41,18 @@ SERVERS = [
 
 
 def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tuple[list[Any], Meeting]:
-    """Run two operations as two processes would; both have searched for a host before either writes."""
+    """Run two operations as two processes would; both have read the ledger before either writes."""
     meeting = Meeting()
-    original = AllocationStore.candidates
+    original = Planning.snapshot
 
-    def searched(store: AllocationStore, *arguments: Any, **named: Any) -> Any:
-        found = original(store, *arguments, **named)
+    def read(planning: Planning) -> Snapshot:
+        found = original(planning)
         meeting()
         return found
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(AllocationStore, "candidates", searched)
-        patch.setattr(
-            Database, "_turn", lambda _database, *, is_trial: nullcontext()
-        )  # orders the writers of a process
+        patch.setattr(Planning, "snapshot", read)
+        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # orders the writers of a process
         # This check before a commit would find only conflicts with transactions that have committed before.
         patch.setattr(Gains, "verify", lambda _gains: None)
         return [done.result(patience(2 * SECONDS)) for done in [pool.submit(work) for work in works]], meeting
@@ -88,7 +89,7 @@ def heal_and_book(
 ) -> tuple[bool, bool]:
     """Let a plan that must move and a new lease compete for the last host.
 
-    Return whether the new lease was booked, and whether both searched before either wrote.
+    Return whether the new lease was booked, and whether both had read the ledger before either wrote.
     """
     planned = book(world, rivals[0])
     host = host_of(world, planned)
@@ -167,7 +168,7 @@ def heal_and_start(
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(LeaseStore, "get", get_together)
         patch.setattr(AllocationStore, "with_versions", read_together)
-        patch.setattr(Database, "_turn", lambda _database, *, is_trial: nullcontext())
+        patch.setattr(Database, "_turn", lambda _database: nullcontext())
         acts = {"start": world.engine.round, "healing": world.service.healing.heal}
         for done in [pool.submit(work, name, act) for name, act in acts.items()]:
             done.result(patience(3 * SECONDS))
@@ -204,21 +205,22 @@ def without_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @contextmanager
 def without_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let a lease or an allocation be changed even if it has changed since it was read."""
-    change, move = LeaseStore.change, AllocationStore.move
+    change, apply = LeaseStore.change, AllocationStore.apply
 
     def change_as_it_is(store: LeaseStore, lease: Lease, **values: Any) -> None:
         current = store.get(lease.id, deleted=True)
         assert current is not None
         change(store, current, **values)
 
-    def move_as_it_is(store: AllocationStore, allocation: Allocation, resource_id: int, *, start: datetime) -> None:
-        stored = store.of_reservations([allocation.reservation_id])
-        [current] = [candidate for candidate in stored if candidate.id == allocation.id]
-        move(store, current, resource_id, start=start)
+    def apply_as_it_is(store: AllocationStore, changes: Changes, *, now: datetime) -> None:
+        stored = store.of_reservations({before.reservation_id for before, _ in changes.changed})
+        current = {each.id: each for each in stored}
+        changed = [(each := current[before.id], replace(after, state=each.state)) for before, after in changes.changed]
+        apply(store, replace(changes, changed=changed), now=now)
 
     with monkeypatch.context() as patch:
         patch.setattr(LeaseStore, "change", change_as_it_is)
-        patch.setattr(AllocationStore, "move", move_as_it_is)
+        patch.setattr(AllocationStore, "apply", apply_as_it_is)
         yield
 
 

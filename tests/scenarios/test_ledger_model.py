@@ -46,8 +46,8 @@ from tenure.domain.period import ENDLESS
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.simulated import Fault, FaultKind
+from tenure.planning import greedy
 from tenure.services.context import Rules
-from tenure.services.planning import survey
 from tenure.store.tables import AllocationRow
 from tests.scenarios.test_model import template
 from tests.support import ledger
@@ -280,11 +280,11 @@ class LedgerMachine(RuleBasedStateMachine):
     HOSTS = 3
     world: World
 
-    @initialize(surveyed=st.booleans())
-    def begin(self, surveyed: bool) -> None:
+    @initialize(alike=st.booleans())
+    def begin(self, alike: bool) -> None:
         self.stack = ExitStack()
-        if surveyed:  # every lease is placed like a large lease
-            self.stack.enter_context(patch.object(survey, "FEW", 0))
+        if alike:  # every lease is planned like a large lease
+            self.stack.enter_context(patch.object(greedy, "FEW", 0))
         rng = random.Random(0)  # the choice of hosts depends on the ids of leases: failures must be repeatable
         self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-ledger-")))

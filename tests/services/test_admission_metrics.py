@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from oslo_config import cfg
@@ -15,13 +14,12 @@ from prometheus_client import REGISTRY
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest, Window
-from tenure.services.planning.arrangements import Arrangement, Arrangements, OutdatedArrangement, Search
-from tenure.services.planning.planner import Planner
 from tenure.store.conflict import Overtaken
-from tenure.store.database import Database, OutcomeUnknown
+from tenure.store.database import Database, OutcomeUnknown, Transaction
 from tests.services.test_exact_admission import Demander, prepared
 from tests.services.test_large_requests import Agreeing
 from tests.support.engines import rebuild
+from tests.support.interrupting import without_exact_answers
 from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation
 
 WAYS = tuple(way.value for way in AdmissionWay)
@@ -93,15 +91,15 @@ def test_each_lease_of_a_random_site_counts_once(world: World):
 
 
 def test_lease_counts_once_however_often_its_transaction_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch):
-    book, attempts = Planner.book, []
+    commit, attempts = Transaction.commit, []
 
-    def book_late(self: Planner, *given: Any, **named: Any) -> Any:
-        attempts.append(given)
+    def commit_late(tx: Transaction) -> None:
+        attempts.append(tx)
         if len(attempts) < 3:
             raise Overtaken
-        return book(self, *given, **named)
+        commit(tx)
 
-    monkeypatch.setattr(Planner, "book", book_late)
+    monkeypatch.setattr(Transaction, "commit", commit_late)
     count = Count()
     world.book(1, start=1)
     assert len(attempts) == 3
@@ -132,7 +130,7 @@ def test_lease_whose_commit_fails_does_not_count(world: World, monkeypatch: pyte
     def fail(_database: Database, _session: object) -> None:
         raise OutcomeUnknown
 
-    monkeypatch.setattr(Database, "_commit", fail)
+    monkeypatch.setattr(Database, "commit", fail)
     count = Count()
     with pytest.raises(Unavailable):
         world.book(1, start=1)
@@ -140,7 +138,7 @@ def test_lease_whose_commit_fails_does_not_count(world: World, monkeypatch: pyte
 
 
 def test_refusal_without_proof_is_counted(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
+    without_exact_answers(monkeypatch)
     world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources):
@@ -155,7 +153,7 @@ def test_refusal_without_proof_is_counted(world: World, monkeypatch: pytest.Monk
 def test_refusal_of_a_flexible_request_without_proof_is_counted(
     world: World, monkeypatch: pytest.MonkeyPatch, form: str
 ):
-    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
+    without_exact_answers(monkeypatch)
     world.book(2, start=1)
     begin, end = world.clock.now() + timedelta(hours=1), world.clock.now() + timedelta(hours=2)
     choices = ((apart(3),), (apart(4),))
@@ -171,7 +169,7 @@ def test_refusal_of_a_flexible_request_without_proof_is_counted(
 
 
 def test_refusal_of_an_added_reservation_without_proof_is_counted(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
+    without_exact_answers(monkeypatch)
     lease = world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources):
@@ -194,19 +192,3 @@ def test_refusal_without_a_search_is_not_counted(world: World):
     with pytest.raises(NotEnoughResources):
         world.reserve(apart(3), start=1)
     assert count.since() == {}
-
-
-def test_arrangement_that_is_always_outdated_proves_nothing(world: World, monkeypatch: pytest.MonkeyPatch):
-    found = Search(Arrangement((), (), {}, {}), is_proven=True)
-    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: found)
-
-    def outdated(*_given: object, **_named: object) -> None:
-        raise OutdatedArrangement
-
-    monkeypatch.setattr(Planner, "arrange", outdated)
-    world.book(2, start=1)
-    count = Count()
-    with pytest.raises(NotEnoughResources) as refused:
-        world.reserve(apart(3), start=1)
-    assert not refused.value.is_proven
-    assert count.since() == {"unproven": 1}

@@ -10,22 +10,24 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from ortools.sat.python import cp_model
 
-from tenure.domain.allocation import Allocation, Demand, Spread
+from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState, Lease
+from tenure.domain.listing import ListedResource
 from tenure.domain.period import Period
-from tenure.domain.request import ReservationRequest, ResourceQuery
-from tenure.services.planning import cp_sat
-from tenure.services.planning.arrangements import Arrangements, Search
+from tenure.domain.request import ReservationRequest
+from tenure.planning import cp_sat
+from tenure.planning.exact import Answer
 from tenure.services.planning.demands import demand_of
 from tests.support import ledger
 from tests.support.engines import rebuild
+from tests.support.interrupting import after_exact_searches, without_exact_answers
 from tests.support.world import (
     ADMIN,
     HOST,
@@ -168,6 +170,23 @@ class Asked:
     only: Collection[int] | None = None
 
 
+class Taken(NamedTuple):
+    """What is taken of a host and does not move."""
+
+    host: int
+    period: Period
+    amounts: Capacity
+    exclusive: bool
+
+
+def serves(host: ListedResource, demand: Demand) -> bool:
+    """Whether a host has what a demand asks for, if nothing else takes it."""
+    return demand.expression.matches(host.attributes) and (
+        demand.exclusive
+        or all(demand.units_together * amount <= host.capacity[name] for name, amount in demand.amounts.items())
+    )
+
+
 def can_be_arranged(
     world: World,
     wanted: Sequence[Asked],
@@ -181,19 +200,22 @@ def can_be_arranged(
     """
     now, types = world.clock.now(), world.service.parts.types
     with world.db.read() as tx:
-        hosts = {host.id: host for host in tx.resources.page(ResourceQuery(HOST, 100))}
-        allocations = tx.allocations.not_over(list(hosts), now=now)
-        reservations = tx.leases.reservations_by_ids({allocation.reservation_id for allocation in allocations})
-        demands = {reservation_id: demand_of(types, each) for reservation_id, each in reservations.items()}
-        demands |= {f"new {position}": asked.demand for position, asked in enumerate(wanted)}
-        serving = {name: tx.allocations.matching(demand, list(hosts)) for name, demand in demands.items()}
-    fixed, units = [], defaultdict[tuple[str, Period], int](int)
-    for allocation in allocations:
-        if allocation.state is not AllocationState.PLANNED:
-            end = max(allocation.period.end, until.get(allocation.reservation_id, now))
-            fixed.append(replace(allocation, period=Period(allocation.period.start, end)))
-        elif allocation.reservation_id not in replaced:
-            units[allocation.reservation_id, allocation.period] += allocation.units
+        hosts = {host.id: host for host in tx.ledger.resources() if host.resource_type == HOST}
+        uses = [use for use in tx.ledger.uses(now) if use.resource_id in hosts]
+        reservations = tx.leases.reservations_by_ids({use.reservation_id for use in uses})
+    demands = {reservation_id: demand_of(types, each) for reservation_id, each in reservations.items()}
+    demands |= {f"new {position}": asked.demand for position, asked in enumerate(wanted)}
+    serving = {
+        name: {host.id for host in hosts.values() if host.reservable and serves(host, demand)}
+        for name, demand in demands.items()
+    }
+    fixed, units = list[Taken](), defaultdict[tuple[str, Period], int](int)
+    for use in uses:
+        if use.state is not AllocationState.PLANNED:
+            end = max(use.ends_at, until.get(use.reservation_id, now))
+            fixed.append(Taken(use.resource_id, Period(use.starts_at, end), use.amounts, use.exclusive))
+        elif use.reservation_id not in replaced:
+            units[use.reservation_id, Period(use.starts_at, use.ends_at)] += use.units
     for position, asked in enumerate(wanted):
         units[f"new {position}", asked.period] = asked.demand.minimum if asked.units is None else asked.units
         serving[f"new {position}"] -= set(asked.without)
@@ -223,11 +245,9 @@ def can_be_arranged(
 Placed = dict[tuple[str, Period], dict[int, Any]]
 
 
-def _whole(
-    placed: Placed, demands: Mapping[str, Demand], fixed: Sequence[Allocation], host: int, instant: datetime
-) -> Any:
+def _whole(placed: Placed, demands: Mapping[str, Demand], fixed: Sequence[Taken], host: int, instant: datetime) -> Any:
     """Return how many allocations take a host as a whole at an instant."""
-    current = [each for each in fixed if each.resource_id == host and each.period.contains(instant)]
+    current = [each for each in fixed if each.host == host and each.period.contains(instant)]
     return sum(1 for each in current if each.exclusive) + sum(
         numbers[host]
         for (name, span), numbers in placed.items()
@@ -238,13 +258,13 @@ def _whole(
 def _parts(
     placed: Placed,
     demands: Mapping[str, Demand],
-    fixed: Sequence[Allocation],
+    fixed: Sequence[Taken],
     host: int,
     instant: datetime,
     resource_class: str,
 ) -> Any:
     """Return how much of a class is taken of a host at an instant by allocations that do not take it as a whole."""
-    current = [each for each in fixed if each.resource_id == host and each.period.contains(instant)]
+    current = [each for each in fixed if each.host == host and each.period.contains(instant)]
     return sum(each.amounts[resource_class] for each in current if not each.exclusive) + sum(
         numbers[host] * demands[name].amounts[resource_class]
         for (name, span), numbers in placed.items()
@@ -281,30 +301,25 @@ def test_an_answer_is_that_of_an_exact_solver(
 
 def test_an_arrangement_that_is_outdated_is_made_anew(world: World, monkeypatch: pytest.MonkeyPatch):
     demander = Demander(world, 113)
-    find = Arrangements.find
-    interrupted: list[Search] = []
+    interrupted: list[Answer] = []
 
-    def find_and_change(self: Arrangements, *given: Any, **named: Any) -> Search:
-        """Find an arrangement; before it is used, give the resources that it concerns another version."""
-        found = find(self, *given, **named)
-        if found.arrangement is not None and len(interrupted) % 2 == 0:
-            with world.db.read() as tx:
-                hosts = tx.resources.by_ids(found.arrangement.versions)
-            for host in hosts.values():
-                properties = {**host.properties, "turn": str(len(interrupted))}
-                world.resources.update(ADMIN, HOST, host.external_id, properties)
-        if found.arrangement is not None:
-            interrupted.append(found)
-        return found
+    def change(found: Answer) -> None:
+        """Before an arrangement is used, give the hosts another version."""
+        if found.snapshot is None:
+            return
+        if len(interrupted) % 2 == 0:
+            for host in range(1, 5):
+                world.resources.update(ADMIN, HOST, str(host), {"turn": str(len(interrupted))})
+        interrupted.append(found)
 
-    monkeypatch.setattr(Arrangements, "find", find_and_change)
+    after_exact_searches(monkeypatch, change)
     for _ in range(40):
         demander.step()
     assert len(interrupted) >= 4  # two requests needed one, and each had it made twice
 
 
 def test_a_refusal_without_an_answer_of_the_search_is_not_proven(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
+    without_exact_answers(monkeypatch)
     world.reserve(reservation(2, 2), start=2, hours=4)
     with pytest.raises(NotEnoughResources) as refused:
         world.reserve(instance_reservation(3, affinity=False), start=2, hours=4)

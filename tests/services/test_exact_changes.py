@@ -6,22 +6,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenure.domain.allocation import Spread
+from tenure.domain.arrangement import Problem, Solution
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState, Lease, LeaseStatus
 from tenure.domain.period import Period
 from tenure.domain.request import LeaseChange, ReservationChange
 from tenure.domain.usage import MICROSECOND, UsageQuery
-from tenure.services.planning.arrangements import Arrangements, Search
+from tenure.planning.cp_sat import CpSatSolver
+from tenure.planning.exact import Answer
 from tenure.services.planning.demands import demand_of
 from tests.services.test_exact_admission import Asked, Demander, Load, can_be_arranged, is_possible, prepared
 from tests.support import ledger
 from tests.support.chains import CASES, RACK_A, RACK_A_OR_D, Case, Chain, carry_out, change_of, crowd, search_for
 from tests.support.engines import HOUR, MINUTE
+from tests.support.interrupting import after_exact_searches, without_exact_answers
 from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation
 
 cases = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -79,7 +81,7 @@ def test_a_refused_change_is_proven(world: World, case: Case):
 @cases
 def test_a_change_that_is_not_searched_in_time_is_not_proven(world: World, monkeypatch: pytest.MonkeyPatch, case: Case):
     chain = crowd(world, case)
-    monkeypatch.setattr(Arrangements, "find", lambda *_given, **_named: Search(None, is_proven=False))
+    without_exact_answers(monkeypatch)
     with pytest.raises(NotEnoughResources) as refused:
         carry_out(world, case, chain)
     assert refused.value.is_undecided
@@ -117,19 +119,17 @@ def test_plans_are_rearranged_for_a_confirmation(world: World):
     assert_rearranged(world, Chain(held, chain.first, chain.second, chain.began))
 
 
-def interrupted(monkeypatch: pytest.MonkeyPatch, action: Any) -> list[Search]:
-    """Let ``action`` happen after the first search, before its arrangement is used; return the searches."""
-    find, searches = Arrangements.find, []
+def interrupted(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> list[Answer]:
+    """Let ``action`` happen after the first search, before its answer is used; return the answers."""
+    answers: list[Answer] = []
 
-    def find_and_act(self: Arrangements, *given: Any, **named: Any) -> Search:
-        found = find(self, *given, **named)
-        searches.append(found)
-        if len(searches) == 1:
+    def act_once(found: Answer) -> None:
+        answers.append(found)
+        if len(answers) == 1:
             action()
-        return found
 
-    monkeypatch.setattr(Arrangements, "find", find_and_act)
-    return searches
+    after_exact_searches(monkeypatch, act_once)
+    return answers
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_an_arrangement_for_an_earlier_state_of_the_lease_is_not_used(world: Wor
 def test_an_arrangement_with_another_number_of_units_is_not_used(world: World, monkeypatch: pytest.MonkeyPatch):
     case = CASES[0]
     chain = crowd(world, case)
-    find = Arrangements.find
+    solve = CpSatSolver.solve
 
-    def find_less(self: Arrangements, *given: Any, **named: Any) -> Search:
-        found = find(self, *given, **named)
-        assert found.arrangement is not None
-        return replace(found, arrangement=replace(found.arrangement, places={}))
+    def solve_for_less(self: CpSatSolver, problem: Problem, seconds: float) -> Solution:
+        found = solve(self, problem, seconds)
+        assert found.units is not None
+        return Solution(tuple({} for _ in found.units))
 
-    monkeypatch.setattr(Arrangements, "find", find_less)
+    monkeypatch.setattr(CpSatSolver, "solve", solve_for_less)
     with pytest.raises(NotEnoughResources) as refused:
         carry_out(world, case, chain)
     assert not refused.value.is_proven

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenure.domain.arrangement import Problem, Solution
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.period import Period
 from tenure.domain.request import ResourceQuery
-from tenure.services.planning import parts
-from tenure.services.planning.affected import find_affected
-from tenure.services.planning.cp_sat import CpSatSolver
-from tenure.services.planning.demands import demand_of
-from tenure.services.planning.parts import MOST_SITES, read_part
-from tenure.services.planning.wishes import Wish
+from tenure.planning import exact
+from tenure.planning.cp_sat import CpSatSolver
+from tenure.planning.exact import MOST_SITES
 from tests.services.test_exact_admission import Demander, Load, prepared
 from tests.support import ledger
 from tests.support.chains import CASES, RACK_A, RACK_A_OR_B, RACK_B_OR_C, Case, carry_out, crowd, search_for
@@ -68,18 +63,6 @@ def test_a_part_without_an_arrangement_proves_nothing(large: World):
     assert not refused.value.is_proven
 
 
-def test_the_part_is_bounded_by_number_and_time(large: World):
-    types, now = large.service.parts.types, large.clock.now()
-    demand = demand_of(types, reservation(45, 45))
-    wish = Wish("new", demand, Period(now + timedelta(hours=1), now + timedelta(hours=3)))
-    with large.db.read() as tx:
-        part = read_part(tx, types, [wish], now=now, notice=timedelta(0))
-        assert 0 < len(part.sites) <= MOST_SITES
-        assert not part.is_whole
-        args: dict[str, Any] = {"now": now, "notice": timedelta(0), "limit": MOST_SITES}
-        assert find_affected(tx, types, [wish], is_over=lambda: True, **args).resource_ids == []
-
-
 def test_the_search_has_the_time_that_reading_leaves(large: World, monkeypatch: pytest.MonkeyPatch):
     given: list[float] = []
 
@@ -117,7 +100,7 @@ def test_plans_of_many_hosts_are_rearranged_for_a_change(tmp_path: Path, case: C
 @pytest.mark.parametrize("load", Load)
 def test_parts_of_random_inventories_prove_nothing(world: World, monkeypatch: pytest.MonkeyPatch, load: Load):
     """Three of four hosts are considered: what is booked fits, and no refusal is proven unless it is hopeless."""
-    monkeypatch.setattr(parts, "MOST_SITES", 3)
+    monkeypatch.setattr(exact, "MOST_SITES", 3)
     demander = Demander(prepared(world, load), 11, load)
     for _ in range(20):
         expected, refusal = demander.ask()

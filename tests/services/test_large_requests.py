@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -24,16 +22,15 @@ from tenure.domain.request import (
     ResourceQuery,
 )
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.store.conflict import GaveWay
 from tenure.store.database import Database, Transaction
 from tests.support import ledger
+from tests.support.interrupting import after_planning
 from tests.support.world import (
     ADMIN,
     HOST,
     NOW,
     OWNER,
     World,
-    address_reservation,
     instance_reservation,
     open_world,
     reservation,
@@ -148,50 +145,28 @@ def test_refusal_of_a_large_lease_names_the_reservation_without_room(world: Worl
     world.reserve(reservation(HOSTS, HOSTS), start=1)  # nothing of it was left
 
 
-class Overtaken(Database):
-    """A database on which others book once between a request's survey and its transaction."""
-
-    meanwhile: Callable[[], object] | None = None
-
-    def write(self, work, *, survey=None):
-        if survey is None:
-            return super().write(work)
-
-        def look(tx: Transaction) -> object:
-            found = survey(tx)
-            meanwhile, self.meanwhile = self.meanwhile, None
-            if meanwhile is not None:
-                meanwhile()
-            return found
-
-        return super().write(work, survey=look)
+def test_hosts_booked_since_the_plan_are_not_promised_again(world: World, monkeypatch: pytest.MonkeyPatch):
+    others: list[Lease] = []
+    plans = after_planning(monkeypatch, lambda: others.append(world.reserve(reservation(4, 4), start=1)))
+    lease = world.reserve(*apart(6, 8), start=1)
+    assert len(others) == 1
+    assert len(plans) == 3  # one of them for the other
+    assert sum(units for _, units in world.units(lease)) == 48
+    assert ledger.faults(str(world.db.engine.url)) == []
 
 
-def test_hosts_booked_since_the_survey_are_not_promised_again(tmp_path: Path):
-    with open_world(tmp_path, hosts=HOSTS, database=Overtaken) as world:
-        assert isinstance(world.db, Overtaken)
-        others: list[Lease] = []
-        world.db.meanwhile = lambda: others.append(world.reserve(reservation(4, 4), start=1))
-        lease = world.reserve(*apart(6, 8), start=1)
-        assert len(others) == 1
-        assert sum(units for _, units in world.units(lease)) == 48
-        assert ledger.faults(str(world.db.engine.url)) == []
-
-
-def test_room_booked_in_part_since_the_survey_is_not_promised_again(tmp_path: Path):
+def test_room_booked_in_part_since_the_plan_is_not_promised_again(world: World, monkeypatch: pytest.MonkeyPatch):
     """Each host has room for some of the instances, but not for all that were chosen there."""
-    with open_world(tmp_path, hosts=HOSTS, database=Overtaken) as world:
-        assert isinstance(world.db, Overtaken)
-        world.resize(*[8] * HOSTS)
+    world.resize(*[8] * HOSTS)
 
-        def take_five_of_eight() -> None:
-            for number in range(1, HOSTS + 1):
-                world.reserve_on(number, instance_reservation(vcpus=5), start=1)
+    def take_five_of_eight() -> None:
+        for number in range(1, HOSTS + 1):
+            world.reserve_on(number, instance_reservation(vcpus=5), start=1)
 
-        world.db.meanwhile = take_five_of_eight
-        lease = world.reserve(*apart(6, HOSTS // 2), start=1)
-        assert sum(units for _, units in world.units(lease)) == 36
-        assert ledger.faults(str(world.db.engine.url)) == []
+    after_planning(monkeypatch, take_five_of_eight)
+    lease = world.reserve(*apart(6, HOSTS // 2), start=1)
+    assert sum(units for _, units in world.units(lease)) == 36
+    assert ledger.faults(str(world.db.engine.url)) == []
 
 
 class Agreeing(EnforcementFilter):
@@ -246,118 +221,22 @@ def test_request_over_its_time_budget_is_refused_and_changes_nothing(tmp_path: P
         assert world.leases.list(OWNER, LeaseQuery(10)).items == ()
 
 
-def test_large_request_gives_way_to_waiting_ones(database_url: str):
-    """A transaction that has locked a host is rolled back for another one that waits for the host, and then retried."""
-    with open_world(database_url, hosts=1, database=partial(Database, courtesy_seconds=0)) as world:
-        with world.db.read() as tx:
-            [host] = [found.id for found in tx.resources.page(ResourceQuery(HOST, 10))]
-        locked, done = threading.Event(), threading.Event()
-        attempts: list[bool] = []
+def test_a_dry_run_writes_nothing(world: World):
+    request = LeaseRequest("dry", NOW, NOW + timedelta(hours=1), reservations=tuple(apart(6)))
+    run = statements(world, lambda: world.service.manager.rehearsals.create(OWNER, request))
+    assert run
+    assert all(statement.lstrip().startswith(("BEGIN", "SELECT")) for statement in run)
 
-        def take(tx: Transaction) -> None:
-            tx.resources.raise_versions(
-                {resource_id: resource.version for resource_id, resource in tx.resources.by_ids([host]).items()}
-            )
+
+def test_a_dry_run_does_not_wait_for_a_transaction_that_takes_the_same_hosts(database_url: str):
+    with open_world(database_url, hosts=3, database=partial(Database, row_wait_seconds=1)) as world:
+        request = LeaseRequest("dry", NOW, NOW + timedelta(hours=1), reservations=(reservation(3, 3),))
 
         def look(tx: Transaction) -> None:
-            take(tx)
-            attempts.append(done.is_set())
-            locked.set()
-            until = time.monotonic() + 10
-            while not done.is_set() and time.monotonic() < until:
-                tx.give_way()
+            assert len(tx.resources.lock_all([HOST])) == 3
+            world.service.manager.rehearsals.create(OWNER, request)
 
-        def follow() -> None:
-            locked.wait(20)
-            world.db.write(take)
-            done.set()
-
-        other = threading.Thread(target=follow)
-        other.start()
         world.db.write(look)
-        other.join()
-        assert attempts[0] is False
-        assert attempts[-1] is True
-
-
-def test_a_booking_does_not_wait_for_a_dry_run_that_takes_the_same_hosts_at_another_time(server_url: str):
-    with open_world(server_url, hosts=3, database=partial(Database, row_wait_seconds=1, patience_seconds=0)) as world:
-        booked: list[Lease | None] = []
-
-        def book_meanwhile(_connection, _cursor, statement, *_more) -> None:
-            if statement.startswith("INSERT INTO allocations") and not booked:
-                booked.append(None)
-                booked[0] = world.reserve(reservation(3, 3), start=5)
-
-        event.listen(world.db.engine, "after_cursor_execute", book_meanwhile)
-        request = LeaseRequest("dry", NOW, NOW + timedelta(hours=1), reservations=(reservation(3, 3),))
-        world.service.manager.rehearsals.create(OWNER, request)
-        [lease] = booked
-        assert lease is not None
-
-
-def test_a_dry_run_is_tried_again_if_others_book_its_hosts_meanwhile(server_url: str):
-    with open_world(server_url, hosts=4) as world:
-        booked: list[Lease | None] = []
-
-        def book_meanwhile(_connection, _cursor, statement, *_more) -> None:
-            if "FROM resources" in statement and "allocations" in statement and not booked:
-                booked.append(None)
-                booked[0] = world.reserve(reservation(2, 2), start=0)
-
-        event.listen(world.db.engine, "after_cursor_execute", book_meanwhile)
-        request = LeaseRequest("dry", NOW, NOW + timedelta(hours=1), reservations=(reservation(2, 2),))
-        world.service.manager.rehearsals.create(OWNER, request)
-        assert booked[0] is not None
-
-
-def book_with_an_address_by_name(world: World) -> object:
-    address = "203.0.113.10"
-    world.resources.register(ADMIN, "virtual:floatingip", f"{world.cloud.world.addresses.public}/{address}", {})
-    return world.reserve(*apart(6), address_reservation(1, address), start=1)
-
-
-def prolong_where_a_host_is_taken(world: World) -> object:
-    lease = world.reserve(*apart(6, HOSTS - 1), start=1)
-    [(name, _), *_] = world.units(lease)
-    world.reserve_on(int(name.removeprefix("sim-host-")), reservation(1, 1), start=2)
-    return prolong(world, lease)
-
-
-def add(world: World, lease: Lease) -> object:
-    [more] = apart(1, 66, affinity=None)
-    return world.leases.add_reservation(OWNER, lease.id, more)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        book_with_an_address_by_name,
-        prolong_where_a_host_is_taken,
-        lambda world: add(world, world.reserve(*apart(1), start=1)),
-    ],
-    ids=["booking with an address by name", "change", "addition"],
-)
-def test_large_change_gives_way_and_is_retried(
-    world: World, monkeypatch: pytest.MonkeyPatch, ask: Callable[[World], object]
-):
-    asked: list[Transaction] = []
-
-    def give_way(tx: Transaction) -> None:
-        asked.append(tx)
-        if len(asked) == 1:
-            raise GaveWay
-
-    monkeypatch.setattr(Transaction, "give_way", give_way)
-    ask(world)
-    assert len(set(map(id, asked))) > 1
-    assert ledger.faults(str(world.db.engine.url)) == []
-
-
-def test_small_change_does_not_give_way(world: World, monkeypatch: pytest.MonkeyPatch):
-    lease = world.reserve(*apart(2, 2), start=1)
-    monkeypatch.setattr(Transaction, "give_way", lambda _tx: pytest.fail("it gave way"))
-    prolong(world, lease)
 
 
 def test_equal_choices_are_tried_once(world: World):

@@ -1,4 +1,4 @@
-"""Arrangements of plans that are outdated before they are made, since others change the same resources."""
+"""Arrangements of plans that are outdated before they are carried out, since others change the same resources."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenure import deadlines
 from tenure.deadlines import Deadline
-from tenure.domain.errors import NotEnoughResources
-from tenure.services.planning.arrangements import Arrangements, Search
+from tenure.domain.errors import NotEnoughResources, Unavailable
+from tenure.planning.exact import Answer
 from tests.support import ledger
 from tests.support.engines import rebuild
+from tests.support.interrupting import after_exact_searches, before_exact_searches
 from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation, url_in
 
 FIRST_HOST = '["==", "$rack", "a"]'
@@ -35,40 +35,30 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def outdate(
     world: World, monkeypatch: pytest.MonkeyPatch, times: int, change: Callable[[int], object] | None = None
-) -> list[Search]:
-    """Change something before each of the next arrangements is made; return the list of all arrangements.
+) -> list[Answer]:
+    """Change something before each of the next arrangements is carried out; return the list of all arrangements.
 
     ``change`` is called with the number of earlier arrangements; by default, a resource of each arrangement changes.
     """
-    find = Arrangements.find
     change = change or (lambda number: world.resources.update(ADMIN, HOST, "1", {"turn": str(number)}))
-    found: list[Search] = []
+    found: list[Answer] = []
 
-    def find_and_change(arrangements: Arrangements, *given: Any, **named: Any) -> Search:
-        search = find(arrangements, *given, **named)
-        if search.arrangement is not None:
+    def change_before(answer: Answer) -> None:
+        if answer.snapshot is not None:
             if len(found) < times:
                 change(len(found))
-            found.append(search)
-        return search
+            found.append(answer)
 
-    monkeypatch.setattr(Arrangements, "find", find_and_change)
+    after_exact_searches(monkeypatch, change_before)
     return found
 
 
-def test_request_succeeds_after_several_outdated_arrangements(world: World, monkeypatch: pytest.MonkeyPatch):
-    found = outdate(world, monkeypatch, 5)
+def test_request_succeeds_after_outdated_arrangements(world: World, monkeypatch: pytest.MonkeyPatch):
+    """After two, what the arrangement is about is locked first, so that nothing can outdate it again."""
+    found = outdate(world, monkeypatch, 2)
     lease = world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
     assert world.units(lease) == [("sim-host-001", 1)]
-    assert len(found) == 6
-
-
-def test_refusal_after_many_outdated_arrangements_is_not_proven(world: World, monkeypatch: pytest.MonkeyPatch):
-    found = outdate(world, monkeypatch, 1000)
-    with pytest.raises(NotEnoughResources) as refused:
-        world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
-    assert not refused.value.is_proven
-    assert 5 < len(found) < 20
+    assert len(found) == 3
 
 
 def test_deletion_of_a_lease_that_is_to_move_outdates_an_arrangement(
@@ -84,26 +74,35 @@ def test_deletion_of_a_lease_that_is_to_move_outdates_an_arrangement(
     assert ledger.faults(url) == []
 
 
-def test_a_refusal_stays_a_refusal_if_no_time_is_left_for_the_arrangement(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_an_arrangement_for_which_no_time_is_left_is_not_carried_out(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    clock = [0.0]
+    clock, before = [0.0], ledger.holdings(url_in(tmp_path))
     outdate(world, monkeypatch, 1, lambda _number: clock.__setitem__(0, 2.0))
+    with deadlines.within(Deadline(1.0, 1.0, seconds=lambda: clock[0])), pytest.raises(Unavailable):
+        world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
+    assert ledger.holdings(url_in(tmp_path)) == before
+
+
+def test_a_refusal_stays_a_refusal_if_the_exact_search_has_no_time(world: World, monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    before_exact_searches(monkeypatch, lambda: clock.__setitem__(0, 2.0))
     with (
         deadlines.within(Deadline(1.0, 1.0, seconds=lambda: clock[0])),
         pytest.raises(NotEnoughResources) as refused,
     ):
         world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
+    assert refused.value.is_undecided
     assert not refused.value.is_proven
 
 
 def test_a_refusal_stays_a_refusal_whatever_the_exact_search_raises(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    def fail(*_given: Any, **_named: Any) -> Search:
+    def fail() -> None:
         raise ZeroDivisionError("of the search")
 
-    monkeypatch.setattr(Arrangements, "find", fail)
+    before_exact_searches(monkeypatch, fail)
     with pytest.raises(NotEnoughResources) as refused:
         world.reserve(reservation(1, 1, resource_properties=FIRST_HOST), start=1)
     assert refused.value.is_undecided

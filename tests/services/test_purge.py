@@ -10,9 +10,10 @@ from sqlalchemy import func, select
 
 from tenure.domain.errors import NotFound
 from tenure.domain.usage import Usage, UsageQuery
-from tenure.services.availability.index import AvailabilityIndex
+from tenure.services.planning.index import AvailabilityIndex
 from tenure.services.upkeep.purge import Purged, PurgeService, PurgeTerms
 from tenure.store.tables import Base
+from tests.support.changing import moved
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world
 
 DAY = timedelta(days=1)
@@ -77,9 +78,12 @@ def test_what_is_over_is_deleted_with_all_that_belongs_to_it(world: World):
 def test_lease_that_started_late_elsewhere_is_deleted_too(world: World):
     lease = world.book(hours=2)
     world.clock.advance(DAY / 24)
+    now = world.clock.now()
     with world.db.read() as tx:
         plans = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
-    world.db.write(lambda tx: tx.allocations.lapse(plans, now=world.clock.now()))
+        [plan], hosts = plans, [host.id for host in tx.ledger.resources()]
+    now, other = world.clock.now(), next(host for host in hosts if host != plan.resource_id)
+    world.db.write(lambda tx: tx.allocations.apply(moved(plan, other, start=now), now=now))
     world.pass_time(DAY / 12)
     world.clock.advance(2 * DAY)
     assert PurgeService(world.db).purge(world.clock.now() - DAY).leases == 1

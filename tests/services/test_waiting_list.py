@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tenure.domain.actor import Actor
-from tenure.domain.admission import AdmissionWay
 from tenure.domain.errors import Conflict, Denied, InvalidParameter, NotEnoughResources, OverQuota
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import FlexibleRequest, LeaseChange, ReservationRequest
@@ -21,6 +20,7 @@ from tenure.services.limits.quotas import FixedLimits, Quotas
 from tenure.services.waiting import waiting_list
 from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store.waiting import Line
+from tests.services.test_admission_metrics import Count
 from tests.support import ledger
 from tests.support.engines import another, deliver_all, rebuild
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, instance_reservation, open_world, reservation
@@ -87,9 +87,9 @@ def test_what_is_freed_while_the_list_is_served_goes_to_the_first(world: World, 
     search = PeriodSearch.first
     searches: list[Any] = []
 
-    def freeing(*arguments: Any) -> Any:
+    def freeing(*arguments: Any, **named: Any) -> Any:
         """Delete the lease that is in the way after the search for the first one that waits has found nothing."""
-        found = search(*arguments)
+        found = search(*arguments, **named)
         searches.append(found)
         if len(searches) == 1:
             world.leases.delete(OWNER, before.id)
@@ -109,21 +109,20 @@ def test_a_lease_that_two_managers_serve_is_booked_once(world: World, monkeypatc
     search = PeriodSearch.first
     served: list[int] = []
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments: Any, **named: Any) -> Any:
         """Let the other manager serve the list between the search of the first and its booking."""
-        found = search(*arguments)
+        found = search(*arguments, **named)
         if not served:
             served.append(0)
             other.engine.settle()
         return found
 
     monkeypatch.setattr(PeriodSearch, "first", slow)
-    ways: list[AdmissionWay] = []
-    world.db.on_admitted = ways.append
+    count = Count()
     world.engine.settle()
     assert len(world.leases.get(OWNER, lease.id).reservations) == 1
     assert status(world, lease) is LeaseStatus.PENDING
-    assert ways == [AdmissionWay.WAITED]
+    assert count.since() == {"waited": 1}
     assert ledger.faults(str(world.db.engine.url)) == []
 
 
@@ -378,12 +377,12 @@ def test_a_lease_that_cannot_be_served_does_not_stop_the_others(
     broken, next_one = ask(world), ask(world)
     search = PeriodSearch.first
 
-    def failing(*arguments: Any) -> Any:
+    def failing(*arguments: Any, **named: Any) -> Any:
         with world.db.read() as tx:
             first = tx.waiting.in_lines({Line(HOST, "")})[0].lease_id
         if first == broken.id and not any("could not be served" in record.message for record in caplog.records):
             raise ZeroDivisionError
-        return search(*arguments)
+        return search(*arguments, **named)
 
     monkeypatch.setattr(PeriodSearch, "first", failing)
     delete(world, before)

@@ -86,5 +86,5 @@ def test_reader_of_a_new_database_loses_no_entries(db: Database):
 
 def test_a_transaction_that_changes_nothing_writes_no_entry(world: World):
     start = position(world)
-    world.db.write(lambda tx: tx.resources.highest_id())
+    world.db.write(lambda tx: tx.resources.regions())
     assert changed(world, start) == (set(), start)

@@ -1,28 +1,27 @@
-"""Parts of resources: the room that the store finds equals a count at every instant."""
+"""Parts of resources: the room that planning finds in the ledger equals a count at every instant."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
-from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tenure.domain.allocation import Demand, Spread
-from tenure.domain.capacity import WHOLE, Capacity, idle_time
+from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.lease import AllocationState
-from tenure.domain.period import TICK, Period
+from tenure.domain.period import OVERDUE_MATTERS, TICK, Period
 from tenure.domain.resource import DiscoveredResource
-from tenure.store.conditions import OVERDUE_MATTERS, soon
+from tenure.planning import candidates, shortfalls
 from tenure.store.database import Database, Transaction
 from tests.store.rows import EVERY, HELD, HOUR, PLANNED, RELEASED, Undone, add_lease, hours
-from tests.support import schemas
-from tests.support.world import HOST, NOW, url_in
+from tests.support import snapshots
+from tests.support.snapshots import snapshot_of
+from tests.support.world import HOST, NOW
 
 #: The last hour that anything is booked in.
 HORIZON = 6
@@ -106,12 +105,25 @@ def units_at(capacity: Capacity, booked: Sequence[Part], hour: float, amounts: C
     return max(0, min(left[name] // amount for name, amount in amounts.items()))
 
 
+def quarters(start: float, end: float) -> list[float]:
+    """The hours of a period, in quarters: overdue allocations count for the next quarter."""
+    return [quarter / 4 for quarter in range(int(start * 4), int(end * 4))]
+
+
 def units_throughout(
-    capacity: Capacity, booked: Sequence[Part], asked: Sequence[int], amounts: Capacity, now: float = -1
+    capacity: Capacity, booked: Sequence[Part], asked: tuple[float, float], amounts: Capacity, now: float
 ) -> int:
-    """Checks every quarter of an hour: overdue allocations count for the next quarter."""
-    start, end = asked
-    return min(units_at(capacity, booked, quarter / 4, amounts, now) for quarter in range(start * 4, end * 4))
+    """How many units there is room for during the whole period."""
+    return min(units_at(capacity, booked, hour, amounts, now) for hour in quarters(*asked))
+
+
+def idle_in_quarter(hour: float, parts: Sequence[Part], now: float) -> timedelta:
+    """How long nothing is had in the quarter that begins then, which is not before ``now``."""
+    if any(part.start <= hour < part.end for part in parts):
+        return timedelta(0)
+    if any(part.is_late(now) for part in parts) and hour <= now + 1 / 4:
+        return HOUR / 4 - TICK if hour == now + 1 / 4 else timedelta(0)
+    return HOUR / 4
 
 
 def add_hosts(
@@ -149,13 +161,22 @@ def test_room_equals_the_brute_force_count(db: Database):
         spread: Spread,
         now: float,
     ):
+        assume(asked[1] > now)
         hosts, booked = cloud
         of_host = [[part for part in booked if part.host == number] for number in range(len(hosts))]
-        planned = [units_throughout(hosts[number], parts, asked, amounts) for number, parts in enumerate(of_host)]
-        room = [units_throughout(hosts[number], parts, asked, amounts, now) for number, parts in enumerate(of_host)]
+        start, end = max(float(asked[0]), now), float(asked[1])  # a search begins now or later
+        punctual = [[part for part in parts if not part.is_late(now)] for parts in of_host]
+
+        def room_beside(booked: Sequence[Sequence[Part]]) -> list[int]:
+            return [
+                units_throughout(hosts[number], parts, (start, end), amounts, now)
+                for number, parts in enumerate(booked)
+            ]
+
+        room, planned = room_beside(of_host), room_beside(punctual)
         wanted = demand(amounts, units, spread)
         least = units if spread is Spread.TOGETHER else 1
-        moment, period = hours(now, now + 1).start, hours(*asked)
+        moment, period = hours(now, now + 1).start, hours(start, end)
 
         def ask(tx: Transaction) -> None:
             ids = add_hosts(tx, hosts)
@@ -167,28 +188,22 @@ def test_room_equals_the_brute_force_count(db: Database):
                     Demand(HOST, "", 1, 1, EVERY, part.amounts, part.exclusive),
                     state=HELD if part.held else PLANNED,
                 )
+            snapshot = snapshot_of(tx, moment)
             found = {
-                candidate.resource_id: candidate
-                for candidate in tx.allocations.candidates(wanted, period, now=moment, turn=0)
+                candidate.resource_id: candidate for candidate in candidates.find(snapshot, wanted, period, seed=0)
             }
             assert {number: candidate.units for number, candidate in found.items()} == {
                 ids[number]: count for number, count in enumerate(room) if count >= least
             }
             for number, parts in enumerate(of_host):
                 if ids[number] in found:
-                    busy = [hours(part.start, part.end) for part in parts]
-                    busy += [
-                        late_period
-                        for late_period in [soon(period, moment)]
-                        if late_period and any(part.is_late(now) for part in parts)
-                    ]
-                    assert found[ids[number]].idle == idle_time(busy, period)
-            for count in (1, 2):
-                good = tx.allocations.still_good(
-                    wanted, period, dict.fromkeys(ids, count), ignoring="", keep_unreservable=False
-                )
-                assert set(good) == {ids[number] for number, left in enumerate(planned) if left >= count}
-            *_, roomy, fitting = tx.allocations.stages(wanted, period, now=moment, ignoring=None, without=())
+                    idle = (idle_in_quarter(hour, parts, now) for hour in quarters(start, end))
+                    assert found[ids[number]].idle == sum(idle, timedelta(0))
+            for number, resource_id in enumerate(ids):
+                row = snapshot.row_of(resource_id)
+                assert snapshot.room_on(row, wanted, period) == room[number]
+                assert snapshot.room_on(row, wanted, period, overdue=False) == planned[number]
+            *_, roomy, fitting = shortfalls.stages(snapshot, wanted, period)
             counts = [count for count in room if count]
             assert roomy.count == len(counts)
             total = {Spread.ANY: sum(counts), Spread.APART: len(counts), Spread.TOGETHER: max(counts, default=0)}
@@ -212,7 +227,7 @@ def test_whole_and_part_allocations_exclude_each_other(db: Database):
         tx.allocations.add(reservation, {taken: 1}, hours(1, 2), whole)
 
         def free(wanted: Demand, start: float, end: float) -> set[int]:
-            found = tx.allocations.candidates(wanted, hours(start, end), now=NOW, turn=0)
+            found = snapshots.find(tx, wanted, hours(start, end), now=NOW)
             return {candidate.resource_id for candidate in found}
 
         assert (free(part, 1, 2), free(whole, 1, 2)) == ({shared}, set())
@@ -245,13 +260,14 @@ def test_parts_that_share_one_microsecond_conflict(
         tx.allocations.add(lease.reservations[0].id, {host: 1}, hours(0, 9), single, state=HELD)
         tx.allocations.add(lease.reservations[0].id, {host: 1}, hours(1, 2), two, state=state)
         room = 0 if shares else 1
-        found = tx.allocations.candidates(two, period, now=NOW, turn=0)
+        found = snapshots.find(tx, two, period, now=NOW)
         assert sum(candidate.units for candidate in found) == room
-        assert len(tx.allocations.still_good(two, period, {host: 1}, ignoring="", keep_unreservable=False)) == room
-        stages = tx.allocations.stages(two, period, now=NOW, ignoring=None, without=())
+        snapshot = snapshot_of(tx, NOW)
+        assert snapshot.room_on(snapshot.row_of(host), two, period) == room
+        stages = snapshots.stages(tx, two, period, now=NOW)
         assert [stage.count for stage in stages] == [1, 1, room, room]
-        movable = tx.allocations.blocked_by_plans(two, period, now=NOW, limit=9)
-        assert bool(movable) == (not shares or state is PLANNED)
+        movable = snapshots.blocked_by_plans(tx, two, period, now=NOW)
+        assert bool(movable) == (shares and state is PLANNED)
 
     db.write(ask)
 
@@ -264,7 +280,7 @@ def test_traits_and_limits_of_the_cloud_are_kept(db: Database):
 
         def fits(vcpus: int, required: frozenset[str] = frozenset(), forbidden: frozenset[str] = frozenset()) -> bool:
             wanted = demand(Capacity({"VCPU": vcpus}), required=required, forbidden=forbidden)
-            found = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
+            found = snapshots.find(tx, wanted, hours(1, 2), now=NOW)
             return [candidate.resource_id for candidate in found] == [plain]
 
         fast, wet = frozenset({"CUSTOM_FAST"}), frozenset({"CUSTOM_WET"})
@@ -300,52 +316,11 @@ def test_candidates_include_resources_in_shared_use(db: Database):
         ids = add_hosts(tx, [Capacity({"VCPU": 4})] * 200)
         used = ids[150]
         tx.allocations.add(lease.reservations[0].id, {used: 1}, hours(0, 6), demand(Capacity({"VCPU": 1})))
-        found = tx.allocations.candidates(demand(Capacity({"VCPU": 1})), hours(1, 2), now=NOW, turn=0)
+        found = snapshots.find(tx, demand(Capacity({"VCPU": 1})), hours(1, 2), now=NOW)
         assert used in {candidate.resource_id for candidate in found}
         assert len(found) < 60
 
     db.write(ask)
-
-
-def test_cost_of_a_search_is_linear_in_the_bookings(tmp_path: Path):
-    """Measured in steps of SQLite's virtual machine, for starts before the period and for equal starts within it."""
-    db = Database(url_in(tmp_path))
-    schemas.lay_out(db)
-    lease = add_lease(db)
-    unit = Capacity({"MEMORY_MB": 1, "VCPU": 1})
-
-    def steps(tx: Transaction) -> int:
-        counted = itertools.count()
-        connection = tx.session.connection().connection.dbapi_connection
-        assert connection is not None
-        connection.set_progress_handler(lambda: next(counted) < 0, 1)
-        try:
-            assert tx.allocations.candidates(demand(unit), hours(2, 9), now=NOW, turn=0) == []
-        finally:
-            connection.set_progress_handler(None, 1)
-        return next(counted)
-
-    def book_and_count(tx: Transaction, count: int, starts: Callable[[int], float]) -> int:
-        ids = add_hosts(tx, [Capacity({"MEMORY_MB": 1000, "VCPU": count})] * 4)
-        for number in range(count):
-            taken = dict.fromkeys(ids, 1)
-            tx.allocations.add(lease.reservations[0].id, taken, hours(starts(number), 10), demand(unit))
-        return steps(tx)
-
-    def cost(count: int, starts: Callable[[int], float]) -> int:
-        found: list[int] = []
-
-        def ask(tx: Transaction) -> None:
-            found.append(book_and_count(tx, count, starts))
-            raise Undone
-
-        with pytest.raises(Undone):
-            db.write(ask)
-        return found[0]
-
-    for starts in (lambda number: 1 + number / 1000, lambda _number: 3):
-        assert cost(64, starts) < 3 * cost(32, starts)
-    db.close()
 
 
 ONE, FOUR = Capacity({"VCPU": 1}), Capacity({"VCPU": 4})
@@ -409,7 +384,7 @@ def test_overdue_part_blocks_periods_that_begin_soon(db: Database):
         tx.allocations.add(other.reservations[0].id, {host: 1}, hours(1, 9), two)
         for start, room in ((1, 3), (1.25, 3), (1.26, 7)):
             unit = demand(Capacity({"VCPU": 1}))
-            found = tx.allocations.candidates(unit, hours(start, start + 1), now=hours(1, 2).start, turn=0)
+            found = snapshots.find(tx, unit, hours(start, start + 1), now=hours(1, 2).start)
             assert [candidate.units for candidate in found] == [room]
 
     db.write(ask)
@@ -426,7 +401,7 @@ def test_overdue_part_counts_with_its_amounts_when_plans_move(db: Database):
 
         def would_be_free(vcpus: int, now: float) -> bool:
             wanted = demand(Capacity({"VCPU": vcpus}))
-            return bool(tx.allocations.blocked_by_plans(wanted, hours(1, 2), now=hours(now, 9).start, limit=9))
+            return bool(snapshots.blocked_by_plans(tx, wanted, hours(1, 2), now=hours(now, 9).start))
 
         assert [would_be_free(vcpus, 1) for vcpus in (2, 3, 4)] == [True, True, False]
         assert [would_be_free(vcpus, 0.5) for vcpus in (2, 3, 4)] == [True, True, True]
@@ -446,11 +421,11 @@ def test_huge_amount_is_refused_without_an_error(db: Database, spread: Spread):
         add_hosts(tx, [Capacity({"VCPU": 2})])
         for units, size in product((1, 3, HUGE), (1, HUGE, HUGE * 3, 10**30)):
             wanted = demand(Capacity({"VCPU": size}), units, spread)
-            found = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
+            found = snapshots.find(tx, wanted, hours(1, 2), now=NOW)
             fits = size == 1 and (units == 1 or spread is not Spread.TOGETHER)
             assert sum(candidate.units for candidate in found) == (2 if fits else 0)
-            assert tx.allocations.blocked_by_plans(wanted, hours(1, 2), now=NOW, limit=units + 32) == {}
-            stages = tx.allocations.stages(wanted, hours(1, 2), now=NOW, ignoring=None, without=())
+            assert snapshots.blocked_by_plans(tx, wanted, hours(1, 2), now=NOW) == []
+            stages = snapshots.stages(tx, wanted, hours(1, 2), now=NOW)
             assert stages[-1].count <= 2
 
     db.write(ask)
@@ -462,14 +437,14 @@ def test_a_host_may_have_more_than_fits_an_integer(db: Database):
     def ask(tx: Transaction) -> None:
         [host] = add_hosts(tx, [Capacity({"DISK_GB": HUGE * 4})])
         wanted = demand(Capacity({"DISK_GB": HUGE}), 4, Spread.TOGETHER)
-        [found] = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
+        [found] = snapshots.find(tx, wanted, hours(1, 2), now=NOW)
         assert (found.resource_id, found.units) == (host, 4)
         tx.allocations.add(lease.reservations[0].id, {host: 3}, hours(0, 6), demand(Capacity({"DISK_GB": HUGE})))
 
     def ask_again(tx: Transaction) -> None:
-        [found] = tx.allocations.candidates(demand(Capacity({"DISK_GB": HUGE})), hours(1, 2), now=NOW, turn=0)
+        [found] = snapshots.find(tx, demand(Capacity({"DISK_GB": HUGE})), hours(1, 2), now=NOW)
         assert found.units == 1
-        assert not tx.allocations.candidates(demand(Capacity({"DISK_GB": HUGE + 1})), hours(1, 2), now=NOW, turn=0)
+        assert not snapshots.find(tx, demand(Capacity({"DISK_GB": HUGE + 1})), hours(1, 2), now=NOW)
 
     lease = add_lease(db)
     db.write(ask)

@@ -18,6 +18,7 @@ from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
 from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, close, execute
+from tests.support.snapshots import snapshot_of
 from tests.support.waiting import patience
 from tests.support.world import HOST, NOW
 
@@ -71,7 +72,6 @@ def test_resource_is_stored_as_discovered(db: Database):
         assert tx.resources.by_external_id("something:else", "ä/1") is None
         assert tx.resources.known_external_ids(HOST) == {"ä/1"}
         assert tx.resources.by_ids([resource.id, 4711]) == {resource.id: resource}
-        assert tx.resources.highest_id() == resource.id
         assert tx.resources.known_external_ids(HOST) == {resource.external_id}
 
 
@@ -99,8 +99,7 @@ def test_new_properties_replace_the_old_and_raise_the_version(db: Database):
             for host_property in tx.resources.property_values(HOST, include_private=True)
         }
         assert values == {"gpu": ("b",), "vcpus": ("64",)}
-        assert tx.resources.unknown_names(HOST, ["rack", "gpu", "id"]) == ("rack",)
-        assert tx.resources.unknown_names(HOST, []) == ()
+        assert snapshot_of(tx, NOW).catalogue.names_of(HOST) == {"gpu", "vcpus", "id"}
 
     def change_again(tx: Transaction) -> None:
         with pytest.raises(Overtaken), tx.session.begin_nested():
@@ -335,7 +334,7 @@ class TestProperties:
         add(db, found(vcpus=64))
         with db.read() as tx:
             assert tx.resources.property_values(HOST, include_private=True) == []
-            assert tx.resources.unknown_names(HOST, ["vcpus", "id", "gpu"]) == ("gpu",)
+            assert snapshot_of(tx, NOW).catalogue.names_of(HOST) == {"vcpus", "id"}
 
 
 class TestPages:

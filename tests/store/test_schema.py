@@ -137,6 +137,8 @@ class TestExclusionConstraint:
         "VALUES (:host, :reservation, :start, :end, :state, :exclusive, '{}')"
     )
 
+    DEFER = "SET CONSTRAINTS ALL DEFERRED"
+
     def write(self, db: Database, host: int, reservation: str, start: str, end: str, *, exclusive=True, state="held"):
         day = f"{NOW:%Y-%m-%d}"
         values = {"start": f"{day} {start}+00", "end": f"{day} {end}+00", "exclusive": exclusive, "state": state}
@@ -183,7 +185,7 @@ class TestExclusionConstraint:
                 tx.session.execute(text(swap), {"host": host, "reservation": reservation})
 
         def exchange_deferred(tx):
-            tx.defer_checks()
+            tx.session.execute(text(self.DEFER))
             exchange(tx)
 
         with pytest.raises(Exception, match="Too many others"):
@@ -195,7 +197,7 @@ class TestExclusionConstraint:
         lease, _ = add_lease(db, first), add_lease(db, second)
 
         def crowd(tx):
-            tx.defer_checks()
+            tx.session.execute(text(self.DEFER))
             tx.session.execute(
                 text("UPDATE allocations SET resource_id = :host WHERE reservation_id = :reservation"),
                 {"host": second, "reservation": lease.reservations[0].id},

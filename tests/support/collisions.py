@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from tenure.services.planning.planner import Planner
 from tenure.store.resources import ResourceStore
 from tests.support.waiting import SECONDS, patience
 from tests.support.world import World
@@ -42,7 +41,6 @@ def without_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Remove the compare-and-swap of resource versions: no row is compared, counted or locked."""
     with monkeypatch.context() as patch:
         patch.setattr(ResourceStore, "raise_versions", lambda _store, _seen, wait=True: None)
-        patch.setattr(Planner, "touch", lambda _planner, _versions: None)
         yield
 
 

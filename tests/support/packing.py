@@ -16,10 +16,9 @@ from typing import Any
 from sqlalchemy import select
 
 from tenure.domain.lease import AllocationState
-from tenure.domain.period import TICK
+from tenure.domain.period import OVERDUE_MATTERS, TICK
 from tenure.domain.request import ReservationRequest, ResourceQuery
 from tenure.domain.resource import Resource
-from tenure.store.conditions import OVERDUE_MATTERS
 from tenure.store.tables import AllocationRow, ReservationRow
 from tests.support.world import HOST, World
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 
-from tenure.domain.capacity import Capacity, idle_time, peak, units_free
+from tenure.domain.capacity import Capacity, peak, units_free
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
@@ -73,6 +73,25 @@ class Demand:
     def at_once(self) -> tuple[Capacity, ...]:
         """The portions of a unit that come from a single provider each; the cloud limits each portion."""
         return self.portions or (self.amounts,)
+
+    @property
+    def kind(self) -> Demand:
+        """The same demand without what does not matter for which resources serve it."""
+        together = self.units_together if not self.exclusive else 0
+        return replace(
+            self,
+            noun="",
+            minimum=together,
+            maximum=together,
+            spread=Spread.TOGETHER,
+            named=(),
+            parameter="",
+            naming="",
+            resource_type="",
+            names_are_asked=True,
+            lasting=False,
+            subject=None,
+        )
 
     def has_size(self, capacity: Capacity) -> bool:
         """Whether a resource of this capacity, if nothing uses it, has room for what must come from a single one."""
@@ -195,18 +214,9 @@ class Room:
         """Return how many units of these amounts fit during the whole period."""
         return 0 if self.is_whole else units_free(self.capacity, self._parts(), amounts, period)
 
-    def idle(self, period: Period) -> timedelta:
-        """Return for how much of the period the resource is not used at all."""
-        return idle_time((use.period for use in self.uses), period)
-
     def without(self, allocation: Allocation) -> Room:
         """Return the room as it is without the allocation."""
         return replace(self, uses=tuple(use for use in self.uses if use.allocation_id != allocation.id))
-
-    def beside(self, allocation: Allocation) -> Room:
-        """Return the room as it is with the allocation."""
-        use = Use(allocation.id, allocation.amounts, allocation.exclusive, allocation.period)
-        return replace(self, uses=(*self.uses, use))
 
     def _parts(self) -> Iterator[tuple[Period, Capacity]]:
         return ((use.period, use.amounts) for use in self.uses)
@@ -238,8 +248,8 @@ class Place:
     units: int = 1
 
 
-def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, turn: int) -> list[Place]:
-    """Return the best places for up to ``demand.maximum`` units; for fewer if there is not enough room.
+def order_of(candidates: Iterable[Candidate], demand: Demand, period: Period, *, seed: int) -> list[Candidate]:
+    """Return the candidates, the best first.
 
     The order of preference; each rule decides among candidates that are equal under the rules before it:
 
@@ -250,7 +260,7 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, t
     4. the tightest gap: the least idle time on the nearer side of the period within the free stretch around it, and
        then on the other side. So the remaining free time stays in one piece if possible, and long gaps stay whole;
     5. the tightest fit: the fewest units for which there is still room afterwards, so that large rooms stay large;
-    6. the id, rotated by ``turn`` (made from the request's id), so that simultaneous requests do not all choose the
+    6. the id, rotated by ``seed`` (made from the request's id), so that simultaneous requests do not all choose the
        same resource.
     """
 
@@ -264,11 +274,17 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, t
             min(before, behind),
             max(before, behind),
             max(0, candidate.units - demand.maximum),
-            candidate.resource_id < turn,
+            candidate.resource_id < seed,
             candidate.resource_id,
         )
 
-    ordered = sorted(candidates, key=preference)
+    return sorted(candidates, key=preference)
+
+
+def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, seed: int) -> list[Place]:
+    """Return the best places for up to ``demand.maximum`` units; for fewer if there is not enough room."""
+
+    ordered = order_of(candidates, demand, period, seed=seed)
     if demand.spread is Spread.TOGETHER:
         roomy = [candidate for candidate in ordered if candidate.units >= demand.maximum] or sorted(
             ordered, key=lambda candidate: -candidate.units
@@ -286,53 +302,6 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, t
         places.append(Place(candidate.resource_id, candidate.version, units))
         wanted -= units
     return places
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The places that a booking has chosen for a demand: units by resource id, throughout a period."""
-
-    demand: Demand
-    period: Period
-    units: Mapping[int, int]
-
-    def again(self, candidates: Iterable[Candidate], demand: Demand) -> list[Place]:
-        """Return the same places again if the demand is the same and all of them are candidates; else an empty list."""
-        if demand != self.demand:
-            return []
-        by_id = {candidate.resource_id: candidate for candidate in candidates}
-        if any(
-            resource_id not in by_id or by_id[resource_id].units < count for resource_id, count in self.units.items()
-        ):
-            return []
-        return [Place(resource_id, by_id[resource_id].version, count) for resource_id, count in self.units.items()]
-
-
-def beside(
-    candidates: Iterable[Candidate], choices: Collection[Choice], demand: Demand, period: Period
-) -> list[Candidate]:
-    """Return the candidates with the units that are left after the choices of others."""
-    overlapping = [choice for choice in choices if choice.period.overlaps(period)]
-    left = (
-        replace(
-            candidate,
-            units=candidate.units
-            - sum(_displaced_units(choice, candidate.resource_id, demand) for choice in overlapping),
-        )
-        for candidate in candidates
-    )
-    return [candidate for candidate in left if candidate.units >= demand.units_together]
-
-
-def _displaced_units(choice: Choice, resource_id: int, demand: Demand) -> int:
-    """Return how many units of a demand another choice displaces on a resource; ``_ALL`` for the whole resource."""
-    count = choice.units.get(resource_id, 0)
-    if count and (demand.exclusive or choice.demand.exclusive):
-        return _ALL
-    amounts = choice.demand.amounts.times(count)
-    return max(
-        (-(-amount // demand.amounts[name]) for name, amount in amounts.items() if name in demand.amounts), default=0
-    )
 
 
 def units_by_resource(allocations: Iterable[Allocation]) -> Counter[int]:

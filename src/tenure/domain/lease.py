@@ -149,6 +149,10 @@ class AllocationState(StrEnum):
     LAPSED = "lapsed"  # the past of a plan that moved after its lease should have started: booked, and never had
 
 
+#: The states of allocations that are history, and take no room.
+PAST = frozenset({AllocationState.RELEASED, AllocationState.LAPSED})
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A timed action of a lease."""

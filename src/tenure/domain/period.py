@@ -9,6 +9,9 @@ from datetime import UTC, datetime, timedelta
 ENDLESS = datetime(9999, 1, 1, tzinfo=UTC)
 #: The shortest period that the ledger can hold: the resolution of a time in all three databases.
 TICK = timedelta(microseconds=1)
+#: How soon a period must begin for an overdue teardown to block it. By a later start, the teardown will be over or the
+#: plan will have moved.
+OVERDUE_MATTERS = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True, order=True)

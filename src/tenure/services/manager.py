@@ -20,9 +20,9 @@ from tenure.metrics import REFUSALS, UNPROVEN, timed
 from tenure.services.availability.alternatives import AlternativeService
 from tenure.services.availability.offers import OfferService
 from tenure.services.availability.service import AvailabilityService
+from tenure.services.booking.dry_runs import RehearsalService
+from tenure.services.booking.service import LeaseService
 from tenure.services.lanes import Lanes
-from tenure.services.leases.rehearsals import RehearsalService
-from tenure.services.leases.service import LeaseService
 from tenure.services.limits.service import LimitService
 from tenure.services.resources.service import ResourceService
 from tenure.services.usage.service import UsageService

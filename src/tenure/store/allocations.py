@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -17,24 +17,25 @@ from sqlalchemy import (
     func,
     insert,
     literal,
-    not_,
     or_,
     select,
+    text,
+    tuple_,
     union_all,
     update,
 )
 from sqlalchemy import true as sql_true
 from sqlalchemy.orm import Session, aliased
 
-from tenure.domain.allocation import Allocation, Booking, Candidate, Choice, Demand, Room, Spread, Use
-from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.allocation import Allocation, Booking, Demand
+from tenure.domain.capacity import WHOLE, Capacity, peak
+from tenure.domain.changes import Changes
 from tenure.domain.lease import AllocationState
-from tenure.domain.period import ENDLESS, TICK, Period
-from tenure.domain.regions import ids_in
+from tenure.domain.period import ENDLESS, OVERDUE_MATTERS, TICK, Period
 from tenure.domain.resource import RETIRED, RETIRED_ID, ResourceHealth
-from tenure.domain.shortfall import Stage
 from tenure.store import conditions
-from tenure.store.amounts import AMOUNTS, capacities_of, capacity_of
+from tenure.store.amounts import AMOUNTS, capacity_of
+from tenure.store.conflict import Overtaken
 from tenure.store.feed import Feed, batched
 from tenure.store.gains import Gains
 from tenure.store.tables import (
@@ -43,17 +44,12 @@ from tenure.store.tables import (
     ReservationRow,
     ResourceRow,
 )
-from tenure.store.writing import change_row
+from tenure.store.writing import change_row, count_changed
 
-#: How many free resources to fetch beyond those needed, so that there is a choice of the tightest gaps.
-SAMPLE = 24
-#: How many shared allocations to fetch on either side of the end of a period, to find resources that are in use.
-SHARED_SAMPLE = 64
+#: Up to how many new rows are sent one by one: of more, the database makes the rows from their parts.
+FEW_ROWS = 64
 #: The largest number of ids in a statement.
 _AT_ONCE = 500
-
-#: Aliases, created once like those of ``conditions``: allocations that end before a period, start after it, and others.
-_BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), aliased(AllocationRow)
 
 #: The columns of an ``Allocation``. Loading entities would be slow: a large lease has 10,000.
 _ALLOCATION = (
@@ -81,266 +77,20 @@ class AllocationStore:
         self._gains = gains
         self._changed = changed
 
-    def candidates(
-        self,
-        demand: Demand,
-        period: Period,
-        *,
-        now: datetime,
-        turn: int,
-        ignoring: str | None = None,
-        without: Collection[int] = (),
-        only: Collection[int] | None = None,
-        limit: int | None = None,
-    ) -> list[Candidate]:
-        """Return resources that match and have room for the whole period, in order of preference, with their versions.
-
-        The number is bounded: what the demand needs at most plus a sample, or ``limit``; never all of a cloud. The
-        walk through the ids begins at ``turn``. Allocations of the reservation ``ignoring`` do not count. Resources in
-        ``without`` are left out, and so are resources that are not in ``only``. One statement reads both version and
-        availability, so the version is never newer than what was seen.
-        """
-        limit = demand.maximum + SAMPLE if limit is None else limit
-        resources = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
-        if only is not None:
-            resources = resources.where(conditions.among(ResourceRow.id, only))
-        (scarcity, resource_id), joined = conditions.walk(demand)
-        walked = resources.where(joined, *conditions.matching(demand, but=conditions.leading(demand)))
-        walked = walked.order_by(scarcity, resource_id).limit(limit)
-        matching_resources = resources.where(*conditions.matching(demand))
-        place = resource_id + 0  # not a bare column, so that no database first looks up these ids and then sorts
-        ahead, behind = walked.where(place >= turn).subquery(), walked.where(place < turn).subquery()
-        rows = list(self._session.execute(union_all(select(ahead), select(behind))))
-        rows.sort(key=lambda row: (row.scarcity, row.id < turn, row.id))
-        del rows[limit:]
-        named = ids_in(demand.region, demand.named)
-        if named:
-            rows = [*self._session.execute(matching_resources.where(ResourceRow.external_id.in_(sorted(named)))), *rows]
-        if not demand.exclusive:
-            busy = self._shared_ids(period) if only is None else set()
-            rows += self._session.execute(matching_resources.where(ResourceRow.id.in_(sorted(busy)))) if busy else []
-        unique = {row.id: row for row in rows}
-        rooms = {} if demand.exclusive else self.rooms(period, unique, ignoring=ignoring, now=now)
-        return [
-            Candidate(
-                row.id,
-                row.version,
-                row.scarcity,
-                row.free_since,
-                row.free_until,
-                1 if demand.exclusive else rooms[row.id].units(demand.amounts, period),
-                timedelta(0) if demand.exclusive else rooms[row.id].idle(period),
-                row.external_id in named,
-            )
-            for row in unique.values()
-        ]
-
-    def _select_free(
-        self,
-        demand: Demand,
-        period: Period,
-        *,
-        now: datetime,
-        ignoring: str | None,
-        without: Collection[int],
-    ) -> Select[int, str, int, int, datetime, datetime]:
-        free_since = (
-            select(func.max(_BEFORE.ends_at))
-            .where(_BEFORE.resource_id == ResourceRow.id, _BEFORE.ends_at <= period.start)
-            .scalar_subquery()
-        )
-        free_until = (
-            select(func.min(_BEHIND.starts_at))
-            .where(_BEHIND.resource_id == ResourceRow.id, _BEHIND.starts_at >= period.end)
-            .scalar_subquery()
-        )
-        return (
-            select(
-                ResourceRow.id,
-                ResourceRow.external_id,
-                ResourceRow.version,
-                ResourceRow.scarcity,
-                free_since.label("free_since"),
-                free_until.label("free_until"),
-            )
-            .where(
-                conditions.reservable(demand),
-                conditions.free(demand, period, now=now, ignoring=ignoring),
-            )
-            .where(not_(conditions.among(ResourceRow.id, without)) if without else sql_true())
-        )
-
-    def _shared_ids(self, period: Period) -> set[int]:
-        """Return a bounded number of resources with shared allocations in the period, by the nearest ends."""
-        resource_ids: set[int] = set()
-        end = AllocationRow.ends_at
-        for side, order in (
-            (end >= period.end, end.asc()),
-            (and_(end < period.end, end > period.start), end.desc()),
-        ):
-            near = (
-                select(AllocationRow.resource_id, AllocationRow.starts_at)
-                .where(AllocationRow.exclusive.is_(False), side)
-                .order_by(order)
-                .limit(SHARED_SAMPLE)
-                .subquery()
-            )
-            ids = select(near.c.resource_id).where(near.c.starts_at < period.end)
-            resource_ids.update(self._session.execute(ids).scalars())
-        return resource_ids
-
-    def rooms(
-        self,
-        period: Period,
-        resource_ids: Collection[int],
-        *,
-        ignoring: str | None = None,
-        now: datetime | None = None,
-    ) -> dict[int, Room]:
-        """Return the capacity of each of these resources, with its uses in the period.
-
-        Allocations of the reservation ``ignoring`` do not count. With ``now``, overdue allocations count as well.
-        """
-        if not resource_ids:
-            return {}
-        uses: dict[int, list[Use]] = {}
-        columns = (AllocationRow.resource_id, AllocationRow.id, AMOUNTS, AllocationRow.exclusive)
-        on_them = conditions.among(AllocationRow.resource_id, resource_ids)
-        booked = self._session.execute(
-            select(*columns, AllocationRow.starts_at, AllocationRow.ends_at).where(
-                on_them,
-                conditions.overlaps(period),
-                AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
-            )
-        )
-        for resource_id, allocation_id, amounts, exclusive, starts_at, ends_at in booked:
-            use = Use(allocation_id, capacity_of(amounts), exclusive, Period(starts_at, ends_at))
-            uses.setdefault(resource_id, []).append(use)
-        soon = None if now is None else conditions.soon(period, now)
-        if now is not None and soon is not None:
-            late = self._session.execute(select(*columns).where(on_them, conditions.late(now)))
-            for resource_id, allocation_id, amounts, exclusive in late:
-                uses.setdefault(resource_id, []).append(Use(allocation_id, capacity_of(amounts), exclusive, soon))
-        capacities = capacities_of(self._session, resource_ids)
-        return {
-            resource_id: Room(capacity, tuple(uses.get(resource_id, ())))
-            for resource_id, capacity in capacities.items()
-        }
-
-    def still_good(
-        self,
-        demand: Demand,
-        period: Period,
-        wanted: Mapping[int, int],
-        *,
-        ignoring: str | None,
-        keep_unreservable: bool,
-    ) -> dict[int, int]:
-        """Return those resources that match and have room for the wanted units in the whole period, with versions.
-
-        ``wanted`` maps ids to units. Allocations of the reservation ``ignoring`` do not count. ``keep_unreservable``
-        admits resources that take no new reservations: a reservation that holds such a resource may keep it.
-        """
-        if not wanted:
-            return {}
-        where = [
-            conditions.among(ResourceRow.id, wanted),
-            *conditions.matching(demand.part(1)),
-            not_(conditions.taken(demand.part(1), period, ignoring=ignoring)),
-        ]
-        if not keep_unreservable:
-            where.append(ResourceRow.reservable.is_(True))
-        rows = self._session.execute(select(ResourceRow.id, ResourceRow.version).where(*where).order_by(ResourceRow.id))
-        good = {row.id: row.version for row in rows}
-        if demand.exclusive:
-            return good
-        rooms = self.rooms(period, good, ignoring=ignoring)
-        return {
-            resource_id: version
-            for resource_id, version in good.items()
-            if rooms[resource_id].units(demand.amounts, period) >= wanted[resource_id]
-        }
-
-    def versions_of(self, choices: Collection[Choice], *, now: datetime) -> dict[int, int]:
-        """Return the versions of the resources if all choices can be booked side by side; else an empty dict."""
-        versions: dict[int, int] = {}
-        units: dict[Capacity, Counter[int]] = {}
-        spans: dict[Period, set[int]] = {}
-        whole: Counter[int] = Counter()
-        kinds: list[tuple[Demand, Period, set[int]]] = []
-        for choice in choices:
-            kind = replace(choice.demand, minimum=1, maximum=1)
-            if choice.demand.spread is Spread.TOGETHER:
-                kind = choice.demand
-            resource_ids = next(
-                (known for other_kind, span, known in kinds if (other_kind, span) == (kind, choice.period)), None
-            )
-            if resource_ids is None:
-                resource_ids = set()
-                kinds.append((kind, choice.period, resource_ids))
-            resource_ids.update(choice.units)
-            spans.setdefault(choice.period, set()).update(choice.units)
-            whole.update(choice.units.keys() if choice.demand.exclusive else ())
-            units.setdefault(choice.demand.amounts, Counter()).update(choice.units)
-        totals: dict[int, Capacity] = {}
-        for amounts, counts in units.items():
-            for resource_id, count in counts.items():
-                totals[resource_id] = totals.get(resource_id, Capacity()) + amounts.times(count)
-        if sum(map(len, spans.values())) > len(totals) or any(count > 1 for count in whole.values()):
-            return {}
-        for kind, span, resource_ids in kinds:
-            select_room = self._select_free(kind, span, now=now, ignoring=None, without=())
-            rows = select_room.where(conditions.among(ResourceRow.id, resource_ids), *conditions.matching(kind))
-            current = {row.id: row.version for row in self._session.execute(rows)}
-            if current.keys() != resource_ids or any(
-                versions.get(resource_id, current[resource_id]) != current[resource_id] for resource_id in resource_ids
-            ):
-                return {}
-            versions |= current
-        for span, resource_ids in spans.items():
-            for resource_id, room in self.rooms(span, resource_ids - whole.keys(), now=now).items():
-                if room.is_whole or not room.capacity.fits(room.used(span) + totals[resource_id]):
-                    return {}
-        return versions
-
-    def stages(
-        self, demand: Demand, period: Period, *, now: datetime, ignoring: str | None, without: Collection[int]
-    ) -> tuple[Stage, ...]:
-        """Count the resources that pass each stage of the selection. It is a full count, made only for a refusal.
-
-        If the demand is for parts of resources, the last stage counts the units for which there is room.
-        """
-        single_unit = demand if demand.exclusive else demand.part(1)
-        matches = _all_hold(conditions.matching(single_unit))
-        has_room = and_(
-            matches,
-            conditions.free(single_unit, period, now=now, ignoring=ignoring),
-            not_(conditions.among(ResourceRow.id, without)) if without else sql_true(),
-        )
-        row = self._session.execute(
-            select(
-                func.count(),
-                func.coalesce(func.sum(case((matches, 1), else_=0)), 0),
-                func.coalesce(func.sum(case((has_room, 1), else_=0)), 0),
-            ).where(conditions.reservable(demand))
-        ).one()
-        reservable, matching, free = map(int, row)
-        if demand.exclusive:
-            return (Stage("reservable", reservable), Stage("matching", matching), Stage("free", free))
-        ids = self._session.execute(select(ResourceRow.id).where(conditions.reservable(demand), has_room)).scalars()
-        rooms = self.rooms(period, list(ids), ignoring=ignoring, now=now)
-        fitting = _fitting_units(demand, [room.units(demand.amounts, period) for room in rooms.values()])
-        return (
-            Stage("reservable", reservable),
-            Stage("matching", matching),
-            Stage("roomy", free),
-            Stage("fitting", fitting),
-        )
-
     def promised(self, resource_id: int, *, now: datetime) -> Capacity:
-        """Return the peak use of a resource from now on, by resource class; overdue allocations count."""
-        for_ever = Period(now, ENDLESS)
-        return self.rooms(for_ever, [resource_id], now=now)[resource_id].used(for_ever)
+        """Return the peak use of a resource from now on, by resource class; overdue allocations count for a while."""
+        rows = self._session.execute(
+            select(AMOUNTS, AllocationRow.starts_at, AllocationRow.ends_at).where(
+                AllocationRow.resource_id == resource_id,
+                AllocationRow.exclusive.is_(False),
+                or_(AllocationRow.ends_at > now, conditions.late(now)),
+            )
+        )
+        uses = [
+            (Period(starts_at, ends_at if ends_at > now else now + OVERDUE_MATTERS), capacity_of(amounts))
+            for amounts, starts_at, ends_at in rows
+        ]
+        return peak(uses, Period(now, ENDLESS))
 
     def add(
         self,
@@ -379,29 +129,110 @@ class AllocationStore:
         self._changed.add_resources(units)
         return {row.resource_id: row.id for row in added}
 
-    def add_planned(self, choices: Mapping[str, Choice]) -> None:
-        """Allocate the choices for new reservations, by reservation id, as plans.
+    def apply(self, changes: Changes, *, now: datetime) -> None:
+        """Write what a plan changes; raise ``Overtaken`` if an allocation has changed since it was read.
 
-        The caller raises the versions of the resources in the same transaction. One statement writes the rows of all
-        reservations that have equal choices: single rows would take longer, and other transactions wait meanwhile.
+        The caller raises the versions of the resources in the same transaction. PostgreSQL checks its exclusion
+        constraint at the end, so that plans can change places.
         """
-        alike: dict[tuple[Capacity, bool, Period, int, frozenset[int]], list[str]] = {}
-        for reservation_id, choice in choices.items():
-            self._gains.add(choice.units, choice.period)
-            self._changed.add_resources(choice.units)
-            demand = choice.demand
-            for count, those in _by_count(choice.units).items():
-                kind = demand.amounts, demand.exclusive, choice.period, count, frozenset(those)
-                alike.setdefault(kind, []).append(reservation_id)
-        for (amounts, exclusive, period, count, resource_ids), reservation_ids in alike.items():
-            row = _new_row(amounts, exclusive, period, count, AllocationState.PLANNED)
-            values = [literal(value, getattr(AllocationRow, name).type) for name, value in row.items()]
-            rows = (
-                select(ResourceRow.id, ReservationRow.id, *values)
-                .join_from(ResourceRow, ReservationRow, sql_true())  # each resource for each reservation
-                .where(conditions.among(ResourceRow.id, resource_ids), ReservationRow.id.in_(sorted(reservation_ids)))
-            )
-            self._session.execute(insert(AllocationRow).from_select(["resource_id", "reservation_id", *row], rows))
+        if changes.changed and self._session.get_bind().dialect.name == "postgresql":
+            self._session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
+        self._record_lapsed(changes, now)
+        self._drop(changes.dropped)
+        self._change(changes.changed)
+        self._insert(changes.added)
+
+    def _record_lapsed(self, changes: Changes, now: datetime) -> None:
+        """Record the past of plans that go, or that take less from now on: it was booked and never had."""
+        gone = [*changes.dropped, *(lost for before, after in changes.changed for lost in _lost(before, after))]
+        rows = []
+        for plan in gone:
+            past_start, past_end = plan.booked_from or plan.period.start, min(now, plan.period.end)
+            if plan.state is AllocationState.PLANNED and past_start < past_end:
+                # Not exclusive: another lease had the resource in this time.
+                each = Capacity({name: amount // plan.units for name, amount in plan.amounts.items()})
+                amounts = Capacity({WHOLE: 1}) if plan.exclusive else each
+                row = _new_row(amounts, False, Period(past_start, past_end), plan.units, AllocationState.LAPSED)
+                rows.append({"resource_id": plan.resource_id, "reservation_id": plan.reservation_id, **row})
+        if rows:
+            self._session.execute(insert(AllocationRow), rows)
+
+    def _drop(self, dropped: Sequence[Allocation]) -> None:
+        self._changed.add_resources({each.resource_id for each in dropped}, frees=True)
+        for same in _as_planned(dropped):
+            if count_changed(self._session, delete(AllocationRow).where(same.condition)) != same.number:
+                raise Overtaken
+
+    def _change(self, changed: Sequence[tuple[Allocation, Allocation]]) -> None:
+        """Change allocations; one statement changes those to which the same happens."""
+        alike: dict[tuple[tuple[str, Any], ...], list[Allocation]] = {}
+        for before, after in changed:
+            old, new = _columns(before), _columns(after)
+            columns = tuple((name, new[name]) for name in new if new[name] != old[name])
+            if not columns:
+                continue
+            alike.setdefault(columns, []).append(before)
+            moves = after.resource_id != before.resource_id
+            for period in (
+                [after.period]
+                if moves or not before.amounts.fits(after.amounts)
+                else after.period.without(before.period)
+            ):
+                self._gains.add([after.resource_id], period)
+            frees = moves or after.units < before.units or bool(before.period.without(after.period))
+            self._changed.add_resources({before.resource_id, after.resource_id}, frees=frees)
+        for columns, allocations in alike.items():
+            values = {name: dict(value) if isinstance(value, Capacity) else value for name, value in columns}
+            for same in _as_planned(allocations):
+                statement = update(AllocationRow).where(same.condition).values(**values)
+                statement = statement.execution_options(synchronize_session=False)
+                if count_changed(self._session, statement) != same.number:
+                    raise Overtaken
+
+    def _insert(self, added: Sequence[Allocation]) -> None:
+        """Add allocations. One statement writes those of several reservations on the same resources."""
+        groups: dict[tuple[Allocation, int], dict[str, list[int]]] = {}
+        times: Counter[Allocation] = Counter()
+        for each in added:
+            same = replace(each, id=0)
+            times[same] += 1  # a resource may serve a reservation twice in the same way
+            like = replace(same, resource_id=0, reservation_id="")
+            groups.setdefault((like, times[same]), {}).setdefault(each.reservation_id, []).append(each.resource_id)
+            self._gains.add([each.resource_id], each.period)
+        self._changed.add_resources({each.resource_id for each in added})
+        for (like, _), resource_ids_of in groups.items():
+            alike: dict[frozenset[int], list[str]] = {}
+            for reservation_id, resource_ids in resource_ids_of.items():
+                alike.setdefault(frozenset(resource_ids), []).append(reservation_id)
+            for resource_ids_of_all, reservation_ids in alike.items():
+                self._insert_alike(like, resource_ids_of_all, reservation_ids)
+
+    def _insert_alike(self, like: Allocation, resource_ids: Collection[int], reservation_ids: Collection[str]) -> None:
+        """Add an allocation like this one on each of the resources for each of the reservations."""
+        row = {
+            "starts_at": like.period.start,
+            "ends_at": like.period.end,
+            "state": like.state.value,
+            "exclusive": like.exclusive,
+            "units": like.units,
+            "amounts": dict(like.amounts),
+            "booked_from": like.booked_from,
+        }
+        if len(reservation_ids) * len(resource_ids) <= FEW_ROWS:
+            rows = [
+                {"resource_id": resource_id, "reservation_id": reservation_id, **row}
+                for resource_id in sorted(resource_ids)
+                for reservation_id in reservation_ids
+            ]
+            self._session.execute(insert(AllocationRow), rows)
+            return
+        values = [literal(value, getattr(AllocationRow, name).type) for name, value in row.items()]
+        each = (
+            select(ResourceRow.id, ReservationRow.id, *values)
+            .join_from(ResourceRow, ReservationRow, sql_true())  # each resource for each reservation
+            .where(conditions.among(ResourceRow.id, resource_ids), ReservationRow.id.in_(sorted(reservation_ids)))
+        )
+        self._session.execute(insert(AllocationRow).from_select(["resource_id", "reservation_id", *row], each))
 
     def of_reservations(self, reservation_ids: Collection[str], *, planned: bool = True) -> list[Allocation]:
         """Return the allocations of these reservations, including released ones, in order of resource.
@@ -434,153 +265,6 @@ class AllocationStore:
         ).all()
         return [_allocation(row) for row in rows], {row.resource_id: row.version for row in rows}
 
-    def blocked_by_plans(
-        self,
-        demand: Demand,
-        period: Period,
-        *,
-        now: datetime,
-        without: Collection[int] = (),
-        only: Collection[int] | None = None,
-        ignoring: str | None = None,
-        fixed: conditions.Fixed = conditions.NO_PLAN,
-        limit: int,
-    ) -> dict[int, tuple[int, list[Allocation]]]:
-        """Return resources that match and would be free if plans moved: their versions, and the plans in the way.
-
-        The number is bounded; resources with the fewest plans come first. With ``only``, it considers just these
-        resources, reservable or not.
-        """
-        eligible = conditions.reservable(demand) if only is None else conditions.among(ResourceRow.id, only)
-        others = _OTHER.reservation_id != ignoring if ignoring is not None else sql_true()
-        rows = self._session.execute(
-            select(ResourceRow.id, ResourceRow.version, func.count(_OTHER.id))
-            .join(_OTHER, and_(_OTHER.resource_id == ResourceRow.id, conditions.overlaps(period, _OTHER), others))
-            .where(
-                eligible,
-                conditions.narrowed(demand),
-                *conditions.matching(demand),
-                not_(conditions.among(ResourceRow.id, without)) if without else sql_true(),
-                not_(conditions.taken(demand, period, ignoring=ignoring, fixed=fixed)),
-                not_(conditions.overdue(demand, period, now=now, ignoring=ignoring, fixed=fixed))
-                if only is None
-                else sql_true(),
-            )
-            .group_by(ResourceRow.id, ResourceRow.version)
-            .order_by(func.count(_OTHER.id), ResourceRow.id)
-            .limit(limit)
-        ).all()
-        blocked: dict[int, tuple[int, list[Allocation]]] = {row[0]: (row[1], []) for row in rows}
-        if blocked:
-            planned = self._session.execute(
-                select(*_ALLOCATION)
-                .where(
-                    conditions.among(AllocationRow.resource_id, blocked),
-                    conditions.overlaps(period),
-                    conditions.movable(fixed),
-                    AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
-                )
-                .order_by(AllocationRow.id)
-            )
-            for row in planned:
-                blocked[row.resource_id][1].append(_allocation(row))
-        return blocked
-
-    def not_over(self, resource_ids: Collection[int], *, now: datetime) -> list[Allocation]:
-        """Return the allocations on these resources that have not ended, or that are overdue, in order of id."""
-        if not resource_ids:
-            return []
-        rows = self._session.execute(
-            select(*_ALLOCATION)
-            .where(
-                conditions.among(AllocationRow.resource_id, resource_ids),
-                or_(AllocationRow.ends_at > now, conditions.late(now)),
-            )
-            .order_by(AllocationRow.id)
-        )
-        return [_allocation(row) for row in rows]
-
-    def any_planned(self, period: Period) -> bool:
-        """Whether there is any plan in any part of the period."""
-        planned = select(AllocationRow.id).where(
-            AllocationRow.state == AllocationState.PLANNED.value, conditions.overlaps(period)
-        )
-        return self._session.execute(planned.limit(1)).first() is not None
-
-    def plans_on(self, resource_id: int, period: Period) -> list[Allocation]:
-        """Return the plans on a resource in any part of the period, the earliest first."""
-        rows = self._session.execute(
-            select(*_ALLOCATION)
-            .where(
-                AllocationRow.resource_id == resource_id,
-                AllocationRow.state == AllocationState.PLANNED.value,
-                conditions.overlaps(period),
-            )
-            .order_by(AllocationRow.starts_at, AllocationRow.id)
-        )
-        return [_allocation(row) for row in rows]
-
-    def move(self, allocation: Allocation, resource_id: int, *, start: datetime) -> None:
-        """Move an allocation to another resource, from ``start`` on.
-
-        Raises ``Overtaken`` if the allocation has changed since it was read.
-        """
-        change_row(
-            self._session,
-            update(AllocationRow).where(*_as_read(allocation)).values(resource_id=resource_id, starts_at=start),
-        )
-        self._gains.add([resource_id], Period(start, allocation.period.end))
-        self._changed.add_resources([allocation.resource_id, resource_id], frees=True)
-
-    def delay(self, plan: Allocation, until: datetime) -> None:
-        """Let a plan begin later, because its resource is cleaned until then; it stays booked from its start on."""
-        booked_from = plan.booked_from or plan.period.start
-        self._set_period([plan.id], AllocationRow.starts_at < until, {"starts_at": until, "booked_from": booked_from})
-
-    def lapse(self, allocations: Iterable[Allocation], *, now: datetime, since: datetime | None = None) -> None:
-        """Record the past of allocations whose lease has not started, and that now move, shrink or begin later.
-
-        It was booked and never had. Plans that were delayed are booked from now on, or from ``since``. The caller
-        changes the allocations.
-        """
-        rows, delayed = [], []
-        for allocation in allocations:
-            past_end = min(now, allocation.period.end)
-            past_start = allocation.booked_from or allocation.period.start
-            if allocation.booked_from is not None:
-                delayed.append(allocation.id)
-            if past_start < past_end:
-                each = Capacity({name: amount // allocation.units for name, amount in allocation.amounts.items()})
-                past = Period(past_start, past_end)
-                # Not exclusive: another lease had the resource in this time.
-                booked = Capacity({WHOLE: 1}) if allocation.exclusive else each
-                row = _new_row(booked, False, past, allocation.units, AllocationState.LAPSED)
-                rows.append({"resource_id": allocation.resource_id, "reservation_id": allocation.reservation_id, **row})
-        if rows:
-            self._session.execute(insert(AllocationRow), rows)
-        if delayed:
-            self._session.execute(
-                update(AllocationRow)
-                .where(AllocationRow.id.in_(delayed))
-                .values(booked_from=max(since or now, now))
-                .execution_options(synchronize_session=False)
-            )
-
-    def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
-        """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
-        change_row(
-            self._session,
-            update(AllocationRow)
-            .where(*_as_read(allocation))
-            .values(units=units, amounts=dict(demand.amounts.times(units))),
-        )
-        self._changed.add_resources([allocation.resource_id], frees=True)
-
-    def drop(self, allocation: Allocation) -> None:
-        """Delete an allocation; raise ``Overtaken`` if it has changed since it was read."""
-        change_row(self._session, delete(AllocationRow).where(*_as_read(allocation)))
-        self._changed.add_resources([allocation.resource_id], frees=True)
-
     def lengthen(self, allocations: Collection[Allocation], until: datetime, *, now: datetime) -> None:
         """Extend allocations to a later end. Those that end later already stay as they are.
 
@@ -601,17 +285,6 @@ class AllocationStore:
             self._set_period(allocation_ids, AllocationRow.ends_at > until, {"ends_at": until}, frees=True)
         if start is not None:
             self._set_period(allocation_ids, AllocationRow.starts_at < start, {"starts_at": start}, frees=True)
-
-    def reschedule(self, allocations: Collection[Allocation], period: Period) -> None:
-        """Move allocations to another period. The caller has checked that there is room, and raised the versions."""
-        by_period: dict[Period, list[int]] = {}
-        for allocation in allocations:
-            by_period.setdefault(allocation.period, []).append(allocation.resource_id)
-        for before, resource_ids in by_period.items():
-            for gained in period.without(before):
-                self._gains.add(resource_ids, gained)
-        ids = [allocation.id for allocation in allocations]
-        self._set_period(ids, sql_true(), {"starts_at": period.start, "ends_at": period.end}, frees=True)
 
     def _set_period(
         self,
@@ -843,13 +516,6 @@ class AllocationStore:
             ).scalars()
         )
 
-    def matching(self, demand: Demand, resource_ids: Collection[int]) -> set[int]:
-        """Return those of the resources that match the demand, free or not."""
-        matching_ids = select(ResourceRow.id).where(
-            conditions.among(ResourceRow.id, resource_ids), *conditions.matching(demand)
-        )
-        return set(self._session.execute(matching_ids).scalars())
-
     def leases_on(self, resource_id: int) -> list[str]:
         """Return the leases that have the resource or are planned to have it, the earliest first."""
         return self._leases_where(AllocationRow.resource_id == resource_id)
@@ -924,14 +590,6 @@ class AllocationStore:
         return {resource_id for resource_id, capacity in capacities if not Capacity(capacity).fits(used[resource_id])}
 
 
-def _by_count(units: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return the resources by the number of units on each."""
-    resource_ids: dict[int, list[int]] = {}
-    for resource_id, count in units.items():
-        resource_ids.setdefault(count, []).append(resource_id)
-    return resource_ids
-
-
 def _new_row(
     amounts: Capacity, exclusive: bool, period: Period, count: int, state: AllocationState
 ) -> dict[str, object]:
@@ -960,15 +618,65 @@ def _as_read(allocation: Allocation) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _all_hold(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
-    return and_(sql_true(), *conditions)
+class _Same(NamedTuple):
+    """The condition for so many allocations to be as a snapshot has them."""
+
+    condition: ColumnElement[bool]
+    number: int
 
 
-def _fitting_units(demand: Demand, rooms: Collection[int]) -> int:
-    """Return how many units of the demand fit; ``rooms`` are the numbers of units that fit on each resource."""
-    if demand.spread is Spread.TOGETHER:
-        return max(rooms, default=0)
-    return sum(min(room, 1) if demand.spread is Spread.APART else room for room in rooms)
+def _as_planned(allocations: Iterable[Allocation]) -> Iterator[_Same]:
+    """Yield the conditions for allocations to be as a snapshot has them.
+
+    The end of an overdue one is later there. Only its own lease changes the time of what is held.
+    """
+    alike: dict[tuple[AllocationState, Period | None], list[Allocation]] = {}
+    for allocation in allocations:
+        period = allocation.period if allocation.state is AllocationState.PLANNED else None
+        alike.setdefault((allocation.state, period), []).append(allocation)
+    identity = AllocationRow.id, AllocationRow.resource_id, AllocationRow.reservation_id, AllocationRow.units
+    for (state, period), these in alike.items():
+        common = [AllocationRow.state == state.value]
+        if period is not None:
+            common += [AllocationRow.starts_at == period.start, AllocationRow.ends_at == period.end]
+        for batch in batched(these, _AT_ONCE):
+            rows = [(each.id, each.resource_id, each.reservation_id, each.units) for each in batch]
+            # The first condition is for the index: some databases look through the table for pairs.
+            ids = AllocationRow.id.in_([each.id for each in batch])
+            yield _Same(and_(ids, tuple_(*identity).in_(rows), *common), len(batch))
+
+
+def _columns(allocation: Allocation) -> dict[str, Any]:
+    """Return the columns of an allocation that a plan may change."""
+    return {
+        "resource_id": allocation.resource_id,
+        "starts_at": allocation.period.start,
+        "ends_at": allocation.period.end,
+        "units": allocation.units,
+        "amounts": allocation.amounts,
+        "booked_from": allocation.booked_from,
+    }
+
+
+def _lost(before: Allocation, after: Allocation) -> Iterable[Allocation]:
+    """Return what a plan has no more after a change, as a plan of its own, if that is something of its past.
+
+    A plan that only begins later stays booked from its start on.
+    """
+    is_delayed = after.booked_from is not None and after.booked_from == (before.booked_from or before.period.start)
+    if is_delayed and (before.resource_id, before.units) == (after.resource_id, after.units):
+        return []
+    if (before.resource_id, before.period.start, before.booked_from) != (
+        after.resource_id,
+        after.period.start,
+        after.booked_from,
+    ):
+        return [before]
+    units = before.units - after.units
+    if units <= 0:
+        return []
+    each = Capacity({name: amount // before.units for name, amount in before.amounts.items()})
+    return [replace(before, units=units, amounts=each.times(units))]
 
 
 def _allocation(row: Any) -> Allocation:

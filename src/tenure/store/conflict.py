@@ -7,10 +7,6 @@ class Overtaken(Exception):
     """Another transaction changed what this one had read. This one is rolled back and retried."""
 
 
-class GaveWay(Overtaken):
-    """Other transactions wait for locks that this one holds for long. It is rolled back, and retried after them."""
-
-
 class Overbooked(Exception):
     """This transaction would promise a resource twice: a bug, so a retry is useless."""
 

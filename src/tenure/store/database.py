@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -30,12 +29,10 @@ from sqlalchemy.orm import Session
 
 from tenure import deadlines
 from tenure.clock import Clock
-from tenure.domain.admission import AdmissionWay
-from tenure.domain.allocation import Choice
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.open_file import OpenFile
 from tenure.store.allocations import AllocationStore
-from tenure.store.conflict import GaveWay, Overbooked, Overtaken
+from tenure.store.conflict import Overbooked, Overtaken
 from tenure.store.events import EventStore
 from tenure.store.feed import Feed, FeedStore
 from tenure.store.gains import Gains
@@ -56,8 +53,10 @@ from tenure.store.writability import Writability
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
-#: How often to try a transaction that conflicts. Later attempts lock first what they wanted before, the last one all.
+#: How often to try a transaction that conflicts. From the third attempt on, what the attempts before wanted is locked
+#: first; in the last one, all resources are.
 ATTEMPTS = 10
+LOCKING_FROM = 3
 
 #: How long a transaction waits for a row of PostgreSQL or MariaDB, and for the file of SQLite, in seconds.
 ROW_WAIT_SECONDS = 10
@@ -67,17 +66,6 @@ WAL_PAGES = 500
 WAL_BYTES = 1024 * 1024
 #: The time after which a transaction is not retried, whatever the number of attempts, in seconds.
 PATIENCE_SECONDS = 60.0
-
-#: How statements begin that begin or end a part of a transaction: nothing else can be asked of the session then.
-_PARTS = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT")
-
-#: How long a transaction that searches for room may block others, and how often it checks whether it does, in seconds.
-COURTESY_SECONDS = 0.2
-COURTESY_INTERVAL = 0.1
-#: How many times as long it may do so that has given way before.
-MOST_COURTESIES = 3
-#: The longest pause before a transaction that gave way is retried, in seconds.
-GIVE_WAY_SECONDS = 0.05
 
 #: How long to wait for a connection, to the server or from the pool, in seconds.
 CONNECT_SECONDS = 10
@@ -98,8 +86,6 @@ _UNKNOWN = (
 
 #: MariaDB error codes: record changed since last read, lock wait time-out, deadlock (or Galera's failed certification).
 _MARIADB_RETRY = frozenset({1020, 1205, 1213})
-#: MariaDB: the savepoint is gone, with the whole transaction; the error before it gives the cause.
-_MARIADB_NO_SAVEPOINT = 1305
 #: PostgreSQL: serialization failure, deadlock, exclusion violation, lock not available without waiting.
 _POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01", "55P03"})
 #: MariaDB: disk full, server shutdown, statement cancelled by the operator or after a time-out.
@@ -127,64 +113,20 @@ class OutcomeUnknown(Unavailable):
         super().__init__(_UNKNOWN)
 
 
-class _RolledBack(Exception):
-    """Ends and rolls back the transaction of a rehearsal."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
-
-
-def _nothing() -> None:
-    """Check nothing."""
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """What is checked before each statement of a transaction."""
-
-    check: Callable[[], None] = _nothing
-
-
 class Transaction:
-    """The stores, on one session. It never commits itself."""
+    """The stores, on one session."""
 
-    def __init__(
-        self,
-        session: Session,
-        database: Database,
-        *,
-        contended: Collection[int] = (),
-        last: bool = False,
-        has_given_way: int = 0,
-        is_trial: bool = False,
-    ) -> None:
-        """``has_given_way`` is how often the same work has given way to others before.
-
-        ``is_trial`` is whether the transaction is rolled back in any case.
-        """
+    def __init__(self, session: Session, database: Database, attempt: Attempt | None = None) -> None:
         self.session = session
-        self._is_trial = is_trial
-        self._contended = contended
-        self._last = last
         self._database = database
-        # Longer each time, or it would never end beside others that write without a pause.
-        courtesy = min(has_given_way + 1, MOST_COURTESIES)
-        self._look_at = time.monotonic() + courtesy * database.courtesy_seconds
+        self._attempt = attempt
+        self._locked: Collection[int] = ()
         self.listeners = database.listeners
-        #: The result of the survey, which ran before the transaction began.
-        self.survey: Any = None
-        #: The choices of bookings in this transaction, by reservation id.
-        self.chosen: dict[str, Choice] = {}
-        #: The preferred choices for reservations, if still possible; and the choices that others are about to get.
-        self.preferred: Mapping[str, Choice] = {}
-        self.spoken_for: Collection[Choice] = ()
-        #: How the new leases of this transaction are admitted, by lease id; reported once it is committed.
-        self.admissions: dict[str, AdmissionWay] = {}
         self.changed = Feed(session)
         self.feed = FeedStore(session)
         self.ledger = LedgerStore(session)
         self.leases = LeaseStore(session)
-        self.resources = ResourceStore(session, self.changed, is_trial=is_trial)
+        self.resources = ResourceStore(session, self.changed)
         #: What this transaction gives out.
         self.gains = Gains(session)
         self.allocations = AllocationStore(session, self.gains, self.changed)
@@ -197,42 +139,97 @@ class Transaction:
         self.waiting = WaitingStore(session)
         self.keys = KeyStore(session)
 
-    def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
-        """Lock what earlier attempts wanted; the last attempt locks all resources. Return the locked ids.
+    def commit(self) -> None:
+        """Commit, and lift the deadline of the work: it is carried out.
 
-        Call it after the lease is locked, and before resources are read. What is rolled back in any case locks none.
+        Raises ``Overtaken`` or ``DBAPIError`` if it conflicts with another transaction, ``Overbooked`` if a resource
+        would be promised twice, and ``Unavailable`` if the database does not work. In all these cases nothing was
+        written. But if the connection is lost during the commit, the outcome is unknown: ``OutcomeUnknown``, a subclass
+        of ``Unavailable``.
         """
-        if self._is_trial:
+        database = self._database
+        self.gains.verify()
+        self.session.flush()
+        has_changed = self.changed.write(database.time())
+        database.commit(self.session)
+        deadlines.lift()
+        if database.file is not None and (lost := database.file.lost()) is not None:
+            LOG.error("a change may be lost: %s", lost)
+            raise OutcomeUnknown
+        if has_changed:
+            database.writability.succeeded()
+
+    def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
+        """Lock what earlier attempts wanted; the last attempt locks all resources of these types. Return their ids.
+
+        Call it after the lease is locked, and before resources are read.
+        """
+        if self._attempt is None or not self._attempt.locks_first:
             return ()
-        if self._last:
-            return self.resources.lock_all(resource_types)
-        self.resources.lock(self._contended)
-        return self._contended
+        if self._attempt.is_last:
+            self._locked = self.resources.lock_all(resource_types)
+        else:
+            self.resources.lock(self._attempt.contended)
+            self._locked = self._attempt.contended
+        return self._locked
 
-    def defer_checks(self) -> None:
-        """Check the exclusion constraint only at the end of the transaction, so that resources can be swapped."""
-        if self._database.dialect == "postgresql":
-            self.session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
+    def raise_versions(self, seen: Mapping[int, int]) -> None:
+        """Record that these resources can promise something else now; see ``ResourceStore.raise_versions``.
 
-    def give_way(self) -> None:
-        """Raise ``GaveWay`` if this transaction has blocked others for too long."""
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = math.inf  # while it looks, which is a statement, too
-        try:
-            if self._database.others_wait(self.session):
-                raise GaveWay
-        finally:
-            self._look_at = time.monotonic() + min(COURTESY_INTERVAL, self._database.courtesy_seconds)
-
-    def go_on(self) -> None:
-        """Raise what ends a transaction that is rolled back in any case: ``GaveWay``, or its deadline."""
-        deadlines.check()
-        self.give_way()
+        A transaction never waits for a row before one that it has locked, so there are no deadlocks.
+        """
+        if seen:
+            self.resources.raise_versions(seen, wait=max(self._locked, default=0) < min(seen))
 
     def now(self) -> datetime:
         """Return the time that claims use: the database's own, unless a test's clock replaces it."""
         return self._database.now(self.session)
+
+
+class Attempt:
+    """An attempt at a transaction, as a context manager.
+
+    If the transaction conflicts with another one, or if the block raises ``Overtaken``, nothing is written, and the
+    block ends there without an error.
+    """
+
+    def __init__(self, database: Database, number: int, contended: Collection[int]) -> None:
+        self._database = database
+        #: What the attempts before wanted, by resource id.
+        self.contended = contended
+        self.is_last = number == ATTEMPTS
+        self.locks_first = self.is_last or (number >= LOCKING_FROM and bool(contended))
+        #: Whether another transaction came in between, and which resources this one wanted.
+        self.has_conflicted = False
+        self.wanted: Collection[int] = ()
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Overbooked):
+            LOG.error("a transaction was rolled back: it would have promised a resource twice", exc_info=error)
+            raise TooManyConflicts(_WRONG) from error
+        if not isinstance(error, Overtaken | DBAPIError) or not _is_retryable(error):
+            return False
+        LOG.debug("a transaction conflicted with another one: %s", error)
+        self.has_conflicted = True
+        return True
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Open the transaction; call ``Transaction.commit`` at the end of the block, or it is rolled back.
+
+        Raises ``Unavailable`` if the database does not work.
+        """
+        with (
+            self._database.project_turn() if self.locks_first else nullcontext(),
+            self._database.transaction(self) as tx,
+        ):
+            self.wanted = tx.resources.wanted
+            yield tx
 
 
 class Database:
@@ -250,9 +247,7 @@ class Database:
         row_wait_seconds: int = ROW_WAIT_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
         pool_wait_seconds: float = POOL_WAIT_SECONDS,
-        courtesy_seconds: float = COURTESY_SECONDS,
     ) -> None:
-        self.courtesy_seconds = courtesy_seconds
         self.engine = _engine(
             url, pool_size=pool_size, pool_wait_seconds=pool_wait_seconds, row_wait_seconds=row_wait_seconds
         )
@@ -264,8 +259,6 @@ class Database:
         self._patience_seconds = patience_seconds
         #: The channels of the outbox that get lease messages besides notifications: topics by channel.
         self.listeners: Mapping[str, frozenset[str]] = {}
-        #: Called for each new lease of a transaction that was committed.
-        self.on_admitted: Callable[[AdmissionWay], None] = lambda _way: None
         #: The turns of this process to write, on SQLite.
         self._turns = Turns()
         #: The turns of projects for large transactions, on a server.
@@ -290,134 +283,60 @@ class Database:
         assert isinstance(moment, datetime)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
-    def write(self, work: Callable[[Transaction], T], *, survey: Callable[[Transaction], object] | None = None) -> T:
-        """Run ``work`` in a transaction, and repeat it from the beginning on conflicts with others.
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Return the result of ``work`` in a transaction; on conflicts with others it is repeated from the beginning.
 
-        ``survey`` is for what takes long to find and can be verified fast. Before each attempt it runs in a read
-        transaction of its own, which blocks no writers; its result is ``tx.survey``.
-
-        Raises ``TooManyConflicts`` if the attempts are used up, or a resource would be promised twice. Raises
-        ``Unavailable`` if the database does not work. In both cases nothing was written. But if the connection is
-        lost during the commit, the outcome is unknown: ``OutcomeUnknown``, a subclass of ``Unavailable``. Raises the
-        errors of ``Deadline.check`` until the commit, which lifts the deadline of the work.
+        Raises ``TooManyConflicts`` if that does not help, and the errors of ``work`` and of ``Transaction.commit``.
         """
-        return self._transact(work, survey, is_trial=False)
-
-    def _transact(
-        self,
-        work: Callable[[Transaction], T],
-        survey: Callable[[Transaction], object] | None,
-        *,
-        is_trial: bool,
-    ) -> T:
-        """Run ``work`` as ``write`` says. A trial always raises."""
-        with ExitStack() as project_turn:
-            return self._attempts(work, survey, project_turn, is_trial=is_trial)
-
-    def _attempts(
-        self,
-        work: Callable[[Transaction], T],
-        survey: Callable[[Transaction], object] | None,
-        project_turn: ExitStack,
-        *,
-        is_trial: bool,
-    ) -> T:
-        """Run ``work`` until it succeeds. What is large, or has conflicted, is in a ``project_turn`` until then."""
-        contended: set[int] = set()
-        began = time.monotonic()
-        attempt, has_given_way = 1, 0
-        while attempt <= ATTEMPTS:
-            deadlines.check()
-            if not is_trial and (survey is not None or contended):
-                project_turn.enter_context(self.project_turn())
-            wanted: set[int] = set()
-            surveyed = None
-            if survey is not None:
-                with self.read() as reading:
-                    surveyed = survey(reading)
-            try:
-                checkpoint = Checkpoint(deadlines.check)
-                with (
-                    self._turn(is_trial=is_trial),
-                    self._connection(tenure_checkpoint=checkpoint) as connection,
-                    self._without_locks_of_keys(connection) if is_trial else nullcontext(),
-                    _session(connection) as session,
-                ):
-                    tx = Transaction(
-                        session,
-                        self,
-                        contended=contended,
-                        last=attempt == ATTEMPTS,
-                        has_given_way=has_given_way,
-                        is_trial=is_trial,
-                    )
-                    if is_trial:
-                        checkpoint.check = tx.go_on
-                        tx.defer_checks()  # else it would wait for others, as others do for it, and for each other
-                    tx.survey = surveyed
-                    wanted = tx.resources.wanted
-                    result = work(tx)
-                    tx.gains.verify()
-                    session.flush()
-                    has_changed = tx.changed.write(self.time())
-                    self._commit(session)
-                    deadlines.lift()
-                    if self.file is not None and (lost := self.file.lost()) is not None:
-                        LOG.error("a change may be lost: %s", lost)
-                        raise OutcomeUnknown
-                    if has_changed:
-                        self.writability.succeeded()
-                    for way in tx.admissions.values():
-                        self.on_admitted(way)
-                    return result
-            except GaveWay:
-                if time.monotonic() - began > self._patience_seconds:
-                    break
-                has_given_way += 1
-                time.sleep(random.uniform(0, GIVE_WAY_SECONDS))  # randomness is not for security
-                continue
-            except (Overtaken, DBAPIError) as error:
-                if not _is_retryable(error):
-                    raise
-                LOG.debug("attempt %d conflicted with another transaction: %s", attempt, error)
-            except Overbooked as error:
-                if is_trial:  # it locks nothing: others have booked the same meanwhile
-                    LOG.debug("attempt %d of what is rolled back found its room taken: %s", attempt, error)
-                    attempt += 1
-                    continue
-                LOG.exception("a transaction was rolled back: it would have promised a resource twice")
-                raise TooManyConflicts(_WRONG) from error
-            contended |= wanted
-            if time.monotonic() - began > self._patience_seconds:
-                break
-            if attempt < ATTEMPTS:
-                time.sleep(random.uniform(0, 0.002 * 2**attempt))  # spread the retries; not for security
-            attempt += 1
+        for attempt in self.attempts():
+            with attempt, attempt.transaction() as tx:
+                result = work(tx)
+                tx.commit()
+                return result
         raise TooManyConflicts
 
-    def rehearse(self, work: Callable[[Transaction], T], *, survey: Callable[[Transaction], object] | None = None) -> T:
-        """Run ``work`` as ``write`` does, and roll back what it has written.
+    def attempts(self) -> Iterator[Attempt]:
+        """Yield attempts at a transaction until they, or the patience, are used up; then nothing was written.
 
-        It locks no resources. It gives way, at each of its statements, to transactions that write, and ends with the
-        deadline of the work.
-        Raises what ``write`` raises, and the errors of ``Deadline.check``.
+        An attempt that has not conflicted with another transaction does not count. Raises the errors of
+        ``Deadline.check``.
         """
-
-        def attempt(tx: Transaction) -> None:
-            result = work(tx)
-            tx.session.flush()
-            tx.gains.verify()
-            raise _RolledBack(result)
-
-        try:
-            self._transact(attempt, survey, is_trial=True)
-        except _RolledBack as rolled_back:
-            result: T = rolled_back.result
-            return result
-        raise AssertionError("a rehearsal is always rolled back")
+        began, number = time.monotonic(), 1
+        contended: set[int] = set()
+        while True:
+            deadlines.check()
+            attempt = Attempt(self, number, contended)
+            yield attempt
+            number += attempt.has_conflicted
+            if number > ATTEMPTS or time.monotonic() - began > self._patience_seconds:
+                return
+            contended |= set(attempt.wanted)
+            if attempt.has_conflicted:
+                time.sleep(random.uniform(0, 0.001 * 2**number))  # spread the attempts; not for security
 
     @contextmanager
-    def _turn(self, *, is_trial: bool) -> Iterator[None]:
+    def transaction(self, attempt: Attempt) -> Iterator[Transaction]:
+        """Open a transaction for an attempt; see ``Attempt.transaction``."""
+        with (
+            self._turn(),
+            self._connection(tenure_check=deadlines.check) as connection,
+            _session(connection) as session,
+        ):
+            yield Transaction(session, self, attempt)
+
+    def commit(self, session: Session) -> None:
+        """Commit. Raises ``OutcomeUnknown`` if the database stops working meanwhile."""
+        try:
+            session.commit()
+        except DBAPIError as error:
+            if not _database_failed(error):
+                raise
+            LOG.warning("the database did not work during a commit: %s", error.orig)
+            self.writability.failed(error)
+            raise OutcomeUnknown from error
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
         """On SQLite, queue up with the other writers of this process; the one before calls the next.
 
         For the file's own lock, SQLite only polls at growing intervals: long-waiting writers lose against new ones.
@@ -425,38 +344,13 @@ class Database:
         if self.dialect != "sqlite":
             yield
             return
-        seconds = min(SQLITE_WAIT_SECONDS, deadlines.seconds_left())
-        mine = self._turns.take(deadlines.project(), is_trial=is_trial, seconds=seconds)
+        mine = self._turns.take(deadlines.project(), seconds=min(SQLITE_WAIT_SECONDS, deadlines.seconds_left()))
         try:
             deadlines.check()
             yield
         finally:
             if mine:
                 self._turns.hand_on()
-
-    @contextmanager
-    def _without_locks_of_keys(self, connection: Connection) -> Iterator[None]:
-        """On MariaDB, check no foreign keys in this block: each check locks a row that others want to change.
-
-        Raises ``Unavailable``.
-        """
-        if self.dialect in ("sqlite", "postgresql"):
-            yield
-            return
-        raw: Any = connection.connection.dbapi_connection
-        try:
-            _execute(raw, "SET foreign_key_checks = 0")
-        except self.engine.dialect.loaded_dbapi.Error as error:
-            LOG.warning("the connection to the database was lost: %s", error)
-            raise Unavailable(_DOWN) from error
-        try:
-            yield
-        finally:
-            if not connection.invalidated:
-                try:
-                    _execute(raw, "SET foreign_key_checks = 1")
-                except self.engine.dialect.loaded_dbapi.Error:
-                    connection.invalidate()
 
     @contextmanager
     def project_turn(self) -> Iterator[None]:
@@ -473,17 +367,6 @@ class Database:
             deadlines.check()
             yield
 
-    def others_wait(self, session: Session) -> bool:
-        """Whether transactions that write wait for locks of this session; on MariaDB, for locks of any session."""
-        if self.dialect == "sqlite":
-            return self._turns.writers_wait()
-        connection = session.connection()  # not the session, which would flush
-        if self.dialect == "postgresql":
-            waiting = "SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-            return bool(connection.execute(text(f"SELECT EXISTS ({waiting})")).scalar_one())
-        [row] = connection.execute(text("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"))
-        return int(row[1]) > 0
-
     @contextmanager
     def read(self) -> Iterator[Transaction]:
         """Open a read-only transaction on a single snapshot of the database.
@@ -495,7 +378,7 @@ class Database:
             options: dict[str, Any] = {"tenure_reading": True}
         else:
             options = {"isolation_level": "REPEATABLE READ"}
-        options["tenure_checkpoint"] = Checkpoint(deadlines.check)
+        options["tenure_check"] = deadlines.check
         try:
             with self._connection(**options) as connection, _session(connection) as session:
                 yield Transaction(session, self)
@@ -549,16 +432,6 @@ class Database:
             LOG.error("nothing new is booked: %s", short)
             raise Unavailable(_DOWN)
 
-    def _commit(self, session: Session) -> None:
-        try:
-            session.commit()
-        except DBAPIError as error:
-            if not _database_failed(error):
-                raise
-            LOG.warning("the database did not work during a commit: %s", error.orig)
-            self.writability.failed(error)
-            raise OutcomeUnknown from error
-
     def _probe(self) -> None:
         """Write and commit a row of no meaning.
 
@@ -566,7 +439,7 @@ class Database:
         after a while without writing: then writes work.
         """
         on_sqlite = self.dialect == "sqlite"
-        if on_sqlite and not self._turns.take("", is_trial=False, seconds=_PROBE_WAIT_SECONDS):
+        if on_sqlite and not self._turns.take("", seconds=_PROBE_WAIT_SECONDS):
             return
         try:
             with self._connection() as connection:
@@ -576,7 +449,7 @@ class Database:
                     with _session(connection) as session:
                         padding = "0" * _PROBE_LENGTH if on_sqlite else None
                         UpkeepStore(session).record(PROBE, self.now(session), padding=padding)
-                        self._commit(session)
+                        self.commit(session)
                 finally:
                     if on_sqlite:
                         _set_patience(connection, SQLITE_WAIT_SECONDS)
@@ -629,11 +502,8 @@ def _is_retryable(error: Exception) -> bool:
     original: Any = error.orig
     if getattr(original, "sqlstate", None) in _POSTGRESQL_RETRY:
         return True
-    code = _code(error)
-    if code in _MARIADB_RETRY:
+    if _code(error) in _MARIADB_RETRY:
         return True
-    if code == _MARIADB_NO_SAVEPOINT and isinstance(error.__context__, DBAPIError):
-        return _is_retryable(error.__context__)
     return "database is locked" in str(original)
 
 
@@ -673,11 +543,11 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, row_wait_seco
     return engine
 
 
-def _check_before(connection: Connection, _cursor: object, statement: str, *_arguments: object) -> None:
-    """Check before a statement whether its transaction may go on; not where a part of it begins or ends."""
-    checkpoint = connection.get_execution_options().get("tenure_checkpoint")
-    if checkpoint is not None and not statement.startswith(_PARTS):
-        checkpoint.check()
+def _check_before(connection: Connection, *_arguments: object) -> None:
+    """Check before a statement whether its transaction may go on."""
+    check = connection.get_execution_options().get("tenure_check")
+    if check is not None:
+        check()
 
 
 def _file_of(engine: Engine) -> OpenFile | None:
@@ -707,12 +577,6 @@ def _timeouts(backend: str) -> dict[str, Any]:
         "read_timeout": SILENCE_SECONDS,
         "write_timeout": SILENCE_SECONDS,
     }
-
-
-def _execute(connection: Any, statement: str) -> None:
-    """Execute a statement beside the transaction, on a connection of the driver."""
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
 
 
 def _prepare_server(connection: Any, settings: Iterable[str]) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from datetime import datetime
-from typing import NamedTuple
 
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
+from tenure.domain.listing import ListedResource, ListedUse
 from tenure.domain.resource import Registration
 from tenure.store import conditions
 from tenure.store.amounts import AMOUNTS, capacity_of
@@ -19,36 +18,10 @@ from tenure.store.feed import batched
 from tenure.store.resources import attributes_of
 from tenure.store.tables import AllocationRow, LeaseRow, ReservationRow, ResourceRow
 
+#: The states by their values: a dictionary is faster than the constructor of the enumeration.
+_STATES = {state.value: state for state in AllocationState}
 #: How many rows are fetched at a time, and how many ids one statement selects.
 _AT_ONCE = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class ListedResource:
-    """A resource, as far as searches need it; ``attributes`` are what the property language can query."""
-
-    id: int
-    resource_type: str
-    region: str
-    external_id: str
-    name: str
-    capacity: Capacity
-    limits: Mapping[str, Mapping[str, int]]
-    traits: frozenset[str]
-    attributes: Mapping[str, str]
-    reservable: bool
-
-
-class ListedUse(NamedTuple):
-    """An allocation that takes room now or later; ``planned`` if it may move."""
-
-    resource_id: int
-    starts_at: datetime
-    ends_at: datetime
-    exclusive: bool
-    planned: bool
-    amounts: Capacity
-    project_id: str
 
 
 class LedgerStore:
@@ -71,6 +44,8 @@ class LedgerStore:
             ResourceRow.facts,
             ResourceRow.properties,
             ResourceRow.reservable,
+            ResourceRow.version,
+            ResourceRow.scarcity,
         ).where(
             ResourceRow.registration == Registration.REGISTERED.value, ResourceRow.resource_type.not_like("retired:%")
         )
@@ -88,30 +63,46 @@ class LedgerStore:
                     traits=frozenset(row.traits),
                     attributes=attributes_of(row.external_id, row.facts, row.properties),
                     reservable=row.reservable,
+                    version=row.version,
+                    scarcity=row.scarcity,
                 )
 
     def uses(self, now: datetime, only: Collection[int] | None = None) -> Iterator[ListedUse]:
         """Yield the allocations of all resources, or of these, that have not ended, or that are overdue."""
         columns = select(
+            AllocationRow.id,
             AllocationRow.resource_id,
+            AllocationRow.reservation_id,
+            LeaseRow.project_id,
             AllocationRow.starts_at,
             AllocationRow.ends_at,
-            AllocationRow.exclusive,
             AllocationRow.state,
+            AllocationRow.exclusive,
+            AllocationRow.units,
             AMOUNTS,
-            LeaseRow.project_id,
+            AllocationRow.booked_from,
         ).select_from(AllocationRow)
         columns = columns.join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id)
         columns = columns.join(LeaseRow, LeaseRow.id == ReservationRow.lease_id)
         overdue = and_(AllocationRow.state == AllocationState.HELD.value, AllocationRow.ends_at <= now)
-        planned = AllocationState.PLANNED.value
         for ids in _parts(only):
             chosen = columns if ids is None else columns.where(conditions.among(AllocationRow.resource_id, ids))
             current = chosen.where(or_(AllocationRow.ends_at > now, overdue))
             for row in self._session.execute(current.execution_options(yield_per=_AT_ONCE)):
-                resource_id, starts_at, ends_at, exclusive, state, amounts, project_id = row
+                allocation_id, resource_id, reservation_id, project_id, *rest = row
+                starts_at, ends_at, state, exclusive, units, amounts, booked_from = rest
                 yield ListedUse(
-                    resource_id, starts_at, ends_at, exclusive, state == planned, capacity_of(amounts), project_id
+                    allocation_id,
+                    resource_id,
+                    reservation_id,
+                    project_id,
+                    starts_at,
+                    ends_at,
+                    _STATES[state],
+                    exclusive,
+                    units,
+                    capacity_of(amounts),
+                    booked_from,
                 )
 
 

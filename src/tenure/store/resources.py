@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Insert, Select, and_, case, delete, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Insert, Select, and_, case, delete, insert, not_, or_, select, update
 from sqlalchemy import true as sql_true
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
@@ -43,11 +43,9 @@ _AT_ONCE = 500
 class ResourceStore:
     """The table of resources."""
 
-    def __init__(self, session: Session, changed: Feed, *, is_trial: bool = False) -> None:
-        """``is_trial`` is whether the transaction is rolled back in any case: it promises nothing, and locks no row."""
+    def __init__(self, session: Session, changed: Feed) -> None:
         self._session = session
         self._changed = changed
-        self._is_trial = is_trial
         #: The resources whose versions this transaction has raised, or has tried to raise.
         self.wanted: set[int] = set()
 
@@ -370,10 +368,9 @@ class ResourceStore:
         ``seen`` maps ids to the versions that were read before, or together with, the basis of the decision. Raises
         ``Overtaken`` if any version has changed: this is the guard that makes overbooking impossible. The rows stay
         locked until the end of the transaction. Without ``wait`` it fails, to be retried, if another transaction has
-        locked one of them. A transaction that is rolled back in any case raises no versions, so that others need not
-        wait for it.
+        locked one of them.
         """
-        if not seen or self._is_trial:
+        if not seen:
             return seen
         ids = sorted(seen)
         self.wanted.update(ids)
@@ -516,34 +513,12 @@ class ResourceStore:
         self._session.flush()
         return PropertySetting(row.id, row.resource_type, row.name, row.private, row.created_at, row.updated_at)
 
-    def unknown_names(self, resource_type: str, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of ``names`` that no resource of the type has."""
-        wanted = sorted(set(names))
-        if not wanted:
-            return ()
-        found = [_with_property(resource_type, name).exists() for name in wanted]
-        [row] = self._session.execute(select(*found))
-        return tuple(name for name, is_known in zip(wanted, row, strict=True) if not is_known)
-
-    def ranges(self, resource_type: str, names: Iterable[str]) -> dict[str, tuple[float, float]]:
-        """Return the least and the largest value of each of these properties, of those that are numbers."""
-        bounds = func.min(AttributeRow.number), func.max(AttributeRow.number)
-        found = {}
-        for name in sorted(set(names)):
-            [(least, most)] = self._session.execute(_with_property(resource_type, name).with_only_columns(*bounds))
-            if least is not None and most is not None:
-                found[name] = (least, most)
-        return found
-
     def is_number_everywhere(self, resource_type: str, name: str) -> bool:
         """Whether resources of the type have a property of that name, and all its values are numbers."""
         having = _with_property(resource_type, name)
         texts = having.where(AttributeRow.number.is_(None))
         [row] = self._session.execute(select(having.exists(), texts.exists()))
         return bool(row[0] and not row[1])
-
-    def highest_id(self) -> int:
-        return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0
 
     def _write_details(self, rows: Iterable[ResourceRow]) -> None:
         """Write the attributes and traits of resources, one row each, for look-ups."""

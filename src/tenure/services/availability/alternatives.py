@@ -15,7 +15,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
 from tenure.domain.availability import Alternative, Change
 from tenure.domain.errors import Conflict, InvalidParameter, InvalidState
-from tenure.domain.lease import Lease, LeaseStatus, Reservation, ReservationStatus
+from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.period import minute_of
 from tenure.domain.request import (
     FlexibleRequest,
@@ -28,31 +28,23 @@ from tenure.domain.request import (
     When,
 )
 from tenure.domain.requirement import ORDER, parse_expression
-from tenure.services.availability.headroom import Headroom, Headrooms
-from tenure.services.availability.index import AvailabilityIndex, View
+from tenure.planning.room import count
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.steps import moment, ticks, ticks_of
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.availability.periods import USUAL_REACH, PeriodSearch
-from tenure.services.availability.room import count
 from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.steps import moment, ticks, ticks_of
-from tenure.services.availability.trials import Attempt, Trial, Trials, look_at_nothing
+from tenure.services.availability.trials import Attempt, Trial, Trials
+from tenure.services.booking.changes import Addition, ChangeRequest, Confirmation, Update, live_reservations
+from tenure.services.booking.context import BookingContext
+from tenure.services.booking.new_leases import new_reservation
 from tenure.services.context import Context, ContextualService, require, target_of
-from tenure.services.enforcement.filters import Enforcement
-from tenure.services.leases.access import LeaseAccess
-from tenure.services.leases.booking import new_reservation
-from tenure.services.leases.change_admission import ChangeAdmission
-from tenure.services.leases.changes import (
-    NO_FACTS,
-    SHORTEST,
-    Changed,
-    Facts,
-    LeaseChanger,
-    parameters_after,
-    placed_demand,
-    resolve,
-)
+from tenure.services.leases.dates import SHORTEST, resolve
 from tenure.services.leases.intake import Completed, Intake
+from tenure.services.leases.parameters import Facts, parameters_after, placed_demand
+from tenure.services.limits.headroom import Headroom, Headrooms
+from tenure.services.planning.index import AvailabilityIndex
 
 #: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
 MOST_ALTERNATIVES = 3
@@ -60,14 +52,11 @@ KINDS_TRIED = 10
 #: The shortest lease that is offered in place of a longer one, and the shortest prolongation.
 SHORTEST_ALTERNATIVE = timedelta(minutes=1)
 
-#: Carries out a change in a transaction.
-Work = Callable[[LeaseChanger, Lease], Changed]
-
 
 class AlternativeService(ContextualService):
     """The use cases of alternatives: up to three for each request, found in a bounded time.
 
-    An alternative that is taken at once succeeds: it was tried, and undone. ``lacking`` is the position of the
+    An alternative that is taken at once succeeds: there was a plan for it. ``lacking`` is the position of the
     reservation for which there is no room. All raise ``Forbidden``, ``NotFound``, ``InvalidParameter``, and
     ``Unavailable`` if the cloud or the database does not answer.
     """
@@ -80,9 +69,8 @@ class AlternativeService(ContextualService):
         trials: Trials,
         periods: PeriodSearch,
         headrooms: Headrooms,
-        access: LeaseAccess,
+        booking: BookingContext,
         intake: Intake,
-        enforcement: Enforcement,
     ) -> None:
         super().__init__(context)
         self._index = index
@@ -90,11 +78,10 @@ class AlternativeService(ContextualService):
         self._trials = trials
         self._periods = periods
         self._headrooms = headrooms
-        self._access = access
+        self._access = booking.access
         self._intake = intake
-        self._enforcement = enforcement
         #: Without the exact search: its time is for the request itself, not for what it could be instead.
-        self._admission = ChangeAdmission(context.clock, context.types, context.rules, access)
+        self._booking = replace(booking, planning=booking.planning.without_exact_search())
 
     def to_lease(self, actor: Actor, request: LeaseRequest | FlexibleRequest, lacking: int) -> tuple[Alternative, ...]:
         """Return alternatives to a new lease.
@@ -142,20 +129,21 @@ class AlternativeService(ContextualService):
 
     def to_change(self, actor: Actor, lease_id: str, change: LeaseChange, lacking: int) -> tuple[Alternative, ...]:
         """Return alternatives to a change of a lease."""
-        return self._to_change(
-            actor, lease_id, change, lacking, lambda other: lambda changer, lease: changer.apply(lease, other)
-        )
+        lease, now = self._find(actor, lease_id), self._clock.now()
+        facts = self._intake.facts_of_change(actor, lease, change)
+        update = Update(self._booking, actor, lease, now, facts, change=LeaseChange())
+        return self._to_change(update, change, lacking, lambda other: replace(update, change=other))
 
     def to_confirmation(
         self, actor: Actor, lease_id: str, changes: tuple[ReservationChange, ...], lacking: int
     ) -> tuple[Alternative, ...]:
         """Return alternatives to the confirmation of a held lease with these changes."""
+        lease, now = self._find(actor, lease_id), self._clock.now()
+        change = LeaseChange(reservations=changes)
+        facts = self._intake.facts_of_change(actor, lease, change)
+        confirmation = Confirmation(self._booking, actor, lease, now, facts)
         return self._to_change(
-            actor,
-            lease_id,
-            LeaseChange(reservations=changes),
-            lacking,
-            lambda other: lambda changer, lease: changer.confirm(lease, other.reservations),
+            confirmation, change, lacking, lambda other: replace(confirmation, changes=other.reservations)
         )
 
     def to_reservation(self, actor: Actor, lease_id: str, request: ReservationRequest) -> tuple[Alternative, ...]:
@@ -165,29 +153,30 @@ class AlternativeService(ContextualService):
         [completed] = wanted.reservations
         [demand] = wanted.demands
 
+        now, snapshot = self._clock.now(), self._index.view()
+
         def adding(parameters: Mapping[str, object]) -> Attempt:
             other = replace(completed, parameters={**completed.parameters, **parameters})
-            reservation = new_reservation(self._types, lease_id, other, self._clock.now())
-            return self._attempt(actor, lease, lambda changer, current: changer.add(current, reservation))
+            reservation = new_reservation(self._types, lease_id, other, now)
+            addition = Addition(self._booking, actor, lease, now, reservation=reservation)
+            return self._trials.changing(addition, snapshot)
 
-        start, end = max(lease.starts_at, self._clock.now()), lease.ends_at
+        start, end = max(lease.starts_at, now), lease.ends_at
         if end <= start:  # the end has passed since the refusal
             return ()
         part = _part(0, 0, demand, completed.parameters, adding, fewest=0)
         trial = self._trials.of(adding({}))
-        refused = _Refused(self._index.view(), trial, wanted, start, end, part, Headroom(), has_plans=True)
+        refused = _Refused(snapshot, trial, wanted, start, end, part, Headroom(), has_plans=True)
         return self._search(actor, refused)
 
     def _to_change(
         self,
-        actor: Actor,
-        lease_id: str,
+        request: ChangeRequest,
         change: LeaseChange,
         lacking: int,
-        carry_out: Callable[[LeaseChange], Work],
+        with_change: Callable[[LeaseChange], ChangeRequest],
     ) -> tuple[Alternative, ...]:
-        lease, now = self._find(actor, lease_id), self._clock.now()
-        facts = self._intake.facts_of_change(actor, lease, change)
+        lease, now, snapshot = request.lease, request.at, self._index.view()
         change = LeaseChange(
             starts_at=change.starts_at,
             ends_at=change.ends_at,
@@ -195,18 +184,18 @@ class AlternativeService(ContextualService):
             reservations=change.reservations,
             events=change.events,
         )
-        wanted = self._after(lease, change, facts)
+        wanted = self._after(lease, change, request.facts)
         start = lease.starts_at if change.starts_at is None else resolve(change.starts_at, now)
         end = lease.ends_at if change.ends_at is None else resolve(change.ends_at, now)
         if end <= start:  # the end has passed since the refusal
             return ()
 
         def trying(other: LeaseChange) -> Attempt:
-            def attempt(starts_at: datetime, ends_at: datetime, allowed: timedelta) -> None:
+            def attempt(starts_at: datetime, ends_at: datetime) -> None:
                 dated = replace(other, starts_at=starts_at, ends_at=ends_at)
                 if not dated.reservations and (starts_at, ends_at) == (lease.starts_at, lease.ends_at):
                     raise Conflict("The lease has this period already.")
-                self._attempt(actor, lease, carry_out(dated), facts)(starts_at, ends_at, allowed)
+                self._trials.changing(with_change(dated), snapshot)(starts_at, ends_at)
 
             return attempt
 
@@ -214,9 +203,9 @@ class AlternativeService(ContextualService):
         is_prolonged = moves and start == lease.starts_at and not change.reservations
         until = self._may_end_at(lease) if is_prolonged else None
         return self._search(
-            actor,
+            request.actor,
             _Refused(
-                self._index.view(),
+                snapshot,
                 self._trials.of(trying(change)),
                 wanted,
                 start,
@@ -248,7 +237,7 @@ class AlternativeService(ContextualService):
         if lacking >= len(change.reservations):
             return None
         asked = change.reservations[lacking]
-        live = _live(lease)
+        live = live_reservations(lease)
         place = next((place for place, known in enumerate(live) if known.id == asked.reservation_id), None)
         if place is None:
             return None
@@ -272,25 +261,10 @@ class AlternativeService(ContextualService):
                 parameters_after(self._types, known, changes.get(known.id), facts, running=running),
                 region=known.region,
             )
-            for known in _live(lease)
+            for known in live_reservations(lease)
         ]
         demands = [placed_demand(self._types, known, place) for place, known in enumerate(reservations)]
         return Completed(reservations, demands)
-
-    def _attempt(self, actor: Actor, lease: Lease, work: Work, facts: Facts = NO_FACTS) -> Attempt:
-        """Return the attempt to change a lease."""
-
-        def attempt(_starts_at: datetime, _ends_at: datetime, allowed: timedelta) -> None:
-            self._admission.admit(
-                actor,
-                lease.id,
-                work,
-                lambda change: self._enforcement.rehearse_update(lease.id, change, look_at_nothing, ask=False),
-                facts,
-                allowed=allowed,
-            )
-
-        return attempt
 
     def _may_end_at(self, lease: Lease) -> datetime | None:
         """Return until when a lease may be prolonged as things stand; None if nothing limits it."""
@@ -423,7 +397,7 @@ class _Refused:
     allocation of another lease begins; ``has_room`` guesses whether there is room until an end without moving plans.
     """
 
-    view: View
+    view: Snapshot
     trial: Trial
     wanted: Completed
     start: datetime
@@ -493,11 +467,6 @@ def _part(
 
 #: The parameters that give a reservation its number of units, by that for the least number.
 _AMOUNTS: Mapping[str, Sequence[str]] = {"min": ("min", "max"), "amount": ("amount",)}
-
-
-def _live(lease: Lease) -> list[Reservation]:
-    """Return the reservations of a lease that were not dropped."""
-    return [known for known in lease.reservations if known.status is not ReservationStatus.DELETED]
 
 
 def _amounts_in(text: str) -> list[list[str]]:

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from tenure import deadlines
-from tenure.services.availability.index import View
+from tenure.planning.room import starts
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.steps import SECOND, moment, ticks, ticks_of
 from tenure.services.availability.openings import Condition, concerned, conditions_of
-from tenure.services.availability.room import starts
-from tenure.services.availability.steps import SECOND, moment, ticks, ticks_of
 from tenure.services.availability.trials import Trial
 from tenure.services.leases.intake import Completed
 
@@ -47,7 +47,7 @@ def latest_end(
     return ends[place - 1] if place else None
 
 
-def room_until(view: View, wanted: Completed, start: datetime, cleaning: timedelta) -> Callable[[datetime], bool]:
+def room_until(view: Snapshot, wanted: Completed, start: datetime, cleaning: timedelta) -> Callable[[datetime], bool]:
     """Return whether there is room for a new lease from a start to an end, each reservation by itself."""
     conditions = list(conditions_of(view, wanted.demands))
     begin = ticks(start)
@@ -64,7 +64,7 @@ def room_until(view: View, wanted: Completed, start: datetime, cleaning: timedel
 
 
 def possible_ends(
-    view: View, wanted: Completed, first: datetime, last: datetime, cleaning: timedelta
+    view: Snapshot, wanted: Completed, first: datetime, last: datetime, cleaning: timedelta
 ) -> list[datetime]:
     """Return the ends before ``last`` after which an allocation begins on a resource that is concerned, in order."""
     conditions: list[Condition] = list(conditions_of(view, wanted.demands))

@@ -11,12 +11,12 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState, Lease, LeaseStatus
 from tenure.domain.period import ENDLESS
 from tenure.domain.zones import latest_within_days
+from tenure.planning.room import free_until
+from tenure.planning.steps import FOREVER, SECOND, moment, ticks, ticks_of
 from tenure.resources.contract import ResourceTypes
-from tenure.services.availability.index import AvailabilityIndex
-from tenure.services.availability.room import free_until
-from tenure.services.availability.steps import FOREVER, SECOND, moment, ticks, ticks_of
 from tenure.services.context import Rules
 from tenure.services.planning.demands import demand_of
+from tenure.services.planning.index import AvailabilityIndex
 
 
 class LookAhead:
@@ -45,12 +45,12 @@ class LookAhead:
             for state in {each.state for each in allocations if each.reservation_id == reservation_id}
         }
         for allocation in allocations:
-            row = view.catalogue.row_of(allocation.resource_id)
+            row = view.catalogue.rows.get(allocation.resource_id)
             is_ending = allocation.state is not AllocationState.RELEASED and allocation.period.end != ENDLESS
             if row is not None and is_ending and not serving[allocation.reservation_id, allocation.state][row]:
                 until = min(until, ticks(allocation.period.end + self._rules.cleaning_time))
         for (resource_id, end), (amounts, exclusive) in _ending(allocations).items():
-            row = view.catalogue.row_of(resource_id)
+            row = view.catalogue.rows.get(resource_id)
             if row is not None:
                 until = min(until, free_until(view, row, None if exclusive else amounts, ticks(end)))
         limits = []

@@ -17,21 +17,21 @@ from tenure.domain.errors import AlreadyOver, InvalidParameter
 from tenure.domain.period import minute_of
 from tenure.domain.request import ReservationRequest, When
 from tenure.domain.zones import latest_within_days
-from tenure.services.availability.headroom import Headrooms
-from tenure.services.availability.index import AvailabilityIndex
+from tenure.planning.room import count
+from tenure.planning.steps import moment, ticks, ticks_of
 from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.availability.periods import MINUTE, PeriodSearch
-from tenure.services.availability.room import count
 from tenure.services.availability.service import LONGEST_SPAN, ZONE
-from tenure.services.availability.steps import moment, ticks, ticks_of
 from tenure.services.availability.trials import Trial, Trials
 from tenure.services.context import Context, ContextualService, require, target_of
-from tenure.services.leases.changes import SHORTEST, check_length, resolve
+from tenure.services.leases.dates import SHORTEST, check_length, resolve
 from tenure.services.leases.intake import Completed
+from tenure.services.limits.headroom import Headrooms
+from tenure.services.planning.index import AvailabilityIndex
 
 
 class OfferService(ContextualService):
-    """The use cases of offers. An offer that is taken at once succeeds: it was booked, and the booking undone."""
+    """The use cases of offers. An offer that is taken at once succeeds: there was a plan for it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class OfferService(ContextualService):
         end = latest_end(trial, start, [*ends, last], has_room)
         if end is None:
             end = first
-            trial.book(start, end)  # raises the refusal
+            trial.check(start, end)  # raises the refusal
         is_endless = end == last and not is_limited and longest is None
         return LongestOffer(start, None if is_endless else end, not trial.has_given_up)
 

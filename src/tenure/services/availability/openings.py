@@ -13,10 +13,10 @@ import numpy as np
 
 from tenure import deadlines
 from tenure.domain.allocation import Demand
-from tenure.services.availability.index import View
-from tenure.services.availability.room import enough, most_taken_as_whole, starts, taken_as_whole
-from tenure.services.availability.steps import FOREVER, Mask, Stretch, complement, intersect
-from tenure.services.planning.parts import MOST_SITES
+from tenure.planning.exact import MOST_SITES
+from tenure.planning.room import enough, most_taken_as_whole, starts, taken_as_whole
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.steps import FOREVER, Mask, Stretch, complement, intersect
 
 Times = np.ndarray[tuple[int], np.dtype[np.int64]]
 #: How far ahead openings are computed at first; each further part is so many times longer.
@@ -41,7 +41,7 @@ class Condition:
     needed: int
 
 
-def conditions_of(view: View, demands: Sequence[Demand]) -> Iterator[Condition]:
+def conditions_of(view: Snapshot, demands: Sequence[Demand]) -> Iterator[Condition]:
     """Yield conditions that hold whenever all demands fit side by side; those of equal demands once."""
     for demand in dict.fromkeys(demands):
         deadlines.check()
@@ -59,7 +59,7 @@ def conditions_of(view: View, demands: Sequence[Demand]) -> Iterator[Condition]:
             yield Condition(replace(alike[0], minimum=together, named=()), chosen, together)
 
 
-def concerned(view: View, conditions: Sequence[Condition]) -> Mask:
+def concerned(view: Snapshot, conditions: Sequence[Condition]) -> Mask:
     """Return the resources whose allocations can decide when there is room, if plans move.
 
     These are the resources that serve a demand. In an inventory for which the exact search arranges all plans anew,
@@ -79,7 +79,7 @@ class Openings:
     At other times there is no room, however the plans are arranged.
     """
 
-    def __init__(self, view: View, demands: Sequence[Demand], duration: int, allowed: Sequence[Stretch]) -> None:
+    def __init__(self, view: Snapshot, demands: Sequence[Demand], duration: int, allowed: Sequence[Stretch]) -> None:
         """``duration`` is how long the resources are taken, ``allowed`` the times at which the lease may start."""
         self._view = view
         self._demands = demands

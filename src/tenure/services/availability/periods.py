@@ -15,17 +15,18 @@ from tenure.domain.availability import Offer, Offers
 from tenure.domain.errors import InvalidParameter, NotEnoughResources
 from tenure.domain.period import length_text, minute_of
 from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
-from tenure.services.availability.headroom import Headrooms
-from tenure.services.availability.index import AvailabilityIndex, View
+from tenure.planning.room import count, is_served
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.steps import Stretch, moment, ticks_of
 from tenure.services.availability.openings import Openings, place_of
-from tenure.services.availability.room import count, is_served
 from tenure.services.availability.service import LONGEST_SPAN
 from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.steps import Stretch, moment, ticks_of
 from tenure.services.availability.trials import Trial, Trials
 from tenure.services.context import Rules
-from tenure.services.leases.changes import check_length, resolve
+from tenure.services.leases.dates import check_length, resolve
 from tenure.services.leases.intake import Completed
+from tenure.services.limits.headroom import Headrooms
+from tenure.services.planning.index import AvailabilityIndex
 
 MINUTE = timedelta(minutes=1)
 #: How far ahead a search looks, if it is not told.
@@ -43,7 +44,7 @@ class Starts:
 
 
 class PeriodSearch:
-    """Searches for periods in which a lease fits. A period that is found was booked, and the booking undone."""
+    """Searches for periods in which a lease fits. For a period that is found there is a plan."""
 
     def __init__(
         self, clock: Clock, rules: Rules, index: AvailabilityIndex, trials: Trials, headrooms: Headrooms
@@ -54,17 +55,26 @@ class PeriodSearch:
         self._trials = trials
         self._headrooms = headrooms
 
-    def first(self, actor: Actor, wanted: Completed, window: Window, limit: int, *, explains: bool = False) -> Offers:
+    def first(
+        self,
+        actor: Actor,
+        wanted: Completed,
+        window: Window,
+        limit: int,
+        *,
+        explains: bool = False,
+        snapshot: Snapshot | None = None,
+    ) -> Offers:
         """Return the first periods in a window in which a lease fits; no two of them overlap.
 
-        If it ``explains``, it tells why there are none.
+        If it ``explains``, it tells why there are none. It searches on the ledger as it is now, or in the ``snapshot``.
 
         Raises the errors of ``starts``, and ``Unavailable`` if the database or the source of limits does not answer.
         """
         allowed = self.starts(window)
         headroom = self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands)
         starts = headroom.starts(window.length, allowed.stretches)
-        view = self._index.view()
+        view = self._index.view() if snapshot is None else snapshot
         trial = self._trials.begin(actor, wanted, view)
         offers = self.within(view, trial, wanted, window.length, starts, limit)
         found = Offers(tuple(offers), not trial.has_given_up)
@@ -113,7 +123,7 @@ class PeriodSearch:
         return request.at(start, start + request.window.length, place)
 
     def within(
-        self, view: View, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch], limit: int
+        self, view: Snapshot, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch], limit: int
     ) -> list[Offer]:
         """Return the first periods of this length that fit and begin in the allowed stretches.
 
@@ -130,7 +140,7 @@ class PeriodSearch:
         return offers
 
     def _each_within(
-        self, view: View, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch]
+        self, view: Snapshot, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch]
     ) -> Iterator[Offer]:
         openings = Openings(view, wanted.demands, ticks_of(length + self._rules.cleaning_time), allowed)
         time = allowed[0][0] if allowed else None
@@ -148,7 +158,7 @@ class PeriodSearch:
             else:
                 time = openings.next_change(start)
 
-    def _left(self, view: View, wanted: Completed, start: int, end: int) -> tuple[int, ...]:
+    def _left(self, view: Snapshot, wanted: Completed, start: int, end: int) -> tuple[int, ...]:
         """Return how many more units of each demand would fit in the period beside the lease."""
         found: dict[Demand, int] = {}
         for demand in dict.fromkeys(wanted.demands):

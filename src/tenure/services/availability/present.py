@@ -8,9 +8,10 @@ from datetime import timedelta
 from tenure.clock import Clock
 from tenure.domain.capacity import WHOLE
 from tenure.metrics import PresentAmounts
-from tenure.services.availability.index import AvailabilityIndex, View
-from tenure.services.availability.room import in_use, taken
-from tenure.services.availability.steps import ticks
+from tenure.planning.room import in_use, taken
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.steps import ticks
+from tenure.services.planning.index import AvailabilityIndex
 
 #: How old the index may be. The engine has it follow the ledger every few seconds, as long as the database works.
 FRESH = timedelta(minutes=1)
@@ -30,7 +31,7 @@ class PresentService:
         view = self._index.latest(since=now - FRESH)
         return [] if view is None else list(self._of(view, ticks(now)))
 
-    def _of(self, view: View, now: int) -> Iterator[PresentAmounts]:
+    def _of(self, view: Snapshot, now: int) -> Iterator[PresentAmounts]:
         catalogue, uses = view.catalogue, in_use(view, now)
         for inventory in self._inventories:
             for region in catalogue.regions(catalogue.of_type(inventory)):

@@ -19,12 +19,14 @@ from tenure.domain.errors import Forbidden, InvalidParameter
 from tenure.domain.period import length_text
 from tenure.domain.regions import region_of
 from tenure.domain.requirement import parse_expression
+from tenure.planning.room import used
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.steps import Loads, Mask, moment, no_loads, ticks, ticks_of
 from tenure.resources.contract import ResourceType
-from tenure.services.availability.index import AvailabilityIndex, View
-from tenure.services.availability.room import used
-from tenure.services.availability.steps import Loads, Mask, moment, no_loads, ticks, ticks_of
 from tenure.services.context import Context, ContextualService, require, target_of
-from tenure.services.leases.changes import check_private, check_values, resolve
+from tenure.services.leases.dates import resolve
+from tenure.services.leases.properties import check_private, check_values
+from tenure.services.planning.index import AvailabilityIndex
 
 #: The period of an answer, if the question names no end.
 USUAL_SPAN = timedelta(days=7)
@@ -140,7 +142,7 @@ class AvailabilityService(ContextualService):
             )
 
     def _groups(
-        self, view: View, chosen: Mask, query: AvailabilityQuery, names: Sequence[str]
+        self, view: Snapshot, chosen: Mask, query: AvailabilityQuery, names: Sequence[str]
     ) -> Iterator[tuple[AvailabilityGroup, Mask]]:
         """Yield the groups without their steps, each with the resources that it is about."""
         catalogue = view.catalogue
@@ -173,7 +175,7 @@ class AvailabilityService(ContextualService):
                     yield AvailabilityGroup((), project_id=project_id), chosen
 
 
-def _may_show_health(view: View, inventory: str, resource_class: str, query: AvailabilityQuery) -> bool:
+def _may_show_health(view: Snapshot, inventory: str, resource_class: str, query: AvailabilityQuery) -> bool:
     """Whether a member may see how much is out of order, in an answer to this query.
 
     It is shown of all resources of a type, if they are not few; and by zone and region, if those have not few each. It
@@ -196,7 +198,7 @@ def _may_show_health(view: View, inventory: str, resource_class: str, query: Ava
     return all(int(cell.sum()) >= FEW for cell in cells)
 
 
-def _rows_after(view: View, chosen: Mask, marker: str | None) -> Iterator[int]:
+def _rows_after(view: Snapshot, chosen: Mask, marker: str | None) -> Iterator[int]:
     """Yield the rows of the chosen resources in the order of their registration, after the one with this id."""
     after = 0
     if marker is not None:
@@ -222,7 +224,7 @@ class _Amounts:
     is_of_project: bool
 
     @classmethod
-    def of(cls, view: View, chosen: Mask, resource_class: str, project_id: str | None) -> _Amounts:
+    def of(cls, view: Snapshot, chosen: Mask, resource_class: str, project_id: str | None) -> _Amounts:
         """Return the amounts of the chosen resources; or of a project, which has no resources of its own."""
         deadlines.check()
         catalogue = view.catalogue

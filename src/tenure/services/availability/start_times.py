@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from tenure.domain.period import TICK, Period
 from tenure.domain.request import StartTimes
 from tenure.domain.zones import TimesOfDay, instants_of
-from tenure.services.availability.steps import Stretch, ticks
+from tenure.planning.steps import Stretch, ticks
 
 
 def stretches_of(times: StartTimes, earliest: datetime, latest: datetime) -> list[Stretch]:

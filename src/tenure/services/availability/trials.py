@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from tenure import deadlines
+from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Choice, Demand, hardest_first
 from tenure.domain.errors import AlreadyOver, Conflict, NotEnoughResources, OverQuota, TenureError
-from tenure.domain.period import Period
 from tenure.domain.request import ReservationRequest
-from tenure.services.availability.index import View
-from tenure.services.availability.room import RoomSideBySide
-from tenure.services.availability.steps import ticks
+from tenure.planning.snapshot import Snapshot
+from tenure.services.booking.admission import Admission
+from tenure.services.booking.changes import ChangeRequest
+from tenure.services.booking.new_leases import NewLeases
 from tenure.services.context import Authorize, Rules, target_of
-from tenure.services.enforcement.filters import Enforcement
-from tenure.services.leases.booking import Booker
 from tenure.services.leases.intake import Completed, Intake
-from tenure.services.planning.budget import SearchTooLong
-from tenure.store.database import Transaction
 
-#: Carries out a request from a start to an end, and undoes it. The planner may search for the given time. Raises the
-#: errors of the request.
-Attempt = Callable[[datetime, datetime, timedelta], None]
+#: Raises the refusal of a request from a start to an end; nothing is written.
+Attempt = Callable[[datetime, datetime], None]
 
 
 class Trials:
     """Makes trials, each with the same time."""
 
     def __init__(
-        self,
-        authorize: Authorize,
-        intake: Intake,
-        booker: Booker,
-        enforcement: Enforcement,
-        rules: Rules,
+        self, authorize: Authorize, intake: Intake, new_leases: NewLeases, admission: Admission, rules: Rules
     ) -> None:
-        """A trial may last as long as planning; bookings in it that plans must make way for, as long as a search."""
+        """A trial may last as long as planning; attempts in it that plans must make way for, as long as a search."""
         self._authorize = authorize
         self._intake = intake
-        self._booker = booker
-        self._enforcement = enforcement
+        self._new_leases = new_leases
+        self._admission = admission
         self._rules = rules
 
     def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
@@ -53,58 +43,35 @@ class Trials:
         self._intake.check_conditions(wanted, seen=self._authorize("admin", actor, target))
         return wanted
 
-    def begin(self, actor: Actor, wanted: Completed, view: View) -> Trial:
+    def begin(self, actor: Actor, wanted: Completed, snapshot: Snapshot) -> Trial:
         """Return a trial of a lease of these reservations, whose time begins to count with its first attempt."""
-        return self.of(self.booking(actor, wanted, view))
+        return self.of(self.booking(actor, wanted, snapshot))
 
     def of(self, attempt: Attempt) -> Trial:
         """Return a trial of any request. Each trial has the same time."""
         allowed, for_moves = self._rules.planning_time, self._rules.search_time
-        left = _TimeLeft(allowed, allowed.total_seconds(), for_moves.total_seconds())
-        return Trial(attempt, left)
+        return Trial(attempt, _TimeLeft(allowed.total_seconds(), for_moves.total_seconds()))
 
-    def booking(self, actor: Actor, wanted: Completed, view: View) -> Attempt:
-        """Return the attempt to book a lease of these reservations.
+    def booking(self, actor: Actor, wanted: Completed, snapshot: Snapshot) -> Attempt:
+        """Return the attempt to book a lease of these reservations."""
+        standing = self._admission.standing_of(actor.project_id)
 
-        It books what is free in the view, so that the database need not search; where that is not free any more, and
-        where the view has too little, the database searches.
-        """
-
-        def attempt(starts_at: datetime, ends_at: datetime, allowed: timedelta) -> None:
-            found = _choices(view, wanted.demands, Period(starts_at, ends_at + self._rules.cleaning_time))
-            draft = self._booker.draft_trial(actor, wanted.reservations, wanted.demands, starts_at, ends_at, found)
-            self._booker.admit(
-                actor,
-                draft,
-                lambda booking: self._enforcement.rehearse_create(
-                    draft.lease, booking.work, look_at_nothing, survey=booking.survey, ask=False
-                ),
-                allowed=allowed,
-            )
+        def attempt(starts_at: datetime, ends_at: datetime) -> None:
+            request = self._new_leases.request_of_search(actor, wanted.reservations, wanted.demands, starts_at, ends_at)
+            self._admission.check(request, snapshot, standing)
 
         return attempt
 
-
-def _choices(view: View, demands: Sequence[Demand], period: Period) -> Mapping[int, Choice]:
-    """Return what is free in the view for the demands side by side, by their positions.
-
-    Demands that name resources are left to the booking, and so are those without room.
-    """
-    room = RoomSideBySide(view, ticks(period.start), ticks(period.end))
-    chosen: dict[int, Choice] = {}
-    for position in hardest_first(demands):
-        deadlines.check()
-        demand = demands[position]
-        if not demand.named and (found := room.take(demand)):
-            chosen[position] = Choice(demand, demand.span(period), found)
-    return chosen
+    def changing(self, change: ChangeRequest, snapshot: Snapshot) -> Attempt:
+        """Return the attempt to carry out a change of a lease, whatever the dates."""
+        standing = self._admission.standing_of(change.project_id)
+        return lambda _starts_at, _ends_at: self._admission.check(change, snapshot, standing)
 
 
 @dataclass(slots=True)
 class _TimeLeft:
-    """The seconds that are left for all bookings, and for those that plans must make way for."""
+    """The seconds that are left for all attempts, and for those that plans must make way for."""
 
-    allowed: timedelta
     seconds: float
     for_moves: float
     is_over: bool = False
@@ -112,7 +79,7 @@ class _TimeLeft:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Tries a request in several periods; each attempt is undone."""
+    """Tries a request in several periods."""
 
     _attempt: Attempt
     _left: _TimeLeft
@@ -148,7 +115,8 @@ class Trial:
         if not direct:
             seconds = min(seconds, self._left.for_moves)
         try:
-            self._attempt(starts_at, ends_at, timedelta(seconds=seconds))
+            with deadlines.within(deadlines.until_at_most(seconds)):
+                self._attempt(starts_at, ends_at)
         except (NotEnoughResources, OverQuota, Conflict, AlreadyOver):
             return False
         except SearchTooLong:
@@ -165,17 +133,14 @@ class Trial:
         if self.is_over:
             return None
         try:
-            self._attempt(starts_at, ends_at, timedelta(seconds=self._left.seconds))
+            with deadlines.within(deadlines.until_at_most(self._left.seconds)):
+                self._attempt(starts_at, ends_at)
         except (NotEnoughResources, OverQuota, Conflict, AlreadyOver) as refusal:
             return refusal
         except SearchTooLong:
             return None
         return None
 
-    def book(self, starts_at: datetime, ends_at: datetime) -> None:
-        """Try this period for as long as a trial may last. Raises the errors of the request."""
-        self._attempt(starts_at, ends_at, self._left.allowed)
-
-
-def look_at_nothing(_tx: Transaction) -> None:
-    """Look at nothing."""
+    def check(self, starts_at: datetime, ends_at: datetime) -> None:
+        """Raise the refusal of the request in this period."""
+        self._attempt(starts_at, ends_at)

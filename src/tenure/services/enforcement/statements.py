@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -26,11 +26,19 @@ _DATES = frozenset({"start_date", "end_date", "before_end_date", "time"})
 def served(tx: Transaction, lease: Lease) -> Served:
     """Return the current and planned allocations of each reservation of a lease, with their resources."""
     allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
-    current = [allocation for allocation in allocations if allocation.state is not AllocationState.RELEASED]
-    resources = tx.resources.by_ids(allocation.resource_id for allocation in current)
+    resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
+    return served_by(lease, allocations, resources)
+
+
+def served_by(lease: Lease, allocations: Iterable[Allocation], resources: Mapping[int, Resource]) -> Served:
+    """Return those of the allocations that are current or planned, by reservation, with their resources by id.
+
+    They are in order of resource.
+    """
     found: dict[str, list[tuple[Resource, Allocation]]] = {reservation.id: [] for reservation in lease.reservations}
-    for allocation in current:
-        found[allocation.reservation_id].append((resources[allocation.resource_id], allocation))
+    for allocation in sorted(allocations, key=lambda allocation: allocation.resource_id):
+        if allocation.state is not AllocationState.RELEASED:
+            found[allocation.reservation_id].append((resources[allocation.resource_id], allocation))
     return found
 
 
@@ -57,7 +65,7 @@ def proposal(lease: Lease, by: Served) -> Values:
     }
 
 
-def revision(lease: Lease, by: Served, *, without: Collection[str] = ()) -> Values:
+def revision(lease: Lease, by: Served, *, without: Collection[str | None] = ()) -> Values:
     """Return a lease as it would be after a change, without the reservations that are dropped."""
     live = [reservation for reservation in _live(lease) if reservation.id not in without]
     kept = {reservation.id: by[reservation.id] for reservation in live}

@@ -91,10 +91,9 @@ def move_notice(
     time.
     """
     event = stored.event
-    is_open = event.status is EventStatus.UNDONE and stored.claim_token is None
-    if due_at == event.due_at or (not is_open and due_at < event.due_at):
+    if not may_move(stored, due_at):
         return None
-    has_begun = not is_open or event.due_at <= now
+    has_begun = not _is_open(stored) or event.due_at <= now
     before = NoticeBefore(
         event_id=event.id,
         due_at=event.due_at,
@@ -113,6 +112,15 @@ def move_notice(
         payload=payload.to_json() or None,
     )
     return before
+
+
+def may_move(stored: StoredEvent, due_at: datetime) -> bool:
+    """Whether the event before the end moves to a time: if it has begun, to a later one only."""
+    return due_at > stored.event.due_at or (due_at < stored.event.due_at and _is_open(stored))
+
+
+def _is_open(stored: StoredEvent) -> bool:
+    return stored.event.status is EventStatus.UNDONE and stored.claim_token is None
 
 
 def restore_notice(tx: Transaction, lease: Lease, before: NoticeBefore, *, now: datetime) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,6 +12,8 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.lease import AllocationState, EventStatus, EventType, Lease, LeaseStatus
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
+from tenure.planning.changes import changes_of
+from tenure.planning.moving import relocate
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, columns_of, new_id, write_history
 from tenure.services.events.handler import Effects, Handler, Work, lease_of, put_off
@@ -27,7 +28,8 @@ from tenure.services.events.handlers.wait import WaitHandler
 from tenure.services.events.late_starts import LATE_AFTER, notify_late
 from tenure.services.events.payloads import UpdatePayload, payload_of
 from tenure.services.planning.demands import demand_of
-from tenure.services.planning.planner import Planner, Stuck
+from tenure.services.planning.planning import Planning, check_same
+from tenure.services.resources.cleaning import Cleaner
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
 
@@ -43,6 +45,7 @@ class EventService:
         db: Database,
         types: ResourceTypes,
         rules: Rules,
+        planning: Planning,
         *,
         on_mended: Callable[[str], None] = lambda _resource_type: None,
     ) -> None:
@@ -50,14 +53,16 @@ class EventService:
         self._db = db
         self._types = types
         self._rules = rules
+        self._planning = planning
+        cleaner = Cleaner(types, rules, planning)
         self._handlers: Mapping[EventType, Handler[Any]] = {
             EventType.PREPARE: PrepareHandler(types, rules),
             EventType.START: StartHandler(types, rules),
-            EventType.UPDATE: UpdateHandler(types, rules),
+            EventType.UPDATE: UpdateHandler(types, rules, cleaner),
             EventType.MEND: MendHandler(types, rules, on_mended),
             EventType.NOTIFY: NotifyHandler(types, rules),
             EventType.BEFORE_END: BeforeEndHandler(types, rules),
-            EventType.END: EndHandler(types, rules),
+            EventType.END: EndHandler(types, rules, cleaner),
             EventType.HOLD: ExpiryHandler(types, rules),
             EventType.WAIT: WaitHandler(types, rules),
         }
@@ -213,7 +218,7 @@ class EventService:
             moved = self._move_allocations(tx, lease, now, states={AllocationState.HELD}, resource_ids=met)
             payload = replace(payload, occupied=tuple(sorted(met)) if moved else ())
             tx.events.change([work.event_id], now=now, payload=payload.to_json() or None)
-            return bool(moved) and put_off(tx, work, now, now, attempts=max(0, work.attempts - 1))
+            return moved and put_off(tx, work, now, now, attempts=max(0, work.attempts - 1))
 
         return self._db.write(record)
 
@@ -273,29 +278,30 @@ class EventService:
         *,
         states: Collection[AllocationState],
         resource_ids: Collection[int],
-    ) -> Mapping[int, int]:
-        """Move the lease's allocations on these resources to others; all of them or none.
+    ) -> bool:
+        """Move the lease's allocations on these resources to others; all of them or none. Return whether any moved.
 
-        Returns the new resource id by old one, empty if nothing was moved. Nothing moves to any of the given resources.
+        Nothing moves to any of the given resources.
         """
-        planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice)
-        moved: dict[int, int] = {}
-        with suppress(Stuck), tx.session.begin_nested():
-            for reservation in lease.reservations:
-                allocations, versions = tx.allocations.with_versions([reservation.id])
-                planner.touch(versions)
-                demand = demand_of(self._types, reservation)
-                for allocation in allocations:
-                    if allocation.state not in states or allocation.resource_id not in resource_ids:
-                        continue
-                    other = planner.relocate(allocation, demand, without=resource_ids)
-                    if other is None:
-                        moved.clear()
-                        raise Stuck
-                    moved[allocation.resource_id] = other
-        if moved:
+        before = after = self._planning.snapshot()
+        terms = self._planning.terms(before, (), now=now, seed=crc32(lease.id.encode()))
+        for reservation in lease.reservations:
+            demand = demand_of(self._types, reservation)
+            allocations, _ = tx.allocations.with_versions([reservation.id])
+            check_same(before, allocations)
+            for allocation in allocations:
+                is_asked_for = allocation.state in states and allocation.resource_id in resource_ids
+                if is_asked_for and after.has(allocation):  # others of its reservation may have taken it along
+                    relocated = relocate(after, allocation, demand, terms, without=resource_ids)
+                    if relocated is None:
+                        return False
+                    after = relocated
+        changes = changes_of(before, after)
+        if changes:
+            tx.raise_versions(changes.versions)
+            tx.allocations.apply(changes, now=now)
             tx.leases.change(lease, now=now)
-        return moved
+        return bool(changes)
 
     def _pinned_ids(self, tx: Transaction, work: Work[Any], external_ids: Collection[str]) -> list[int]:
         """Return the ids of the lease's pinned resources that have these external ids."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tenure.domain.errors import InvalidParameter, InvalidState
@@ -12,7 +13,6 @@ from tenure.domain.request import UserEvent
 from tenure.services.context import new_id, notify
 from tenure.services.events.payloads import NotifyPayload, UserEventBefore, UserEventsBefore
 from tenure.store.database import Transaction
-from tenure.store.events import StoredEvent
 
 #: The topic of the notification at the time of such an event.
 TOPIC = f"lease.event.{EventType.NOTIFY.value}"
@@ -35,45 +35,64 @@ def new_events(lease_id: str, asked: Sequence[UserEvent], now: datetime) -> tupl
     return tuple(_new_event(lease_id, wanted, place, now) for place, wanted in enumerate(asked))
 
 
-def replace_events(
-    tx: Transaction, lease_id: str, asked: Sequence[UserEvent], stored: Iterable[StoredEvent], now: datetime
-) -> UserEventsBefore:
-    """Replace the stored events by these; return what ``restore_events`` needs to undo that.
+@dataclass(frozen=True, slots=True)
+class EventReplacement:
+    """What replaces the owner's events of a lease: those that are new, that change, and that are deleted."""
 
-    An event with an id stays, perhaps with another time and message; those without an id are new; stored events that
-    are not named are deleted. Raises ``InvalidParameter`` and ``InvalidState``, with nothing written.
-    """
-    before = {
-        stored_event.event.id: stored_event.event
-        for stored_event in stored
-        if stored_event.event.event_type is EventType.NOTIFY
-    }
-    named = [wanted.event_id for wanted in asked if wanted.event_id is not None]
-    added: list[Event] = []
-    changed: list[UserEvent] = []
-    for place, wanted in enumerate(asked):
-        if wanted.event_id is None:
-            added.append(_new_event(lease_id, wanted, place, now))
-            continue
-        known = before.get(wanted.event_id)
-        if known is None or named.count(wanted.event_id) > 1:
-            wrong = "is no event that the lease's owner has defined" if known is None else "is named twice"
-            raise InvalidParameter(f"{wanted.event_id[:64]} {wrong}", field=f"events[{place}].id")
-        if (known.due_at, known.message) == (wanted.at, wanted.message):
-            continue
-        if known.status not in _TO_COME:
-            raise InvalidState(f"The event {known.id} is over; it cannot be changed.")
-        if known.due_at != wanted.at:
-            _check_in_future(wanted, place, now)
-        changed.append(wanted)
-    tx.events.discard(before.keys() - set(named))
-    for wanted in changed:
-        assert wanted.event_id is not None
-        _write(tx, wanted.event_id, wanted.at, wanted.message, now)
-    tx.events.add(added)
-    return UserEventsBefore(
-        before=tuple(_as_before(event) for event in before.values()), added=tuple(event.id for event in added)
-    )
+    before: Sequence[Event]
+    added: Sequence[Event]
+    changed: Sequence[UserEvent]
+    deleted: Collection[str]
+
+    @classmethod
+    def of(cls, lease: Lease, asked: Sequence[UserEvent], now: datetime) -> EventReplacement:
+        """Return what replaces the events of a lease by these.
+
+        An event with an id stays, perhaps with another time and message; those without an id are new; events that are
+        not named are deleted. Raises ``InvalidParameter`` and ``InvalidState``.
+        """
+        before = {event.id: event for event in lease.events if event.event_type is EventType.NOTIFY}
+        named = [wanted.event_id for wanted in asked if wanted.event_id is not None]
+        added: list[Event] = []
+        changed: list[UserEvent] = []
+        for place, wanted in enumerate(asked):
+            if wanted.event_id is None:
+                added.append(_new_event(lease.id, wanted, place, now))
+                continue
+            known = before.get(wanted.event_id)
+            if known is None or named.count(wanted.event_id) > 1:
+                wrong = "is no event that the lease's owner has defined" if known is None else "is named twice"
+                raise InvalidParameter(f"{wanted.event_id[:64]} {wrong}", field=f"events[{place}].id")
+            if (known.due_at, known.message) == (wanted.at, wanted.message):
+                continue
+            if known.status not in _TO_COME:
+                raise InvalidState(f"The event {known.id} is over; it cannot be changed.")
+            if known.due_at != wanted.at:
+                _check_in_future(wanted, place, now)
+            changed.append(wanted)
+        return cls(tuple(before.values()), tuple(added), tuple(changed), before.keys() - set(named))
+
+    @property
+    def after(self) -> list[Event]:
+        """The owner's events after the replacement."""
+        changed = {wanted.event_id: wanted for wanted in self.changed}
+        stay = [event for event in self.before if event.id not in self.deleted]
+        return [
+            replace(event, due_at=wanted.at, message=wanted.message, status=EventStatus.UNDONE) if wanted else event
+            for event in stay
+            for wanted in [changed.get(event.id)]
+        ] + list(self.added)
+
+    def write(self, tx: Transaction, now: datetime) -> UserEventsBefore:
+        """Replace the events; return what ``restore_events`` needs to undo that."""
+        tx.events.discard(self.deleted)
+        for wanted in self.changed:
+            assert wanted.event_id is not None
+            _write(tx, wanted.event_id, wanted.at, wanted.message, now)
+        tx.events.add(self.added)
+        return UserEventsBefore(
+            before=tuple(_as_before(event) for event in self.before), added=tuple(event.id for event in self.added)
+        )
 
 
 def restore_events(tx: Transaction, lease_id: str, replaced: UserEventsBefore, now: datetime) -> None:

@@ -24,17 +24,23 @@ def default_lease_id(server_id: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, server_id))
 
 
+def that_gives_way(tx: Transaction, subject: str, holder: str) -> Lease | None:
+    """Return the default lease to which the reservation ``holder`` of a server belongs, if it is one that runs."""
+    if not subject.startswith(_SUBJECT):
+        return None
+    lease = tx.leases.get(default_lease_id(subject.removeprefix(_SUBJECT)))
+    if lease is None or lease.status is not LeaseStatus.ACTIVE:
+        return None
+    return lease if holder in {reservation.id for reservation in lease.reservations} else None
+
+
 def give_way(tx: Transaction, subject: str, reservation_id: str) -> None:
     """End the default lease of a server that another lease reserves; the server itself is not changed."""
     holder = tx.leases.bound(subject)
-    if holder is None or holder == reservation_id or not subject.startswith(_SUBJECT):
+    if holder is None or holder == reservation_id:
         return
-    lease = tx.leases.get(default_lease_id(subject.removeprefix(_SUBJECT)))
-    if (
-        lease is None
-        or lease.status is not LeaseStatus.ACTIVE
-        or holder not in {reservation.id for reservation in lease.reservations}
-    ):
+    lease = that_gives_way(tx, subject, holder)
+    if lease is None:
         return
     now = tx.now()
     tx.events.change([event.id for event in lease.events], now=now, claim_token=None)

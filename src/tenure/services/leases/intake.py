@@ -17,16 +17,8 @@ from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.context import CloudActions, Rules
 from tenure.services.leases.bounds import check_sizes
-from tenure.services.leases.changes import (
-    Facts,
-    changed_parameters,
-    check_identifying,
-    check_private,
-    check_values,
-    complete,
-    errors_at_position,
-    placed_demand,
-)
+from tenure.services.leases.parameters import Facts, changed_parameters, complete, errors_at_position, placed_demand
+from tenure.services.leases.properties import check_identifying, check_private, check_values
 from tenure.store.database import Database
 
 LOG = logging.getLogger(__name__)

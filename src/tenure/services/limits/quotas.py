@@ -6,19 +6,21 @@ import logging
 import math
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from tenure.domain.allocation import Allocation
 from tenure.domain.errors import OverQuota, Unavailable
+from tenure.domain.lease import PAST, Lease
+from tenure.domain.period import Period
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.store.database import Transaction
 from tenure.store.projects import Booked
 
 LOG = logging.getLogger(__name__)
-R = TypeVar("R")
 
 LEASES = "leases"
 #: The prefix of the names that are counted in hours.
@@ -121,6 +123,45 @@ class RememberedLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectLimits:
+    """The limits of a project by name, without unlimited ones; ``unknown`` is why they cannot be read now."""
+
+    limits: Mapping[str, int]
+    unknown: Unavailable | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.limits)
+
+    def check(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        """Raise ``OverQuota`` if the usage increases above a limit; ``Unavailable`` if it does, and none is known."""
+        for name, limit in sorted(self.limits.items()):
+            used, wanted = before.get(name, 0), after.get(name, 0)
+            if wanted > max(limit, used):
+                raise self.unknown or OverQuota(name, limit=limit, used=used, requested=wanted - used)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a project has booked: the number of its leases, and their units."""
+
+    leases: int
+    booked: Sequence[Booked]
+
+    def with_lease(self, lease: Lease, allocations: Iterable[Allocation], *, is_new: bool) -> Account:
+        """Return the account after a lease has got these allocations, and no others."""
+        types = {reservation.id: reservation.resource_type for reservation in lease.reservations}
+        units: Counter[str] = Counter()
+        for allocation in allocations:
+            if allocation.state not in PAST:
+                units[types[allocation.reservation_id]] += allocation.units
+        booked = [booking for booking in self.booked if booking.lease_id != lease.id]
+        if lease.starts_at < lease.ends_at:
+            period = Period(lease.starts_at, lease.ends_at)
+            booked += [Booked(lease.id, resource_type, period, count) for resource_type, count in units.items()]
+        return Account(self.leases + is_new, booked)
+
+
+@dataclass(frozen=True, slots=True)
 class Quotas:
     """The limited amounts, and the source of their limits."""
 
@@ -134,46 +175,28 @@ class Quotas:
         found = {} if self.limits is None else self.limits.of_project(project_id, names_of(types))
         return {name: limit for name, limit in found.items() if limit != UNLIMITED}
 
-    def within(
-        self, project_id: str, types: ResourceTypes, now: datetime, work: Callable[[Transaction], R]
-    ) -> Callable[[Transaction], R]:
-        """Return the same work, which raises ``OverQuota`` if it increases the usage of a project above a limit.
-
-        It raises ``Unavailable`` if it increases the usage and the limits cannot be read now. To be called outside any
-        transaction. Bookings of one project take turns, so that two bookings that fit alone do not pass together.
-        """
-        unknown = None
+    def for_booking(self, project_id: str, types: ResourceTypes) -> ProjectLimits:
+        """Return the limits of a project that is about to book; to be called outside any transaction."""
         try:
-            limits = self.of_project(project_id, types)
+            return ProjectLimits(self.of_project(project_id, types))
         except Unavailable as error:
-            limits, unknown = dict.fromkeys(names_of(types), 0), error
-        if not limits:
-            return work
+            return ProjectLimits(dict.fromkeys(names_of(types), 0), error)
 
-        def counted(tx: Transaction) -> R:
-            tx.projects.take_turn(project_id)
-            before = self.usage(tx, project_id, types, now)
-            result = work(tx)
-            tx.session.flush()
-            after = self.usage(tx, project_id, types, now)
-            for name, limit in sorted(limits.items()):
-                used, wanted = before.get(name, 0), after.get(name, 0)
-                if wanted > max(limit, used):
-                    raise unknown or OverQuota(name, limit=limit, used=used, requested=wanted - used)
-            return result
-
-        return counted
-
-    def usage(self, tx: Transaction, project_id: str, types: ResourceTypes, now: datetime) -> dict[str, int]:
-        """Return the usage of a project by name: leases, the peak of each type, and hours."""
+    def usage(self, account: Account, types: ResourceTypes, now: datetime) -> dict[str, int]:
+        """Return what an account uses by name: leases, the peak of each type, and hours."""
         booked: dict[str, list[Booked]] = defaultdict(list)
-        for booking in tx.projects.booked(project_id, after=now):
+        for booking in account.booked:
             booked[name_of(types[booking.resource_type])].append(booking)
-        used = {LEASES: tx.projects.count_leases(project_id)}
+        used = {LEASES: account.leases}
         for name, bookings in booked.items():
             used[name] = _peak(bookings, now)
             used[HOURS + name] = _hours(bookings, now, now + self.horizon)
         return used
+
+
+def account_of(tx: Transaction, project_id: str, now: datetime) -> Account:
+    """Return what a project has booked from now on."""
+    return Account(tx.projects.count_leases(project_id), tx.projects.booked(project_id, after=now))
 
 
 def name_of(kind: ResourceType) -> str:

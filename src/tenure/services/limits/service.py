@@ -6,7 +6,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.request import Allowance, Allowances
 from tenure.services.context import Context, ContextualService, require
 from tenure.services.identities import Identities
-from tenure.services.limits.quotas import UNLIMITED, Quotas, names_of
+from tenure.services.limits.quotas import UNLIMITED, Quotas, account_of, names_of
 
 
 class LimitService(ContextualService):
@@ -32,7 +32,8 @@ class LimitService(ContextualService):
         limits = self._quotas.of_project(project, self._types)
         now = self._clock.now()
         with self._db.read() as tx:
-            used = self._quotas.usage(tx, project, self._types, now)
+            account = account_of(tx, project, now)
+        used = self._quotas.usage(account, self._types, now)
         return Allowances(
             project_id=project,
             hours_until=now + self._quotas.horizon,

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE
-from tenure.domain.allocation import Allocation, Demand, units_by_resource
+from tenure.domain.allocation import Allocation, Demand
 from tenure.domain.lease import AllocationState, EventStatus, EventType
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
+from tenure.planning.changes import changes_of
+from tenure.planning.moving import Vacancy, clear
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.terms import Terms
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, columns_of, write_history
 from tenure.services.events.late_starts import notify_late
 from tenure.services.events.payloads import StartPayload
 from tenure.services.planning.demands import demand_of
-from tenure.services.planning.planner import Planner
+from tenure.services.planning.planning import Planning
 from tenure.services.resources.naming import reason_about
 from tenure.store.database import Transaction
 
@@ -25,117 +29,119 @@ from tenure.store.database import Transaction
 TOLERANCE = 0.1
 
 
-def release(
-    tx: Transaction,
-    types: ResourceTypes,
-    rules: Rules,
-    reservation_ids: Collection[str],
-    *,
-    now: datetime,
-    only: Collection[int] | None = None,
-) -> None:
-    """Release the allocations of these reservations, or ``only`` some of them; cleaning begins now.
+class Cleaner:
+    """Releases allocations in the transactions of its callers."""
 
-    If a release is so late that the next lease would get the resource before it is clean, the cleaning time is
-    extended. Plans in the way move elsewhere; if there is no room for a plan, its lease starts later.
-    """
-    until = now + rules.cleaning_time
-    enough = until - rules.cleaning_time * TOLERANCE
-    late = [
-        allocation
-        for allocation in tx.allocations.of_reservations(reservation_ids)
-        if allocation.state is AllocationState.HELD
-        and allocation.period.end < enough
-        and (only is None or allocation.id in only)
-    ]
-    tx.allocations.release(reservation_ids, until=until, only=only)
-    if not late or not rules.cleaning_time:
-        return
-    planner = Planner(tx, types, now=now, turn=crc32(late[0].reservation_id.encode()), notice=rules.preemption_notice)
-    reservations = tx.leases.reservations_by_ids({allocation.reservation_id for allocation in late})
-    allocations_by_end: dict[tuple[str, datetime], list[Allocation]] = {}
-    for allocation in late:
-        if allocation.period.end != ENDLESS:
-            allocations_by_end.setdefault((allocation.reservation_id, allocation.period.end), []).append(allocation)
-    for (reservation_id, end), allocations in allocations_by_end.items():
-        demand = demand_of(types, reservations[reservation_id])
-        demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it has matched
-        _clean(tx, types, planner, rules, allocations, demand, Period(max(end, now), until), now=now)
+    def __init__(self, types: ResourceTypes, rules: Rules, planning: Planning) -> None:
+        self._types = types
+        self._rules = rules
+        self._planning = planning
 
+    def release(
+        self, tx: Transaction, reservation_ids: Collection[str], *, now: datetime, only: Collection[int] | None = None
+    ) -> None:
+        """Release the allocations of these reservations, or ``only`` some of them; cleaning begins now.
 
-def _clean(
-    tx: Transaction,
-    types: ResourceTypes,
-    planner: Planner,
-    rules: Rules,
-    allocations: Sequence[Allocation],
-    demand: Demand,
-    period: Period,
-    *,
-    now: datetime,
-) -> None:
-    """Lengthen allocations of a reservation throughout the period in which their resources are cleaned.
+        If a release is so late that the next lease would get the resource before it is clean, the cleaning time is
+        extended. Plans in the way move elsewhere; if there is no room for a plan, its lease starts later.
+        """
+        until = now + self._rules.cleaning_time
+        enough = until - self._rules.cleaning_time * TOLERANCE
+        late = [
+            allocation
+            for allocation in tx.allocations.of_reservations(reservation_ids)
+            if allocation.state is AllocationState.HELD
+            and allocation.period.end < enough
+            and (only is None or allocation.id in only)
+        ]
+        snapshot = self._planning.snapshot() if late and self._rules.cleaning_time else None
+        tx.allocations.release(reservation_ids, until=until, only=only)
+        if snapshot is not None:
+            self._clean(tx, snapshot, late, until, now)
 
-    All at once if nothing else is planned there. Otherwise one by one, unless cleaning would take all the time of a
-    later lease.
-    """
-    units = units_by_resource(allocations)
-    # The allocations have ended by then, so none of this reservation must be ignored.
-    good = tx.allocations.still_good(demand, period, units, ignoring=None, keep_unreservable=True)
-    planner.touch(good)
-    free = [allocation for allocation in allocations if allocation.resource_id in good]
-    tx.allocations.lengthen(free, period.end, now=now)
-    for allocation in allocations:
-        if allocation.resource_id not in good:
-            _clean_behind_plans(tx, types, planner, rules, allocation, demand, period, now=now)
+    def _clean(
+        self, tx: Transaction, snapshot: Snapshot, late: Collection[Allocation], until: datetime, now: datetime
+    ) -> None:
+        """Lengthen released allocations until their resources are clean, as far as that is possible."""
+        reservations = tx.leases.reservations_by_ids({allocation.reservation_id for allocation in late})
+        seed = crc32(next(iter(late)).reservation_id.encode())
+        terms = self._planning.terms(snapshot, (), now=now, seed=seed)
+        before = after = snapshot.without(late)
+        longer: list[Allocation] = []
+        for allocation in late:
+            if allocation.period.end == ENDLESS or allocation.resource_id not in snapshot.catalogue.rows:
+                continue
+            demand = demand_of(self._types, reservations[allocation.reservation_id]).part(allocation.units)
+            demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it matched
+            period = Period(max(allocation.period.end, now), until)
+            cleared = self._clear(tx, after, allocation, demand, period, terms)
+            if cleared is not None:
+                cleaned = replace(allocation, period=Period(allocation.period.start, until))
+                after = cleared.with_([cleaned])
+                longer.append(allocation)
+        # What is released is not a plan: its row is lengthened as it is now, beside the changes of plans.
+        changes = changes_of(before, after.without(longer))
+        versions = {each.resource_id: int(after.versions[after.row_of(each.resource_id)]) for each in longer}
+        tx.raise_versions({**versions, **changes.versions})
+        tx.allocations.apply(changes, now=now)
+        tx.allocations.lengthen(longer, until, now=now)
 
+    def _clear(
+        self,
+        tx: Transaction,
+        snapshot: Snapshot,
+        allocation: Allocation,
+        demand: Demand,
+        period: Period,
+        terms: Terms,
+    ) -> Snapshot | None:
+        """Return the snapshot with the resource of an allocation free for its cleaning.
 
-def _clean_behind_plans(
-    tx: Transaction,
-    types: ResourceTypes,
-    planner: Planner,
-    rules: Rules,
-    allocation: Allocation,
-    demand: Demand,
-    period: Period,
-    *,
-    now: datetime,
-) -> None:
-    room = {allocation.resource_id: allocation.units}
-
-    def is_free() -> bool:
-        versions = tx.allocations.still_good(demand, period, room, ignoring=None, keep_unreservable=True)
-        planner.touch(versions)
-        return bool(versions)
-
-    if not is_free() and not planner.clear(demand, period, room, ignoring=None, without=room):
-        plans = tx.allocations.plans_on(allocation.resource_id, period)
-        if any(plan.period.end - rules.cleaning_time <= period.end for plan in plans):
-            return
+        Plans in the way move, or start later. None if the cleaning would take all the time of a later lease.
+        """
+        resource_id = allocation.resource_id
+        row = snapshot.row_of(resource_id)
+        if snapshot.room_on(row, demand, period, overdue=False) >= demand.units_together:
+            return snapshot
+        vacancy = Vacancy(demand, period, closed=frozenset({resource_id}))
+        cleared = clear(snapshot, vacancy, resource_id, terms)
+        if cleared is not None:
+            return cleared
+        plans = sorted(
+            (
+                each
+                for each in snapshot.on(row)
+                if each.state is AllocationState.PLANNED and each.period.overlaps(period)
+            ),
+            key=lambda plan: (plan.period.start, plan.id),
+        )
+        if any(plan.period.end - self._rules.cleaning_time <= period.end for plan in plans):
+            return None
         for plan in plans:
-            _start_later(tx, types, plan, period.end, now=now)
-            if is_free():
-                break
-    if is_free():
-        tx.allocations.lengthen([allocation], period.end, now=now)
+            if self._start_later(tx, plan, period.end, terms.now):
+                delayed = replace(plan, period=Period(period.end, plan.period.end))
+                delayed = replace(delayed, booked_from=plan.booked_from or plan.period.start)
+                snapshot = snapshot.without([plan]).with_([delayed])
+            if snapshot.room_on(row, demand, period, overdue=False) >= demand.units_together:
+                return snapshot
+        return None
 
-
-def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until: datetime, *, now: datetime) -> None:
-    """Delay a plan, and the start of its lease, until its resource is clean; not if the lease has started."""
-    reservation = tx.leases.reservations_by_ids([plan.reservation_id])[plan.reservation_id]
-    lease = tx.leases.get(reservation.lease_id, lock=True)
-    start = lease.event(EventType.START) if lease is not None else None
-    if lease is None or start is None or start.status is not EventStatus.UNDONE:
-        return
-    stored = tx.events.get(start.id)
-    payload = replace(StartPayload.of(stored), not_before=until)
-    tx.allocations.delay(plan, until)
-    tx.events.change([start.id], now=now, ready_at=until, payload=payload.to_json())
-    [resource] = tx.resources.by_ids([plan.resource_id]).values()
-    late = f"was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
-    reason = reason_about(types, reservation, resource, late)
-    tx.leases.change(lease, now=now, **columns_of(reason))
-    write_history(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
-    delayed = tx.leases.get(lease.id)
-    if delayed is not None:
-        notify_late(tx, start.id, delayed, now=now, until=until)
+    def _start_later(self, tx: Transaction, plan: Allocation, until: datetime, now: datetime) -> bool:
+        """Delay the start of a plan's lease until its resource is clean; return False if the lease has started."""
+        reservation = tx.leases.reservations_by_ids([plan.reservation_id])[plan.reservation_id]
+        lease = tx.leases.get(reservation.lease_id, lock=True)
+        start = lease.event(EventType.START) if lease is not None else None
+        if lease is None or start is None or start.status is not EventStatus.UNDONE:
+            return False
+        stored = tx.events.get(start.id)
+        payload = replace(StartPayload.of(stored), not_before=until)
+        tx.events.change([start.id], now=now, ready_at=until, payload=payload.to_json())
+        [resource] = tx.resources.by_ids([plan.resource_id]).values()
+        late = f"was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
+        reason = reason_about(self._types, reservation, resource, late)
+        tx.leases.change(lease, now=now, **columns_of(reason))
+        write_history(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
+        delayed = tx.leases.get(lease.id)
+        if delayed is not None:
+            notify_late(tx, start.id, delayed, now=now, until=until)
+        return True

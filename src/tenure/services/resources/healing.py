@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from functools import partial
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE, Actor
-from tenure.domain.allocation import Allocation, Demand, units_by_resource
+from tenure.domain.allocation import Allocation, Demand
+from tenure.domain.changes import Changes
 from tenure.domain.errors import Conflict, TooManyConflicts
 from tenure.domain.lease import (
     Action,
@@ -29,11 +30,15 @@ from tenure.domain.reason import Reason, together
 from tenure.domain.request import AffectedPart
 from tenure.domain.resource import KnownHealth, Resource, ResourceHealth
 from tenure.drivers.contract import Health, ResourceRef
+from tenure.planning.changes import changes_of
+from tenure.planning.moving import duplicate, is_named, moving_with, relocate
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.terms import Terms
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, columns_of, new_id, notify, write_history
 from tenure.services.events.payloads import MendPayload, UpdatePayload
 from tenure.services.planning.demands import demand_of
-from tenure.services.planning.planner import Planner
+from tenure.services.planning.planning import Planning, check_same
 from tenure.services.resources.naming import name_for_owner, reason_about
 from tenure.store.database import Database, Transaction
 
@@ -55,30 +60,48 @@ class Healed:
 
 @dataclass(slots=True)
 class _Look:
-    """What healing has found and done for one lease in one transaction."""
+    """What healing has found for a lease, and what it plans to do. It changes while the lease is looked through."""
 
     lease: Lease
     now: datetime
-    planner: Planner
+    terms: Terms
+    #: The ledger as it is, and as it is planned to be.
+    before: Snapshot
+    after: Snapshot
+    #: The allocations of each reservation, and the resources that they are on.
+    allocations: Mapping[str, Sequence[Allocation]]
+    resources: Mapping[int, Resource]
+    #: Whether no worker is acting for the lease.
+    is_idle: bool
     #: What a reservation lacks, in words, by reservation id.
     missing: dict[str, Reason] = field(default_factory=dict)
-    #: The new allocations of a running lease, and those that they replace once the cloud has followed; by reservation
-    #: id.
-    added: dict[str, list[int]] = field(default_factory=dict)
+    #: The allocations of a running lease that others replace once the cloud has followed, by reservation id.
     replaced: dict[str, list[int]] = field(default_factory=dict)
     words: list[Reason] = field(default_factory=list)
     #: The id of the new resource by allocation id.
     moved: dict[int, int] = field(default_factory=dict)
-    #: The failed resources whose version was raised: once for each, even if several allocations are on it.
-    depended_on: set[int] = field(default_factory=set)
+    #: The versions of the failed resources off which something moves.
+    depended_on: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> Changes:
+        """What is planned to change."""
+        changes = changes_of(self.before, self.after)
+        return replace(changes, versions={**self.depended_on, **changes.versions}) if changes else changes
+
+    def parts(self, reservation: Reservation) -> list[tuple[Allocation, Resource]]:
+        """Return the reservation's allocations with their resources, as they were read."""
+        allocations = self.allocations[reservation.id]
+        return [(allocation, self.resources[allocation.resource_id]) for allocation in allocations]
 
 
 class Healer:
     """Heals one lease inside a transaction of the caller."""
 
-    def __init__(self, types: ResourceTypes, rules: Rules) -> None:
+    def __init__(self, types: ResourceTypes, rules: Rules, planning: Planning) -> None:
         self._types = types
         self._rules = rules
+        self._planning = planning
 
     def heal(self, tx: Transaction, lease_id: str) -> tuple[int, bool]:
         """Heal a lease; return how many of its allocations moved, and whether it still lacks something.
@@ -91,21 +114,22 @@ class Healer:
         if lease is None or lease.status not in _HEALABLE:
             return 0, False
         look = self._look(tx, lease)
-        idle = self._is_idle(tx, lease, look.now)
         for reservation in _live(lease):
-            parts = self._parts(tx, look, reservation)
-            failures = self._failures(tx, reservation, parts)
+            parts = look.parts(reservation)
+            failures = self._failures(look, reservation, parts)
             left: set[int] = set()
             for part, resource in parts:
+                if self._has_moved_along(look, part):
+                    continue
                 if resource.id in left:  # there is more room where another allocation was
                     failures.pop(part.id, None)
-                    failures |= self._failures(tx, reservation, [(part, resource)])
+                    failures |= self._failures(look, reservation, [(part, resource)])
                 reason = failures.get(part.id)
                 if reason is None:
                     continue
                 if part.state is AllocationState.PLANNED:
                     healed = self._move(look, reservation, part, resource)
-                elif resource.health.works or not idle:
+                elif resource.health.works or not look.is_idle:
                     healed = False
                 elif lease.status is LeaseStatus.STARTING:
                     healed = self._move(look, reservation, part, resource)
@@ -117,7 +141,7 @@ class Healer:
                     left.add(resource.id)
                 else:
                     look.missing.setdefault(reservation.id, reason)
-        self._record(tx, look, ENGINE)
+        self._write(tx, look, ENGINE)
         return len(look.moved), bool(look.missing)
 
     def empty(
@@ -131,21 +155,21 @@ class Healer:
         if lease is None:
             return ()
         look = self._look(tx, lease)
-        outcomes: list[tuple[Reservation, Allocation, str | None]] = []
-        for reservation in _live(lease):
-            for part, found in self._parts(tx, look, reservation):
-                if found.id == resource.id:
-                    outcomes.append((reservation, part, self._move_off(tx, look, reservation, part, found, running)))
+        outcomes = self._move_all_off(tx, look, resource, running=running)
         if look.moved:
             self._find_missing(tx, look)
-            self._record(tx, look, actor)
-        others = tx.resources.by_ids(look.moved.values())
-        return tuple(
-            _affected(
-                lease, reservation, part, others[look.moved[part.id]].external_id if reason is None else None, reason
-            )
-            for reservation, part, reason in outcomes
-        )
+            self._write(tx, look, actor)
+        return _affected_parts(tx, look, outcomes)
+
+    def preview_emptying(
+        self, tx: Transaction, lease_id: str, resource: Resource, *, running: bool
+    ) -> tuple[AffectedPart, ...]:
+        """Return what ``empty`` would return; nothing is written."""
+        lease = tx.leases.get(lease_id)
+        if lease is None:
+            return ()
+        look = self._look(tx, lease)
+        return _affected_parts(tx, look, self._move_all_off(tx, look, resource, running=running))
 
     def keepers(self, tx: Transaction, resource: Resource) -> tuple[AffectedPart, ...]:
         """Return the allocations that keep the resource when it is disabled."""
@@ -162,26 +186,34 @@ class Healer:
     # --- inside
 
     def _look(self, tx: Transaction, lease: Lease) -> _Look:
+        """Raises ``Overtaken`` if the allocations change while they are read."""
         now = tx.now()
-        # Another turn each time, so that a resource which the cloud has refused is not always the first choice.
-        planner = Planner(
-            tx, self._types, now=now, turn=crc32(f"{lease.id} {now}".encode()), notice=self._rules.preemption_notice
+        snapshot = self._planning.snapshot()
+        allocations, _ = tx.allocations.with_versions([reservation.id for reservation in _live(lease)])
+        check_same(snapshot, allocations)
+        by_reservation: dict[str, list[Allocation]] = {reservation.id: [] for reservation in _live(lease)}
+        for allocation in allocations:
+            by_reservation[allocation.reservation_id].append(allocation)
+        # Another seed each time, so that a resource which the cloud has refused is not always the first choice.
+        terms = self._planning.terms(snapshot, (), now=now, seed=crc32(f"{lease.id} {now}".encode()))
+        return _Look(
+            lease,
+            now,
+            terms,
+            before=snapshot,
+            after=snapshot,
+            allocations=by_reservation,
+            resources=tx.resources.by_ids(allocation.resource_id for allocation in allocations),
+            is_idle=self._is_idle(tx, lease, now),
         )
-        return _Look(lease, now, planner)
 
     def _is_idle(self, tx: Transaction, lease: Lease, now: datetime) -> bool:
         return not any(
             stored.claim_token and stored.ready_at and stored.ready_at > now for stored in tx.events.of_lease(lease.id)
         )
 
-    def _parts(self, tx: Transaction, look: _Look, reservation: Reservation) -> list[tuple[Allocation, Resource]]:
-        """Return the reservation's allocations with their resources."""
-        allocations, _ = tx.allocations.with_versions([reservation.id])
-        resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
-        return [(allocation, resources[allocation.resource_id]) for allocation in allocations]
-
     def _failures(
-        self, tx: Transaction, reservation: Reservation, parts: Sequence[tuple[Allocation, Resource]]
+        self, look: _Look, reservation: Reservation, parts: Sequence[tuple[Allocation, Resource]]
     ) -> dict[int, Reason]:
         """Return the failed allocations among these, each with the reason."""
         found: dict[int, Reason] = {}
@@ -191,45 +223,29 @@ class Healer:
                 found[part.id] = self._reason(
                     reservation, resource, f"is {_WORDS[resource.health]}", str(resource.health_reason)
                 )
-        serving = [(part, resource) for part, resource in parts if part.id not in found]
-        if not serving:
-            return found
         demand = demand_of(self._types, reservation)
-        matching = tx.allocations.matching(demand.part(1), {resource.id for _, resource in serving})
-        for part, resource in serving:
-            if resource.id not in matching:
+        matching = look.after.catalogue.matching(demand.part(1), reservable=False)
+        for part, resource in parts:
+            if part.id in found:
+                continue
+            if not matching[look.after.row_of(resource.id)]:
                 found[part.id] = self._reason(reservation, resource, "no longer meets what was requested")
-        if not demand.exclusive:
-            fitting = [(part, resource) for part, resource in serving if part.id not in found]
-            for part, resource in self._without_room(tx, reservation, demand, fitting):
+            elif not demand.exclusive and not self._has_room(look, reservation, demand, part):
                 found[part.id] = self._reason(reservation, resource, "no longer has room for what is reserved there")
         return found
 
     def _reason(self, reservation: Reservation, resource: Resource, text: str, more: str = "") -> Reason:
         return reason_about(self._types, reservation, resource, text, more)
 
-    def _without_room(
-        self,
-        tx: Transaction,
-        reservation: Reservation,
-        demand: Demand,
-        parts: Sequence[tuple[Allocation, Resource]],
-    ) -> list[tuple[Allocation, Resource]]:
-        """Return the allocations on resources that lack room for all units of the reservation there."""
-        now = tx.now()
-        own, _ = tx.allocations.with_versions([reservation.id])
-        units = units_by_resource(own)
-        by_period: dict[Period, list[tuple[Allocation, Resource]]] = {}
-        for part, resource in parts:
-            if part.period.end > now:
-                rest = Period(max(part.period.start, now), part.period.end)
-                by_period.setdefault(rest, []).append((part, resource))
-        without_room = []
-        for rest, there in by_period.items():
-            wanted = {resource.id: units[resource.id] for _, resource in there}
-            room = tx.allocations.still_good(demand, rest, wanted, ignoring=reservation.id, keep_unreservable=True)
-            without_room += [(part, resource) for part, resource in there if resource.id not in room]
-        return without_room
+    def _has_room(self, look: _Look, reservation: Reservation, demand: Demand, part: Allocation) -> bool:
+        """Whether the resource of an allocation has room for all units of the reservation there, from now on."""
+        if part.period.end <= look.now:
+            return True
+        row = look.after.row_of(part.resource_id)
+        own = [each for each in look.after.on(row) if each.reservation_id == reservation.id]
+        rest = Period(max(part.period.start, look.now), part.period.end)
+        units = sum(each.units for each in own)
+        return look.after.without(own).room_on(row, demand.part(1), rest, overdue=False) >= units
 
     def _is_due(self, resource: Resource, now: datetime) -> bool:
         since, patience = resource.health_since, self._rules.replace_after
@@ -239,18 +255,25 @@ class Healer:
 
     def _depend_on_health(self, look: _Look, resource: Resource) -> None:
         """Depend on the resource's health: the transaction fails if the resource has recovered since it was read."""
-        if resource.health is not ResourceHealth.WELL and resource.id not in look.depended_on:
-            look.planner.touch({resource.id: resource.version})
-            look.depended_on.add(resource.id)
+        if resource.health is not ResourceHealth.WELL:
+            look.depended_on[resource.id] = resource.version
 
     def _move(self, look: _Look, reservation: Reservation, part: Allocation, resource: Resource) -> bool:
-        self._depend_on_health(look, resource)
         demand = demand_of(self._types, reservation)
-        without = {part.resource_id}
-        other = look.planner.relocate(part, demand, without=without)
-        if other is not None:
-            look.moved[part.id] = other
-        return other is not None
+        relocated = relocate(look.after, part, demand, look.terms, without={part.resource_id})
+        if relocated is None:
+            return False
+        self._depend_on_health(look, resource)
+        look.after = relocated
+        return self._has_moved_along(look, part)
+
+    def _has_moved_along(self, look: _Look, part: Allocation) -> bool:
+        """Whether an allocation has moved, by itself or with others of its reservation; then note where it is."""
+        other = None if look.after.has(part) else look.after.resource_of(part)
+        if other is None:
+            return part.id in look.moved
+        look.moved[part.id] = other
+        return True
 
     def _replace(
         self, tx: Transaction, look: _Look, reservation: Reservation, part: Allocation, resource: Resource
@@ -259,20 +282,16 @@ class Healer:
         until = look.lease.ends_at + self._rules.cleaning_time
         if look.lease.ends_at <= look.now:
             return False
-        self._depend_on_health(look, resource)
-        duplicate = look.planner.duplicate(
-            part,
-            demand_of(self._types, reservation),
-            Period(look.now, until),
-            without={part.resource_id},
-        )
-        if duplicate is None:
+        demand, period = demand_of(self._types, reservation), Period(look.now, until)
+        again = duplicate(look.after, part, demand, period, look.terms, without={part.resource_id})
+        if again is None:
             return False
-        added, other = duplicate
-        look.added.setdefault(reservation.id, []).append(added)
-        look.replaced.setdefault(reservation.id, []).append(part.id)
-        look.moved[part.id] = other
-        taken = tx.resources.by_ids([other])[other]
+        self._depend_on_health(look, resource)
+        look.after, other = again
+        [taken] = tx.resources.by_ids([other]).values()
+        for each in moving_with(look.before, part, demand):
+            look.replaced.setdefault(reservation.id, []).append(each.id)
+            look.moved[each.id] = other
         new_name = name_for_owner(self._types, reservation, taken)
         owner_text = f"{name_for_owner(self._types, reservation, resource)} is replaced"
         if new_name == taken.name:
@@ -280,6 +299,17 @@ class Healer:
         else:
             look.words.append(Reason(owner_text, f"{resource.name} is replaced by {taken.name}"))
         return True
+
+    def _move_all_off(
+        self, tx: Transaction, look: _Look, resource: Resource, *, running: bool
+    ) -> list[tuple[Reservation, Allocation, str | None]]:
+        """Plan to move a lease's allocations off a resource; return each, with the reason if it stays."""
+        return [
+            (reservation, part, self._move_off(tx, look, reservation, part, found, running))
+            for reservation in _live(look.lease)
+            for part, found in look.parts(reservation)
+            if found.id == resource.id
+        ]
 
     def _move_off(
         self,
@@ -292,34 +322,43 @@ class Healer:
     ) -> str | None:
         """Move an allocation on request of an operator; return the reason if it stays, or None if it moves."""
         status = look.lease.status
-        if look.planner.is_required(part, demand_of(self._types, reservation)):
+        if is_named(look.after, part, demand_of(self._types, reservation)):
             return "The reservation names this resource, so it cannot move."
+        if self._has_moved_along(look, part):
+            return None
         if part.state is AllocationState.PLANNED:
             return None if self._move(look, reservation, part, resource) else "No other resource is free for it."
         if status is not LeaseStatus.ACTIVE:
             return f"The lease is {status}; try again later."
         if not running:
             return "The lease is running; its resources are replaced only if the request sets running."
-        if not self._is_idle(tx, look.lease, look.now):
+        if not look.is_idle:
             return "An operation of the lease is in progress in the cloud; try again."
         return None if self._replace(tx, look, reservation, part, resource) else "No other resource is free for it."
 
     def _find_missing(self, tx: Transaction, look: _Look) -> None:
+        """Note what the lease lacks once its allocations have moved."""
         for reservation in _live(look.lease):
-            for reason in self._failures(tx, reservation, self._parts(tx, look, reservation)).values():
+            allocations = look.changes.applied_to(look.allocations[reservation.id], {reservation.id})
+            resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
+            parts = [(allocation, resources[allocation.resource_id]) for allocation in allocations]
+            for reason in self._failures(look, reservation, parts).values():
                 look.missing.setdefault(reservation.id, reason)
 
-    def _record(self, tx: Transaction, look: _Look, actor: Actor) -> None:
-        """Write the flags, and have the cloud follow new allocations of a running lease.
+    def _write(self, tx: Transaction, look: _Look, actor: Actor) -> None:
+        """Write what is planned and the flags, and have the cloud follow new allocations of a running lease.
 
         A lease that is still being created is not flagged, and no notification is sent: this follows once it is ready.
         """
-        lease = look.lease
+        lease, changes = look.lease, look.changes
+        if changes:
+            tx.raise_versions(changes.versions)
+            tx.allocations.apply(changes, now=look.now)
         if lease.status is not LeaseStatus.CREATING:
             lease = flag(tx, lease, look.missing, now=look.now)
-        if look.added:
+        if look.replaced:
             event = Event(new_id(), lease.id, EventType.UPDATE, look.now, EventStatus.UNDONE, 0, look.now)
-            payload = UpdatePayload(added=_frozen(look.added), replaced=_frozen(look.replaced))
+            payload = UpdatePayload(added=_added(tx, look), replaced=_frozen(look.replaced))
             tx.events.add([event], payload=payload.to_json())
             lease = apply(tx, lease, Action.UPDATE, actor=actor, now=look.now, keep_reason=True)
             words = together(look.words)
@@ -329,6 +368,32 @@ class Healer:
             tx.leases.change(lease, now=lease.updated_at)
         if look.lease.degraded and not lease.degraded and lease.status is LeaseStatus.ACTIVE:
             request_mending(tx, lease, now=look.now)  # the missing resource may have lost its aggregate
+
+
+def _added(tx: Transaction, look: _Look) -> Mapping[str, tuple[int, ...]]:
+    """Return the ids of the allocations that replace others, by reservation."""
+    known = {allocation.id for allocations in look.allocations.values() for allocation in allocations}
+    added: dict[str, list[int]] = {}
+    for allocation in tx.allocations.of_reservations(look.replaced.keys(), planned=False):
+        if allocation.id not in known and allocation.state is AllocationState.HELD:
+            added.setdefault(allocation.reservation_id, []).append(allocation.id)
+    return _frozen(added)
+
+
+def _affected_parts(
+    tx: Transaction, look: _Look, outcomes: Sequence[tuple[Reservation, Allocation, str | None]]
+) -> tuple[AffectedPart, ...]:
+    others = tx.resources.by_ids(look.moved.values())
+    return tuple(
+        _affected(
+            look.lease,
+            reservation,
+            part,
+            others[look.moved[part.id]].external_id if reason is None else None,
+            reason,
+        )
+        for reservation, part, reason in outcomes
+    )
 
 
 #: The statuses in which allocations can be moved off failed resources.
@@ -448,6 +513,7 @@ class HealingService:
         db: Database,
         types: ResourceTypes,
         rules: Rules,
+        planning: Planning,
         wake: Callable[[], None] = lambda: None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
@@ -456,7 +522,7 @@ class HealingService:
         self._rules = rules
         self._wake = wake
         self._ask_cloud = look
-        self._healer = Healer(types, rules)
+        self._healer = Healer(types, rules, planning)
 
     def known(self, resource_type: str, *, region: str | None = None) -> Mapping[str, KnownHealth]:
         """Return the known health of all resources of a type, or those of a region, by external id."""
@@ -624,18 +690,6 @@ def _health_of(reported: Health | None) -> tuple[ResourceHealth, str | None]:
     ), reported.reason or "The cloud gives no reason."
 
 
-class Rehearsed(Exception):
-    """Carries the result out of a transaction that must not be committed."""
-
-    def __init__(self, parts: tuple[AffectedPart, ...]) -> None:
-        super().__init__("a rehearsal")
-        self.parts = parts
-
-
-def _rehearse(tx: Transaction, work: Callable[[Transaction], tuple[AffectedPart, ...]]) -> tuple[AffectedPart, ...]:
-    raise Rehearsed(work(tx))
-
-
 def empty_all(
     db: Database,
     healer: Healer,
@@ -644,20 +698,22 @@ def empty_all(
     *,
     actor: Actor,
     running: bool,
-    rehearse: bool,
+    dry_run: bool,
 ) -> tuple[AffectedPart, ...]:
     """Move these leases' allocations on the resource to others, each lease in a transaction of its own.
 
-    Returns what happens to each allocation. A rehearsal does the same and rolls back. Raises ``Conflict`` if the
-    resource changed meanwhile.
+    Returns what happens to each allocation; in a dry run, what would. Raises ``Conflict`` if the resource changed
+    meanwhile.
     """
     affected: list[AffectedPart] = []
     for lease_id in lease_ids:
+        if dry_run:
+            with db.read() as tx:
+                affected += healer.preview_emptying(tx, lease_id, resource, running=running)
+            continue
         work = partial(healer.empty, lease_id=lease_id, resource=resource, running=running, actor=actor)
         try:
-            affected += db.write(partial(_rehearse, work=work) if rehearse else work)
-        except Rehearsed as rehearsed:
-            affected += rehearsed.parts
+            affected += db.write(work)
         except TooManyConflicts:
             raise Conflict(
                 "Too many requests change leases on it right now; some of its reservations may have moved already. "

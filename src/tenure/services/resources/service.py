@@ -315,7 +315,7 @@ class ResourceService(ContextualService):
                 noun = self._types.stock(resource_type).noun
                 raise NotFound(f"Lease '{lease_id}' has no part in {noun} '{external_id}'.", field="lease_id")
             leases = [lease_id]
-        parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, rehearse=dry_run)
+        parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, dry_run=dry_run)
         if not dry_run:
             self._cloud.wake()
         return ResourceChange(resource, parts)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
 
 from pydantic import TypeAdapter
 
@@ -37,26 +36,24 @@ from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatu
 from tenure.domain.period import minute_of
 from tenure.domain.reason import Reason
 from tenure.domain.regions import region_of
-from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest, Window
+from tenure.domain.request import FlexibleRequest, ReservationRequest, Window
 from tenure.services.availability.periods import MINUTE, PeriodSearch
+from tenure.services.booking.admission import Admission
+from tenure.services.booking.flexible import ChosenLease, FlexibleBooker, NoPeriod
+from tenure.services.booking.new_leases import booked_before
 from tenure.services.context import Context, ContextualService, new_id, notify, write_history
-from tenure.services.enforcement.filters import Enforcement
 from tenure.services.lanes import Lanes
-from tenure.services.leases.booking import Booker
-from tenure.services.leases.changes import placed_demand, resolve
-from tenure.services.leases.flexible import FlexibleBooker, NoPeriod
+from tenure.services.leases.dates import resolve
 from tenure.services.leases.intake import Completed
+from tenure.services.leases.parameters import placed_demand
 from tenure.services.leases.undoing import fail_waiting
-from tenure.services.waiting.order import in_order
+from tenure.services.waiting.order import Turn
 from tenure.store.conflict import WaitersFirst
 from tenure.store.database import Transaction
 from tenure.store.waiting import Line, Waiter
 
 LOG = logging.getLogger(__name__)
-R = TypeVar("R")
 
-#: How long a request makes way for leases on the waiting list before it is given up, in seconds.
-PATIENCE_SECONDS = 60.0
 #: How often a pass over waiting leases begins again because an earlier lease comes first.
 PASSES = 10
 #: How often all leases are served, also if nothing was freed: the limits of a project may have become larger.
@@ -91,18 +88,16 @@ class WaitingList(ContextualService):
     def __init__(
         self,
         context: Context,
-        booker: Booker,
+        admission: Admission,
         flexible: FlexibleBooker,
         periods: PeriodSearch,
-        enforcement: Enforcement,
         lanes: Lanes,
     ) -> None:
         super().__init__(context)
         self._lanes = lanes
-        self._booker = booker
+        self._admission = admission
         self._flexible = flexible
         self._periods = periods
-        self._enforcement = enforcement
         #: One thread of the process serves at a time; the others wait for it.
         self._guard = threading.Lock()
         #: The leases whose turn did not suffice, by id, the earliest first: they get more time, after the others.
@@ -160,7 +155,7 @@ class WaitingList(ContextualService):
 
         def work(tx: Transaction) -> Lease:
             tx.projects.take_turn(actor.project_id)  # else requests at the same time count without each other
-            there = self._booker.booked_before(tx, actor, lease.id)
+            there = booked_before(tx, actor, lease.id)
             if there is not None:
                 return there
             if tx.leases.count(actor.project_id, LeaseStatus.WAITING) >= MOST_WAITING:
@@ -189,20 +184,6 @@ class WaitingList(ContextualService):
         return replace(request, window=replace(window, earliest=allowed.earliest, latest=allowed.latest))
 
     # --- serving
-
-    def in_turn(self, book: Callable[[], R]) -> R:
-        """Return the result of ``book``; if it raises ``WaitersFirst``, waiting leases are served before it runs again.
-
-        Raises the errors of ``book``, and ``TooManyConflicts`` if waiting leases come first again and again.
-        """
-        began = time.monotonic()
-        while True:
-            try:
-                return book()
-            except WaitersFirst:
-                if time.monotonic() - began > PATIENCE_SECONDS:
-                    raise TooManyConflicts from None
-            self.serve()
 
     def run(self) -> int:
         """Serve the lines in which something was freed, and from time to time all; return how many leases got room."""
@@ -289,8 +270,8 @@ class WaitingList(ContextualService):
             for place, choice in enumerate(request.choices):
                 wanted = self._wanted_of(choice)
                 try:
-                    book = partial(self._book, owner, lease, wanted, before=waiter.number, served=freed_ids)
-                    return self._flexible.book_first(owner, request, place, wanted, book)
+                    turn = Turn(waiter.number, freed_ids)
+                    return self._book(owner, lease, request, place, wanted, turn)
                 except NoPeriod as error:
                     is_complete = is_complete and error.found.is_complete
                 except (NotEnoughResources, OverQuota, Conflict):
@@ -329,27 +310,22 @@ class WaitingList(ContextualService):
         return Completed(placed, demands)
 
     def _book(
-        self,
-        owner: Actor,
-        lease: Lease,
-        wanted: Completed,
-        request: LeaseRequest,
-        *,
-        before: int,
-        served: Collection[int],
+        self, owner: Actor, lease: Lease, request: FlexibleRequest, position: int, wanted: Completed, turn: Turn
     ) -> bool:
-        """Book a waiting lease as requested; return whether it has waited until now."""
+        """Book a waiting lease in its first period; return whether it has waited until now. Raises ``NoPeriod``."""
         assert lease.waiting is not None
-        request = replace(request, hold_for=lease.waiting.confirm_within)
-        draft = self._booker.draft_waiting(owner, request, wanted, lease)
-        there = self._booker.admit(
+        chosen = ChosenLease(
+            self._flexible,
             owner,
-            draft,
-            lambda booking: self._enforcement.create(
-                draft.lease, in_order(booking.work, before=before, served=served), survey=booking.survey
-            ),
+            replace(request, hold_for=lease.waiting.confirm_within),
+            position,
+            wanted,
+            self._clock.now(),
+            lease.id,
+            waiting=lease,
+            turn=turn,
         )
-        return there is None
+        return self._admission.admit(chosen).is_new
 
 
 def _window_of(request: FlexibleRequest) -> Window:

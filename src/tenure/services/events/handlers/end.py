@@ -9,7 +9,8 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, Order, Progress
-from tenure.services.context import apply, notify
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules, apply, notify
 from tenure.services.events.before_end import (
     given_up_reservations,
     has_failed,
@@ -28,7 +29,7 @@ from tenure.services.events.late_starts import START_FAILED
 from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import EndPayload, Payload
 from tenure.services.events.user_events import due_events, notify_event
-from tenure.services.resources.cleaning import release
+from tenure.services.resources.cleaning import Cleaner
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
@@ -69,6 +70,10 @@ class EndHandler(Handler[EndPayload]):
     Actions before the end that are left run first. An end is retried without limit, at growing intervals, and the lease
     says why it takes so long.
     """
+
+    def __init__(self, types: ResourceTypes, rules: Rules, cleaner: Cleaner) -> None:
+        super().__init__(types, rules)
+        self._cleaner = cleaner
 
     def begin(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> Lease:
         reason = _cancel_others(tx, lease, stored.event.id, now)
@@ -133,7 +138,7 @@ class EndHandler(Handler[EndPayload]):
 
     def _give_back(self, tx: Transaction, lease: Lease, reservation_ids: Collection[str], now: datetime) -> None:
         """Release the resources of these reservations."""
-        release(tx, self._types, self._rules, reservation_ids, now=now)
+        self._cleaner.release(tx, reservation_ids, now=now)
         tx.allocations.remove_planned(reservation_ids)
         status = ReservationStatus.ERROR if _has_failed_to_start(lease) else ReservationStatus.DELETED
         ids = [

@@ -10,7 +10,8 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import Order, Progress
-from tenure.services.context import apply, columns_of, notify, write_history
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules, apply, columns_of, notify, write_history
 from tenure.services.enforcement.commitments import notify_updated
 from tenure.services.events.before_end import notify_armed_again, restore_notice
 from tenure.services.events.handler import Attempt, Handler, Work, lease_of
@@ -19,7 +20,7 @@ from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.events.user_events import restore_events
 from tenure.services.leases.undoing import end_with_the_lease
-from tenure.services.resources.cleaning import release
+from tenure.services.resources.cleaning import Cleaner
 from tenure.services.resources.healing import flag, lacking
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
@@ -27,6 +28,10 @@ from tenure.store.events import StoredEvent
 
 class UpdateHandler(Handler[UpdatePayload]):
     """Makes the cloud match the changed lease. A change that the cloud refuses is undone."""
+
+    def __init__(self, types: ResourceTypes, rules: Rules, cleaner: Cleaner) -> None:
+        super().__init__(types, rules)
+        self._cleaner = cleaner
 
     def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
         return orders_of(tx, [lease], pinned_only=False, without=UpdatePayload.of(stored).replaced_ids)
@@ -40,10 +45,10 @@ class UpdateHandler(Handler[UpdatePayload]):
         change = work.payload
         tx.leases.change_reservations(change.new, now=now, status=ReservationStatus.ACTIVE.value)
         if change.dropped:
-            release(tx, self._types, self._rules, change.dropped, now=now)
+            self._cleaner.release(tx, change.dropped, now=now)
             tx.leases.change_reservations(change.dropped, now=now, status=ReservationStatus.DELETED.value)
         for reservation_id, allocation_ids in change.replaced.items():
-            release(tx, self._types, self._rules, [reservation_id], now=now, only=allocation_ids)
+            self._cleaner.release(tx, [reservation_id], now=now, only=allocation_ids)
             tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
         if lease.status is not LeaseStatus.UPDATING:
             return

@@ -1,0 +1,49 @@
+"""The difference between two snapshots: what a plan changes in the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tenure.domain.allocation import Allocation
+from tenure.domain.changes import Changes
+from tenure.domain.period import OVERDUE_MATTERS, TICK, Period
+from tenure.planning.snapshot import Snapshot
+
+
+def changes_of(before: Snapshot, after: Snapshot) -> Changes:
+    """Return what differs between a snapshot and another one that planning has made of it.
+
+    Allocations with negative ids are new. The versions are those of the resources that must not change meanwhile: on
+    which something is taken.
+    """
+    old = {each.id: each for row in after.replaced for each in before.on(row)}
+    new = {each.id: each for there in after.replaced.values() for each in there}
+    added = [each for each in new.values() if each.id not in old]
+    changed = [
+        (_as_booked(old[each.id], before), each) for each in new.values() if each.id in old and old[each.id] != each
+    ]
+    taken_on = {each.resource_id for each in added}
+    taken_on |= {now.resource_id for was, now in changed if _takes_more(was, now)}
+    return Changes(
+        added,
+        changed,
+        [each for each in old.values() if each.id not in new],
+        {resource_id: int(after.versions[after.row_of(resource_id)]) for resource_id in sorted(taken_on)},
+    )
+
+
+def _as_booked(allocation: Allocation, before: Snapshot) -> Allocation:
+    """Return an allocation without the time for which it counts although it is overdue."""
+    if allocation.id not in before.overdue:
+        return allocation
+    period = allocation.period
+    return replace(allocation, period=Period(period.start, period.end - OVERDUE_MATTERS - TICK))
+
+
+def _takes_more(before: Allocation, after: Allocation) -> bool:
+    """Whether an allocation takes something that it did not take before."""
+    return (
+        after.resource_id != before.resource_id
+        or not before.amounts.fits(after.amounts)
+        or not before.period.covers(after.period)
+    )

@@ -1,0 +1,285 @@
+"""The exact search: an arrangement of all plans that may move, beside what stays, in which everything has room.
+
+It is asked if neither free room nor moves of single plans are found. Of a large inventory it considers a part.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+
+from tenure.domain.allocation import Allocation, Demand, Spread, units_by_resource
+from tenure.domain.arrangement import FixedUse, Piece, Problem, Site, Solution
+from tenure.domain.period import Period
+from tenure.planning.candidates import find
+from tenure.planning.moving import Vacancy, blocked_by_plans
+from tenure.planning.snapshot import Snapshot
+from tenure.planning.tasks import Extension, NewUnits, Revision, Task
+from tenure.planning.terms import Terms
+
+LOG = logging.getLogger(__name__)
+
+#: The largest number of resources, and of pieces, of a search.
+MOST_SITES = 64
+MOST_PIECES = 400
+#: Of a large inventory: how many free resources, and how many with plans in the way, are considered for all that is
+#: wanted together; how many of each for a plan in the way; and for how many demands resources are looked up.
+FOR_WANTED = 12
+FOR_PLAN = 2
+MOST_LOOKED_UP = 24
+
+
+class Solver(Protocol):
+    """Searches for an arrangement."""
+
+    def solve(self, problem: Problem, seconds: float) -> Solution:
+        """Return an arrangement, or whether there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A snapshot in which everything has room; or None, and whether it is proven that there is none."""
+
+    snapshot: Snapshot | None
+    is_proven: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is considered of an inventory: its resources, and the plans that may move, each group with its piece."""
+
+    resource_ids: frozenset[int]
+    plans: Sequence[tuple[Piece, tuple[Allocation, ...]]]
+    #: Whether these are all resources, and all plans that may move; otherwise a search proves nothing.
+    is_whole: bool
+
+
+def arrange(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, solver: Solver, *, seconds: float) -> Answer:
+    """Return a snapshot with all tasks done, each with the least units that it asks for.
+
+    Half of the time is for finding out what is considered, the rest for the solver.
+    """
+    began = time.monotonic()
+
+    def is_over() -> bool:
+        return time.monotonic() >= began + seconds / 2
+
+    snapshot = snapshot.without(plan for task in tasks if isinstance(task, Revision) for plan in task.plans)
+    grouped: dict[tuple[str, str], list[Task]] = defaultdict(list)
+    for task in tasks:
+        grouped[task.demand.inventory, task.demand.region].append(task)
+    for _, of_inventory in sorted(grouped.items()):
+        part = _part_for(snapshot, of_inventory, terms, is_over)
+        pieces = [(task, piece) for task in of_inventory for piece in _pieces(snapshot, task, part)]
+        problem = Problem(
+            _sites(snapshot, part), (*(piece for piece, _ in part.plans), *(piece for _, piece in pieces))
+        )
+        left = began + seconds - time.monotonic()
+        if len(problem.pieces) > MOST_PIECES or left <= 0:
+            return Answer(None, is_proven=False)
+        solution = Solution(None) if problem.is_overfull() else solver.solve(problem, left)
+        if solution.units is None:
+            return Answer(None, solution.is_proven and part.is_whole)
+        if not all(map(_answers, problem.pieces, solution.units)):
+            LOG.error("the solver of the exact search has returned a wrong answer")
+            return Answer(None, is_proven=False)
+        moved, placed = solution.units[: len(part.plans)], solution.units[len(part.plans) :]
+        for (piece, plans), units in zip(part.plans, moved, strict=True):
+            snapshot = _moved(snapshot, piece, plans, units, terms)
+        for (task, piece), units in zip(pieces, placed, strict=True):
+            snapshot = _done(snapshot, task, piece, units)
+    return Answer(snapshot)
+
+
+def _answers(piece: Piece, units: Mapping[int, int]) -> bool:
+    """Whether these are the units of a piece, where they may be. Whether they fit is verified when they are written."""
+    return sum(units.values()) == piece.units and units.keys() <= piece.may | piece.current.keys()
+
+
+def _part_for(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, is_over: Callable[[], bool]) -> _Part:
+    """Return what is considered for these tasks of an inventory."""
+    catalogue, demand = snapshot.catalogue, tasks[0].demand
+    every = np.flatnonzero(catalogue.of_type(demand.inventory, demand.region))
+    is_whole = len(every) <= MOST_SITES
+    if is_whole:
+        resource_ids, affected = frozenset(catalogue.ids[row] for row in every), None
+    else:
+        resource_ids, affected = _affected(snapshot, tasks, terms, is_over)
+    wishing = {task.reservation_id for task in tasks}
+    grouped: dict[tuple[str, Period], list[Allocation]] = defaultdict(list)
+    staying: dict[str, set[int]] = defaultdict(set)
+    for resource_id in sorted(resource_ids):
+        for each in snapshot.on(snapshot.row_of(resource_id)):
+            if each.reservation_id not in wishing and terms.may_move(each):
+                grouped[each.reservation_id, each.period].append(each)
+            else:
+                staying[each.reservation_id].add(resource_id)
+    demands = terms.demands_of({reservation_id for reservation_id, _ in grouped})
+    plans: list[tuple[Piece, tuple[Allocation, ...]]] = []
+    for (reservation_id, period), these in sorted(grouped.items()):
+        demand = demands[reservation_id]
+        named = set(catalogue.ids_named(demand.region, demand.named))
+        moving = [each for each in these if each.resource_id not in named]
+        if not moving or (affected is not None and (reservation_id, period) not in affected):
+            continue
+        current = units_by_resource(moving)
+        may = _serving(snapshot, demand, resource_ids) | current.keys()
+        if demand.spread is Spread.APART:
+            stays = staying[reservation_id] | {each.resource_id for each in these if each.resource_id in named}
+            may -= stays - current.keys()
+        piece = Piece(reservation_id, demand, period, current.total(), frozenset(may), current, is_in_place=True)
+        plans.append((piece, tuple(moving)))
+    return _Part(resource_ids, plans, is_whole)
+
+
+def _sites(snapshot: Snapshot, part: _Part) -> tuple[Site, ...]:
+    """Return the resources with what stays on them."""
+    moving = {each.id for _, plans in part.plans for each in plans}
+    sites = []
+    for resource_id in sorted(part.resource_ids):
+        row = snapshot.row_of(resource_id)
+        fixed = tuple(
+            FixedUse(each.period, each.amounts, each.exclusive) for each in snapshot.on(row) if each.id not in moving
+        )
+        sites.append(Site(resource_id, int(snapshot.versions[row]), snapshot.catalogue.capacity_of(row), fixed))
+    return tuple(sites)
+
+
+def _pieces(snapshot: Snapshot, task: Task, part: _Part) -> Iterator[Piece]:
+    """Yield the pieces of a task: of new units, one for each resource that is named, and one for the rest."""
+    if isinstance(task, Extension):
+        for allocation in task.allocations:
+            gained = task.gained(allocation)
+            if gained is not None:
+                demand = task.demand.part(allocation.units)
+                may = _serving(snapshot, demand, {allocation.resource_id}, reservable=False)
+                yield Piece(task.reservation_id, demand, gained, allocation.units, may, {})
+        return
+    demand, current = task.demand, Counter[int]()
+    may = _serving(snapshot, demand, part.resource_ids)
+    if isinstance(task, Revision):
+        current = units_by_resource(task.plans)
+        may |= current.keys() if task.keeps else frozenset()
+    else:
+        may -= task.without
+        may = may if task.only is None else may & task.only
+    ids = snapshot.catalogue.ids_named(demand.region, demand.named)
+    named = {*ids} - (task.without if isinstance(task, NewUnits) else frozenset())
+    for resource_id in sorted(named):
+        yield Piece(task.reservation_id, demand, task.span, 1, frozenset({resource_id}) & may, {})
+    if len(ids) < len(demand.named):
+        yield Piece(task.reservation_id, demand, task.span, 1, frozenset(), {})  # there is no such resource
+    rest = demand.minimum - len(named)
+    if rest > 0:
+        may -= named
+        stays = {resource_id: units for resource_id, units in current.items() if resource_id in may}
+        yield Piece(task.reservation_id, demand, task.span, rest, may, stays)
+
+
+def _serving(
+    snapshot: Snapshot, demand: Demand, resource_ids: Collection[int], *, reservable: bool = True
+) -> frozenset[int]:
+    """Return which of these resources serve a demand if nothing else uses them."""
+    matching = snapshot.catalogue.matching(demand, reservable=reservable)
+    return frozenset(resource_id for resource_id in resource_ids if matching[snapshot.row_of(resource_id)])
+
+
+def _moved(
+    snapshot: Snapshot, piece: Piece, plans: Sequence[Allocation], units: Mapping[int, int], terms: Terms
+) -> Snapshot:
+    """Return the snapshot with the plans of a piece at their new places; what stays is not touched."""
+    wanted = dict(units)
+    leaving: list[Allocation] = []
+    for plan in plans:
+        if wanted.get(plan.resource_id, 0) >= plan.units:
+            wanted[plan.resource_id] -= plan.units
+        else:
+            leaving.append(plan)
+    new = {resource_id: count for resource_id, count in wanted.items() if count}
+    if not leaving and not new:
+        return snapshot
+    was_delayed = any(plan.booked_from is not None for plan in leaving)
+    return snapshot.without(leaving).allocate(
+        piece.reservation_id, piece.demand, piece.period, new, booked_from=terms.now if was_delayed else None
+    )
+
+
+def _done(snapshot: Snapshot, task: Task, piece: Piece, units: Mapping[int, int]) -> Snapshot:
+    """Return the snapshot with a piece of a task at its places."""
+    if isinstance(task, Extension):
+        [resource_id] = units
+        return snapshot.with_longer([each for each in task.allocations if each.resource_id == resource_id], task.until)
+    new_units = task.anew if isinstance(task, Revision) else task
+    return snapshot.allocate(task.reservation_id, task.demand, task.span, units, state=new_units.state)
+
+
+def _affected(
+    snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, is_over: Callable[[], bool]
+) -> tuple[frozenset[int], Collection[tuple[str, Period]]]:
+    """Return a bounded number of resources for these tasks, and the plans in the way: by reservation and period.
+
+    The resources are free ones, and those that plans can make free. Plans on the latter must go elsewhere, so resources
+    for these plans follow, level by level. All other plans stay. It ends early when the time ``is_over``.
+    """
+    wishing = {task.reservation_id for task in tasks}
+    places = max(1, FOR_WANTED // len(tasks))
+    chosen: dict[int, None] = {}
+    vacancies: deque[tuple[Demand, Period, int]] = deque()
+    known: set[tuple[Demand, Period]] = set()
+    in_the_way: set[tuple[str, Period]] = set()
+
+    def make_way(plans: Iterable[Allocation]) -> None:
+        """Look up resources for these plans, too."""
+        moving = [plan for plan in plans if plan.reservation_id not in wishing]
+        demands = terms.demands_of({plan.reservation_id for plan in moving})
+        for plan in moving:
+            in_the_way.add((plan.reservation_id, plan.period))
+            demand = replace(demands[plan.reservation_id], minimum=1, maximum=1, named=())
+            if (demand, plan.period) not in known:
+                known.add((demand, plan.period))
+                vacancies.append((demand, plan.period, FOR_PLAN))
+
+    spans = []
+    for task in tasks:
+        if isinstance(task, Extension):
+            chosen.update((each.resource_id, None) for each in task.allocations)
+            spans += [gained for each in task.allocations if (gained := task.gained(each)) is not None]
+            continue
+        spans.append(task.span)
+        if isinstance(task, Revision):
+            chosen.update((plan.resource_id, None) for plan in task.plans)
+        chosen.update(dict.fromkeys(snapshot.catalogue.ids_named(task.demand.region, task.demand.named)))
+        vacancies.append((replace(task.demand, named=()), task.span, places))
+    make_way(_plans_on(snapshot, chosen, spans, terms))
+    for looked_up in range(MOST_LOOKED_UP):
+        if not vacancies or len(chosen) >= MOST_SITES or is_over():
+            break
+        demand, period, most = vacancies.popleft()
+        few = replace(demand, maximum=max(demand.minimum, min(demand.maximum, most)))
+        free = find(snapshot, few, period, seed=0, without=chosen, limit=most)[:most]
+        chosen.update((candidate.resource_id, None) for candidate in free)
+        if looked_up < len(tasks) or not free:
+            vacancy = Vacancy(few, period, without=frozenset(chosen))
+            blocked = list(islice(blocked_by_plans(snapshot, vacancy, terms), most))
+            chosen.update(dict.fromkeys(blocked))
+            make_way(_plans_on(snapshot, blocked, [period], terms))
+    return frozenset(islice(chosen, MOST_SITES)), in_the_way
+
+
+def _plans_on(
+    snapshot: Snapshot, resource_ids: Iterable[int], spans: Sequence[Period], terms: Terms
+) -> list[Allocation]:
+    """Return the plans on these resources that may move and overlap one of the periods."""
+    return [
+        each
+        for resource_id in resource_ids
+        for each in snapshot.on(snapshot.row_of(resource_id))
+        if terms.may_move(each) and any(each.period.overlaps(span) for span in spans)
+    ]

@@ -1,0 +1,123 @@
+"""Why a demand finds no room: how many resources are left after each step of the selection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tenure.domain.allocation import Demand
+from tenure.domain.period import Period
+from tenure.domain.requirement import ORDER, Comparison
+from tenure.domain.shortfall import Shortfall, Stage
+from tenure.planning.candidates import bounds_of, eligible
+from tenure.planning.room import fitting, taken_as_whole, units
+from tenure.planning.snapshot import Snapshot
+
+
+def stages(snapshot: Snapshot, demand: Demand, period: Period, *, without: Collection[int] = ()) -> tuple[Stage, ...]:
+    """Return the stages of the choice; if the demand is for parts of resources, the last one counts units."""
+    catalogue = snapshot.catalogue
+    reservable = catalogue.of_type(demand.inventory, demand.region) & catalogue.reservable
+    matching = catalogue.matching(_single(demand))
+    left = eligible(snapshot, matching, without=without)
+    rows, counts = units(snapshot, _single(demand), left, *bounds_of(demand.span(period)))
+    found = Stage("reservable", int(reservable.sum())), Stage("matching", int(matching.sum()))
+    if demand.exclusive:
+        return (*found, Stage("free", len(rows)))
+    return (*found, Stage("roomy", len(rows)), Stage("fitting", fitting(demand, counts)))
+
+
+def most_units(snapshot: Snapshot, demand: Demand, period: Period) -> int:
+    """Return how many units of a demand have room at most, wherever plans move.
+
+    A plan that takes a whole resource moves to another one of the same type and region only: so plans take at least as
+    many of the resources that would do as find no place elsewhere.
+    """
+    catalogue, bounds = snapshot.catalogue, bounds_of(demand.span(period))
+    rows, counts = units(snapshot, _single(demand), catalogue.matching(_single(demand)), *bounds, planned=False)
+    most = fitting(demand, counts)
+    if not demand.exclusive:
+        return most
+    chosen = np.zeros(len(snapshot.changed), dtype=np.bool_)
+    chosen[rows] = True
+    others = int(np.count_nonzero(catalogue.of_type(demand.inventory, demand.region) & ~chosen))
+    planned = int(taken_as_whole(snapshot, chosen).steps(*bounds).values.max())
+    return most - max(0, planned - others)
+
+
+def is_hopeless(snapshot: Snapshot, demands: Sequence[Demand], period: Period) -> bool:
+    """Whether there is too little room for one of the demands, wherever plans move.
+
+    Demands that differ in their numbers only are counted once, with the largest least number.
+    """
+    most: dict[Demand, int] = {}
+    for demand in demands:
+        kind = replace(demand, minimum=1, maximum=1)
+        most[kind] = max(demand.minimum, most.get(kind, 0))
+    return any(
+        most_units(snapshot, replace(kind, minimum=minimum, maximum=minimum), period) < minimum
+        for kind, minimum in most.items()
+    )
+
+
+def shortfall(
+    snapshot: Snapshot,
+    demand: Demand,
+    period: Period,
+    *,
+    position: int,
+    apart: Collection[str],
+    without: Collection[int] = (),
+    requested: int | None = None,
+    kept: int | None = None,
+) -> Shortfall:
+    """Return why a demand, at a position of the request, finds no room.
+
+    ``apart`` are the names that tell single resources of the inventory apart. ``requested`` and ``kept`` are the number
+    of units that is shown as asked for, if it is not the least one, and the number that a running reservation has.
+    """
+    found = stages(snapshot, demand, period, without=without)
+    names = demand.expression.names if demand.names_are_asked else frozenset()
+    known = snapshot.catalogue.names_of(demand.inventory)
+    return Shortfall(
+        resource_type=demand.resource_type or demand.inventory,
+        noun=demand.noun,
+        requested=demand.minimum if requested is None else requested,
+        stages=found,
+        reservation=position,
+        unknown_properties=tuple(sorted(names - known)),
+        out_of_reach=_out_of_reach(snapshot, demand, found),
+        kept=kept,
+        names_resources=not frozenset(apart).isdisjoint(demand.expression.names),
+    )
+
+
+def _single(demand: Demand) -> Demand:
+    """Return the demand for as many units as a resource must have room for to count."""
+    return demand if demand.exclusive else demand.part(1)
+
+
+def _out_of_reach(snapshot: Snapshot, demand: Demand, found: Sequence[Stage]) -> tuple[str, ...]:
+    """Return a sentence for each amount that is asked for and that no resource has."""
+    if not demand.names_are_asked or any(stage.stage == "matching" and stage.count for stage in found):
+        return ()
+    amounts = [
+        term
+        for term in demand.expression.terms
+        if isinstance(term, Comparison) and term.op in ORDER and term.number is not None
+    ]
+    ranges: Mapping[str, tuple[float, float]] = snapshot.catalogue.ranges(
+        demand.inventory, {term.name for term in amounts}
+    )
+    sentences = []
+    for term in amounts:
+        least, most = ranges.get(term.name, (None, None))
+        wants_more = term.op in (">", ">=")
+        reach = most if wants_more else least
+        shown = "" if reach is None else str(int(reach) if reach == int(reach) else reach)
+        if shown and not term.matches({term.name: shown}):
+            bound = "the most" if wants_more else "the least"
+            sentences.append(f"No resource has {term.name} {term.op} {term.value}: {bound} is {shown}.")
+    return tuple(sentences)

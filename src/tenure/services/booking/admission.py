@@ -1,0 +1,316 @@
+"""Admission: how a request that takes resources is carried out, or tried in a dry run.
+
+This is the one way by which new and changed leases, and leases on the waiting list, get their resources.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Generic, TypeVar
+
+from tenure.clock import Clock
+from tenure.domain.admission import AdmissionWay
+from tenure.domain.allocation import Allocation
+from tenure.domain.changes import Changes
+from tenure.domain.errors import NotEnoughResources, TooManyConflicts
+from tenure.domain.lanes import Lane
+from tenure.domain.lease import PAST, Lease, LeaseStatus
+from tenure.domain.rehearsal import Cost, ExpectedAllowance, Rehearsal
+from tenure.domain.resource import Resource
+from tenure.planning.snapshot import Snapshot
+from tenure.resources.contract import ResourceTypes
+from tenure.services.enforcement.filters import Enforcement, Judgement, Question
+from tenure.services.lanes import Lanes
+from tenure.services.limits.quotas import UNLIMITED, Account, ProjectLimits, Quotas, account_of, name_of, names_of
+from tenure.services.planning.planning import Planning
+from tenure.services.waiting.order import LAST, Turn
+from tenure.store.conflict import WaitersFirst
+from tenure.store.database import Database, Transaction
+
+R = TypeVar("R")
+P = TypeVar("P", bound="Proposal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a request would write."""
+
+    #: The lease as it would be, and as it is; None if it is new.
+    lease: Lease
+    before: Lease | None
+    #: The allocations that the lease has, and what changes in the ledger.
+    allocations: Sequence[Allocation] = ()
+    changes: Changes = field(default_factory=Changes)
+    way: AdmissionWay = AdmissionWay.GREEDY
+
+    @property
+    def allocations_after(self) -> list[Allocation]:
+        """The allocations that the lease would have."""
+        return self.changes.applied_to(self.allocations, {each.id for each in self.lease.reservations})
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the project would have a lease more."""
+        return self.before is None or self.before.status is LeaseStatus.WAITING
+
+
+class Request(ABC, Generic[P, R]):
+    """A request that takes resources."""
+
+    #: When its turn is.
+    turn: Turn = LAST
+
+    @property
+    @abstractmethod
+    def project_id(self) -> str:
+        """The project of the lease."""
+
+    @property
+    @abstractmethod
+    def now(self) -> datetime:
+        """When it came in: what was before does not matter to it."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is for so much that such requests of a project are carried out one after the other."""
+        return False
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it is carried out in the lane of searches, but for its transactions."""
+        return False
+
+    @abstractmethod
+    def propose(self, snapshot: Snapshot) -> P:
+        """Return what the request would write, on this state of the ledger.
+
+        Raises the refusals of the request, and ``Overtaken`` if the ledger has changed since.
+        """
+
+    @abstractmethod
+    def question(self, proposal: P, resources: Mapping[int, Resource]) -> Question | None:
+        """Return what the filters are asked; None if it does not concern them.
+
+        ``resources`` are those of the lease before and after the request, by id.
+        """
+
+    @abstractmethod
+    def begin(self, tx: Transaction, proposal: P) -> R | None:
+        """Write the lease, without its allocations, and lock it; return a result if there is nothing left to do.
+
+        Raises ``Overtaken`` if the lease has changed since the proposal.
+        """
+
+    @abstractmethod
+    def finish(self, tx: Transaction, proposal: P) -> R:
+        """Write what follows from the allocations, which are written: events, history and notifications."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The limits of a project, and what it has booked."""
+
+    limits: ProjectLimits
+    account: Account
+
+
+class _NotAgreed(Exception):
+    """A plan is not the one to which the filters have agreed."""
+
+    def __init__(self, question: Question | None) -> None:
+        super().__init__()
+        self.question = question
+
+
+class Admission:
+    """Admits requests."""
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        types: ResourceTypes,
+        quotas: Quotas,
+        planning: Planning,
+        enforcement: Enforcement,
+        lanes: Lanes,
+        on_admitted: Callable[[AdmissionWay], None] = lambda _way: None,
+    ) -> None:
+        """``on_admitted`` is called for each new lease that is committed."""
+        self._db = db
+        self._clock = clock
+        self._types = types
+        self._inventories = {resource_type.inventory for resource_type in types}
+        self._quotas = quotas
+        self._planning = planning
+        self._enforcement = enforcement
+        self._lanes = lanes
+        self._on_admitted = on_admitted
+
+    def admit(self, request: Request[P, R], *, make_way: Callable[[], object] | None = None) -> R:
+        """Carry out a request, and return its result.
+
+        ``make_way`` serves leases on the waiting list that come first; without it, ``WaitersFirst`` is raised. Raises
+        the refusals of the request and of the filters, ``OverQuota``, and ``TooManyConflicts`` if other transactions
+        come in between in each of ``ATTEMPTS`` attempts, or for longer than the patience of the database.
+        """
+        # 1. The limits of the project.
+        limits = self._quotas.for_booking(request.project_id, self._types)
+        with (
+            self._db.project_turn() if request.is_large else nullcontext(),
+            self._enforcement.judgement() as judgement,
+        ):
+            for attempt in self._db.attempts():
+                try:
+                    with attempt:
+                        # 2. The snapshot, the plan, and the agreement of the filters to it.
+                        agreed = None if attempt.locks_first else self._agreed_proposal(request, judgement)
+                        with self._lane_of(request), attempt.transaction() as tx:
+                            # 3. If others came in between again and again: the plan while the resources are locked.
+                            proposal = agreed or self._locked_proposal(tx, request, judgement)
+                            # 4. The lease.
+                            done = request.begin(tx, proposal)
+                            judgement.confirm(tx, is_new=done is None)
+                            # 5. The changes of the ledger, under the versions with which they were planned.
+                            result = self._finish(tx, request, proposal, limits) if done is None else done
+                            tx.commit()
+                        if done is None and proposal.is_new:
+                            self._on_admitted(proposal.way)
+                        return result
+                except WaitersFirst:
+                    if make_way is None:
+                        raise
+                    make_way()
+                except _NotAgreed as other:
+                    judgement.ask(other.question)
+        raise TooManyConflicts
+
+    def _lane_of(self, request: Request[P, R]) -> AbstractContextManager[None]:
+        """Return the lane of bookings for a request that comes from the lane of searches."""
+        return self._lanes.enter(Lane.BOOKING, request.project_id) if request.is_search else nullcontext()
+
+    def try_out(self, request: Request[P, R]) -> Rehearsal:
+        """Return what carrying out a request would do; nothing is written, and nothing waits for it.
+
+        Filters that keep accounts of what they agree to are not asked. Raises what ``admit`` raises.
+        """
+        proposal = request.propose(self._planning.snapshot())
+        standing = self.standing_of(request.project_id)
+        limits = standing.limits
+        used, would_use = self._usage(standing.account, proposal)
+        limits.check(used, would_use)
+        with self._db.read() as tx:
+            question = self._question(tx, request, proposal)
+        unasked = self._enforcement.try_out(question)
+        return Rehearsal(
+            proposal.lease,
+            self._cost(proposal),
+            tuple(
+                ExpectedAllowance(name, limits.limits.get(name, UNLIMITED), used.get(name, 0), would_use.get(name, 0))
+                for name in names_of(self._types)
+            ),
+            unasked,
+        )
+
+    def _agreed_proposal(self, request: Request[P, R], judgement: Judgement) -> P:
+        """Return what a request would write, to which the filters agree. Raises their refusals."""
+        proposal, question = self._proposal(request, judgement)
+        judgement.ask(question)
+        return proposal
+
+    def _locked_proposal(self, tx: Transaction, request: Request[P, R], judgement: Judgement) -> P:
+        """Return what a request would write on resources that are locked, so that nobody comes in between.
+
+        Raises ``_NotAgreed`` if the filters have not agreed to that.
+        """
+        tx.lock_contended(self._inventories)
+        proposal, question = self._proposal(request, judgement)
+        if not judgement.agrees(question):
+            raise _NotAgreed(question)
+        return proposal
+
+    def _proposal(self, request: Request[P, R], judgement: Judgement) -> tuple[P, Question | None]:
+        """Return what a request would write, and the question to the filters."""
+        with judgement.planning() as claimed:
+            snapshot = self._planning.snapshot()
+            try:
+                proposal = request.propose(snapshot.beside(claimed) if claimed else snapshot)
+            except NotEnoughResources:
+                if not claimed:
+                    raise
+                proposal = request.propose(snapshot)  # these requests may yet be refused
+            judgement.claim(proposal.changes.added)
+        if not self._enforcement.is_asked:
+            return proposal, None
+        with self._db.read() as tx:
+            return proposal, self._question(tx, request, proposal)
+
+    def _question(self, tx: Transaction, request: Request[P, R], proposal: P) -> Question | None:
+        if not self._enforcement.is_asked:
+            return None
+        allocations = [*proposal.allocations, *proposal.allocations_after]
+        resources = tx.resources.by_ids({allocation.resource_id for allocation in allocations})
+        return request.question(proposal, resources)
+
+    def _finish(self, tx: Transaction, request: Request[P, R], proposal: P, limits: ProjectLimits) -> R:
+        """Write what is left of a proposal, under the versions that it was planned with."""
+        changes = proposal.changes
+        if limits:
+            tx.projects.take_turn(request.project_id)
+            account = account_of(tx, request.project_id, self._clock.now())
+            # The lease is written already, if it is new.
+            limits.check(*self._usage(replace(account, leases=account.leases - proposal.is_new), proposal))
+        if changes:
+            request.turn.check(tx, changes.versions.keys())
+            tx.raise_versions(changes.versions)
+            tx.allocations.apply(changes, now=request.now)
+        return request.finish(tx, proposal)
+
+    def standing_of(self, project_id: str) -> Standing:
+        """Return the limits of a project, and what it has booked, for ``check``."""
+        limits = self._quotas.for_booking(project_id, self._types)
+        with self._db.read() as tx:
+            return Standing(limits, account_of(tx, project_id, self._clock.now()))
+
+    def check(self, request: Request[P, R], snapshot: Snapshot, standing: Standing) -> None:
+        """Raise the refusals of a request on a state of the ledger, but those of filters; for searches.
+
+        ``standing`` is that of the project.
+        """
+        proposal = request.propose(snapshot)
+        standing.limits.check(*self._usage(standing.account, proposal))
+
+    def _usage(self, account: Account, proposal: Proposal) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return what the project uses, and what it would use."""
+        now = self._clock.now()
+        after = account.with_lease(proposal.lease, proposal.allocations_after, is_new=proposal.is_new)
+        return self._quotas.usage(account, self._types, now), self._quotas.usage(after, self._types, now)
+
+    def _cost(self, proposal: Proposal) -> tuple[Cost, ...]:
+        """Return what the reservations of the lease would take, by the names of limits."""
+        hours = self._hours(proposal.before, proposal.allocations)
+        cost = [
+            Cost(name, amount, hours_after, hours.get(name, (0, 0))[1])
+            for name, (amount, hours_after) in self._hours(proposal.lease, proposal.allocations_after).items()
+        ]
+        named = {each.name for each in cost}
+        gone = [Cost(name, 0, 0, before) for name, (_, before) in hours.items() if name not in named]
+        return (*cost, *gone)
+
+    def _hours(self, lease: Lease | None, allocations: Collection[Allocation]) -> Mapping[str, tuple[int, int]]:
+        """Return the units of a lease, and the hours of all of them together, by the names of limits."""
+        if lease is None or lease.ends_at <= lease.starts_at:
+            return {}
+        types = {reservation.id: reservation.resource_type for reservation in lease.reservations}
+        units: Counter[str] = Counter()
+        for allocation in allocations:
+            if allocation.state not in PAST:
+                units[name_of(self._types[types[allocation.reservation_id]])] += allocation.units
+        hours = (lease.ends_at - lease.starts_at) / timedelta(hours=1)
+        return {name: (amount, ceil(amount * hours)) for name, amount in sorted(units.items())}

@@ -1,0 +1,66 @@
+"""The parameters of reservations: after a change, with the facts of the cloud, and as demands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from tenure.domain.allocation import Demand
+from tenure.domain.errors import InvalidParameter, InvalidState
+from tenure.domain.lease import Reservation
+from tenure.domain.request import ReservationChange, ReservationRequest
+from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
+from tenure.services.planning.demands import demand_of
+
+#: The facts that the cloud has given for a request.
+Facts = Mapping[Wanted, Mapping[str, object]]
+NO_FACTS: Facts = MappingProxyType({})
+
+
+def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRequest, position: int) -> Demand:
+    """Return the demand of a reservation; errors name its field by its position in the request."""
+    with errors_at_position(position):
+        return demand_of(types, reservation)
+
+
+@contextmanager
+def errors_at_position(position: int) -> Iterator[None]:
+    """Add the position of a reservation in the request to the field of errors."""
+    try:
+        yield
+    except (InvalidParameter, InvalidState) as error:
+        place = f"reservations[{position}]"
+        error.field = f"{place}.{error.field}" if error.field else place
+        raise
+
+
+def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
+    """Return the parameters with the fact that their type needs of the cloud."""
+    wanted = kind.wanted(parameters)
+    if wanted is None:
+        return parameters
+    if wanted not in facts:
+        raise InvalidState(f"The reservation was changed by another request: what {wanted.field} names is not known.")
+    return kind.complete(parameters, facts[wanted])
+
+
+def changed_parameters(reservation: Reservation, asked: ReservationChange | None) -> dict[str, object]:
+    """Return the changed parameters, without values that clients send back as they were shown them."""
+    given = {} if asked is None else asked.parameters
+    shown = reservation.effects
+    return {name: value for name, value in given.items() if name not in shown or shown[name] != value}
+
+
+def parameters_after(
+    types: ResourceTypes, reservation: Reservation, asked: ReservationChange | None, facts: Facts, *, running: bool
+) -> Mapping[str, object]:
+    """Return the parameters of a reservation after a change, with the facts of the cloud.
+
+    Raises ``InvalidParameter``, and ``InvalidState`` if a ``running`` reservation cannot be changed so.
+    """
+    given = changed_parameters(reservation, asked)
+    if not given:
+        return reservation.parameters
+    kind = types[reservation.resource_type]
+    return complete(kind, kind.merge(reservation.parameters, given, running=running), facts)

@@ -1,0 +1,100 @@
+"""What a refusal says is left after each step, and counts that show that there can be no room."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenure.domain.allocation import Allocation, Demand, Spread
+from tenure.domain.lease import AllocationState
+from tenure.domain.period import Period
+from tenure.planning.shortfalls import is_hopeless, most_units, stages
+from tests.planning.situations import (
+    NOW,
+    PLANNED,
+    book,
+    demand,
+    fits,
+    host,
+    hours,
+    parts,
+    period,
+    serves,
+    site,
+    whole,
+)
+from tests.planning.test_exact import crowded, is_possible
+from tests.support.plain_ledger import PlainLedger
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def units_on(ledger: PlainLedger, number: int, asked: Demand, span: Period) -> int:
+    """Return how many units have room on a host throughout, one by one."""
+    there = [each for each in ledger.allocations.values() if each.resource_id == number]
+    for count in range(10):
+        more = asked.amounts.times(count + 1)
+        one_more = Allocation(0, number, "", span, PLANNED, more, asked.exclusive, count + 1)
+        if not fits(ledger, number, [*there, one_more]) or (asked.exclusive and count):
+            return count
+    raise AssertionError("more than any host has")
+
+
+def test_the_stages_equal_counting():
+    @settings(max_examples=300)
+    @given(seed=seeds)
+    def agrees(seed: int) -> None:
+        dice = Random(seed)
+        ledger = site(dice)
+        asked, span = demand(dice, list(ledger.resources.values())), period(dice)
+        reservable = [each for each in ledger.resources.values() if each.reservable]
+        matching = [
+            each for each in reservable if serves(each, asked) and each.capacity["VCPU"] >= asked.amounts["VCPU"]
+        ]
+        counts = [count for each in matching if (count := units_on(ledger, each.id, asked, span))]
+        expected = [("reservable", len(reservable)), ("matching", len(matching))]
+        if asked.exclusive:
+            expected.append(("free", len(counts)))
+        else:
+            total = {Spread.ANY: sum(counts), Spread.APART: len(counts), Spread.TOGETHER: max(counts, default=0)}
+            expected += [("roomy", len(counts)), ("fitting", total[asked.spread])]
+        found = stages(ledger.snapshot(), asked, span)
+        assert [(stage.stage, stage.count) for stage in found] == expected
+
+    agrees()
+
+
+def test_what_is_hopeless_is_impossible_however_plans_move():
+    outcomes: Counter[tuple[bool, bool]] = Counter()
+
+    @settings(max_examples=400)
+    @given(seed=seeds)
+    def agrees(seed: int) -> None:
+        found = crowded(seed)
+        snapshot = found.ledger.snapshot()
+        hopeless = any(
+            is_hopeless(snapshot, [each.demand for each in found.tasks if each.period == span], span)  # type: ignore[union-attr]
+            for span in {task.period for task in found.tasks}  # type: ignore[union-attr]
+        )
+        outcomes[hopeless, is_possible(found)] += 1
+
+    agrees()
+    assert not outcomes[True, True]
+    assert outcomes[True, False] > outcomes[False, False] // 4
+
+
+def test_plans_take_what_they_find_no_place_for_elsewhere():
+    ledger = PlainLedger.of([host(1), host(2), host(3, rack="b")], NOW)
+    for number in (1, 2):
+        book(ledger, f"booked-{number}", whole(), hours(1, 4), {number: 1})
+    snapshot = ledger.snapshot()
+    assert most_units(snapshot, whole(rack="a"), hours(2, 3)) == 1  # one of the two plans goes to host 3
+    assert most_units(snapshot, whole(), hours(2, 3)) == 1
+    assert most_units(snapshot, whole(), hours(4, 5)) == 3
+    book(ledger, "held", parts(), hours(-1, 9), {3: 1}, AllocationState.HELD)
+    assert most_units(ledger.snapshot(), whole(), hours(4, 5)) == 2
+    assert is_hopeless(ledger.snapshot(), [whole(3)], hours(4, 5))
+    assert not is_hopeless(ledger.snapshot(), [whole(2), whole(1)], hours(4, 5))
