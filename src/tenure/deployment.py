@@ -46,7 +46,7 @@ from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
 from tenure.services.enforcement.filters import Origin
-from tenure.services.events.service import EventService
+from tenure.services.execution.service import EventService
 from tenure.services.limits.quotas import FixedLimits, Quotas, RememberedLimits, names_of
 from tenure.services.notifications.outbox import OutboxService
 from tenure.services.planning.index import AvailabilityIndex

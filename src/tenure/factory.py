@@ -39,23 +39,13 @@ from tenure.planning.backtracking import BacktrackingSolver
 from tenure.planning.cp_sat import CpSatSolver
 from tenure.planning.exact import Solver
 from tenure.resources.contract import ResourceTypes
-from tenure.services.availability.alternatives import AlternativeService
-from tenure.services.availability.look_ahead import LookAhead
-from tenure.services.availability.offers import OfferService
-from tenure.services.availability.periods import PeriodSearch
-from tenure.services.availability.present import PresentService
-from tenure.services.availability.service import AvailabilityService
-from tenure.services.availability.trials import Trials
 from tenure.services.booking.admission import Admission
 from tenure.services.booking.context import BookingContext
-from tenure.services.booking.dry_runs import RehearsalService
-from tenure.services.booking.flexible import FlexibleBooker
 from tenure.services.booking.new_leases import NewLeases
-from tenure.services.booking.service import LeaseService
 from tenure.services.context import Authorize, Context, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
-from tenure.services.events.preemption import PreemptionService
-from tenure.services.events.service import EventService
+from tenure.services.execution.preemption import PreemptionService
+from tenure.services.execution.service import EventService
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
 from tenure.services.leases.access import LeaseAccess
@@ -70,10 +60,20 @@ from tenure.services.notifications.outbox import OutboxService
 from tenure.services.planning.feed import FeedService
 from tenure.services.planning.index import AvailabilityIndex
 from tenure.services.planning.planning import Planning
+from tenure.services.requests.dry_runs import RehearsalService
+from tenure.services.requests.leases import LeaseService
 from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
 from tenure.services.resources.service import ResourceService
+from tenure.services.search.alternatives import AlternativeService
+from tenure.services.search.flexible import FlexibleBooker
+from tenure.services.search.look_ahead import LookAhead
+from tenure.services.search.offers import OfferService
+from tenure.services.search.periods import PeriodSearch
+from tenure.services.search.present import PresentService
+from tenure.services.search.service import AvailabilityService
+from tenure.services.search.trials import Trials
 from tenure.services.upkeep.purge import PurgeService, PurgeTerms
 from tenure.services.usage.service import UsageService
 from tenure.services.waiting.waiting_list import WaitingList

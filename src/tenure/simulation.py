@@ -24,7 +24,8 @@ from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Parts, Service, build
 from tenure.resources.contract import ResourceTypes, load_types
-from tenure.services.context import Rules, columns_of, reason_of, write_history
+from tenure.services.context import Rules
+from tenure.services.notifications.records import columns_of, reason_of, write_history
 from tenure.store import schema
 from tenure.store.database import Database, Transaction
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tenure.planning.snapshot import Snapshot
-from tenure.services.booking.flexible import ChosenLease, ChosenProposal
 from tenure.services.limits.quotas import FixedLimits, Quotas
+from tenure.services.search.flexible import ChosenLease, ChosenProposal
 from tests.api.rig import HOSTS, INSTANCES, Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
 

@@ -16,8 +16,8 @@ from tenure.domain.request import ResourceQuery
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.metrics import PresentAmounts, PresentGauges
-from tenure.services.availability.present import PresentService
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.present import PresentService
 from tests.availability.test_index import History
 from tests.support.regions import NORTH, SOUTH, open_regions
 from tests.support.world import (

@@ -15,9 +15,9 @@ from tenure.domain.capacity import WHOLE
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import OVERDUE_MATTERS
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
-from tenure.services.availability.service import AvailabilityService
 from tenure.services.context import Context
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.service import AvailabilityService
 from tenure.store.tables import AllocationRow, LeaseRow, ReservationRow, ResourceRow
 from tests.availability.test_index import History
 from tests.support.world import ADMIN, HOST, World, open_world

@@ -29,8 +29,8 @@ from tenure.rpc.bus import notification_transport
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.listener import NovaListener
 from tenure.rpc.server import RpcServer
-from tenure.services.booking.service import LeaseService
 from tenure.services.manager import Manager
+from tenure.services.requests.leases import LeaseService
 from tests.rpc.test_busy import Slow, begin, manager_of
 from tests.rpc.test_repetition import request_of
 from tests.support.bus import RABBITMQ_URL, VARIABLE, amqp

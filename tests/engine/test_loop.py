@@ -10,7 +10,7 @@ from tenure.clock import SimulatedClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.lease import LeaseStatus
 from tenure.drivers.simulated import Fault, FaultKind
-from tenure.services.events.service import EventService
+from tenure.services.execution.service import EventService
 from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, running, wait_for_leases
 from tests.support.waiting import patience, wait_for
 from tests.support.world import NOW, OWNER, World, open_world

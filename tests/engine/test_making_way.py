@@ -10,7 +10,7 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated import EffectKind
 from tenure.engine.preemption import Preemption
 from tenure.services.context import Rules
-from tenure.services.events.preemption import TOPIC, PreemptionService
+from tenure.services.execution.preemption import TOPIC, PreemptionService
 from tenure.services.notifications.outbox import Message
 from tests.support.engines import effects_of, lease_of, rebuild
 from tests.support.world import HOST, NOW, OWNER, open_world

@@ -15,8 +15,8 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy, Progress
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.services.context import Rules
-from tenure.services.events.handler import Work
-from tenure.services.events.service import EventService
+from tenure.services.execution.handler import Work
+from tenure.services.execution.service import EventService
 from tenure.services.notifications.outbox import Message
 from tests.support.engines import (
     HOUR,

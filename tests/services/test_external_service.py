@@ -21,8 +21,8 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.enforcement.external import AWAY, DENIED, ExternalServiceFilter
-from tenure.services.enforcement.commitments import notify_updated
 from tenure.services.enforcement.filters import PATIENCE
+from tenure.services.notifications.commitments import notify_updated
 from tenure.services.notifications.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
 from tests.support.credits import Call, Credits, filter_for

@@ -15,8 +15,8 @@ from tenure.domain.errors import Conflict, Denied, InvalidParameter, NotEnoughRe
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import FlexibleRequest, LeaseChange, ReservationRequest
 from tenure.enforcement.contract import EnforcementFilter, Values
-from tenure.services.availability.periods import PeriodSearch
 from tenure.services.limits.quotas import FixedLimits, Quotas
+from tenure.services.search.periods import PeriodSearch
 from tenure.services.waiting import waiting_list
 from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store.waiting import Line

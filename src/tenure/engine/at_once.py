@@ -16,8 +16,8 @@ from tenure.drivers.contract import CloudBusy, CloudDriver, Group, ResourceRef
 from tenure.engine.performer import Performer
 from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
-from tenure.services.events.handler import Work
-from tenure.services.events.service import EventService
+from tenure.services.execution.handler import Work
+from tenure.services.execution.service import EventService
 from tenure.services.lanes import give_back_places
 from tenure.services.resources.drift import DriftService
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from tenure.services.events.service import EventService
+from tenure.services.execution.service import EventService
 from tenure.services.notifications.outbox import OutboxService
 
 LOG = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from tenure.domain.actor import Actor
 from tenure.domain.errors import Conflict, InvalidParameter, TenureError, TooManyConflicts, Unavailable
 from tenure.domain.request import LeaseRequest, Moment, ReservationRequest
 from tenure.drivers.contract import BootedServer, CloudDriver, CloudError
-from tenure.services.booking.service import LeaseService
 from tenure.services.leases.default_leases import DefaultLeaseBook, default_lease_id
+from tenure.services.requests.leases import LeaseService
 
 LOG = logging.getLogger(__name__)
 

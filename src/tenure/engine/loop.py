@@ -16,7 +16,7 @@ from tenure.domain.errors import Unavailable
 from tenure.engine.delivery import Delivery
 from tenure.engine.performer import Performer
 from tenure.engine.workers import Lane, Workers
-from tenure.services.events.service import EventService
+from tenure.services.execution.service import EventService
 
 LOG = logging.getLogger(__name__)
 

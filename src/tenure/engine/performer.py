@@ -11,8 +11,8 @@ from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import DONE, CloudBusy, CloudDriver, CloudRefused, ResourceMissing, ResourceOccupied
 from tenure.metrics import ATTEMPTS, LATENESS
-from tenure.services.events.handler import Attempt, ClaimLost, Work
-from tenure.services.events.service import EventService
+from tenure.services.execution.handler import Attempt, ClaimLost, Work
+from tenure.services.execution.service import EventService
 from tenure.tracing import GLOBAL_REQUEST_ID, REQUEST_ID, new_request_id, traced
 
 LOG = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tenure.drivers.contract import CloudDriver, CloudError, Order
-from tenure.services.events.preemption import PreemptionService
+from tenure.services.execution.preemption import PreemptionService
 
 LOG = logging.getLogger(__name__)
 

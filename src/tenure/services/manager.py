@@ -17,14 +17,14 @@ from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lanes import Lane
 from tenure.domain.request import FlexibleRequest, PartHealth
 from tenure.metrics import REFUSALS, UNPROVEN, timed
-from tenure.services.availability.alternatives import AlternativeService
-from tenure.services.availability.offers import OfferService
-from tenure.services.availability.service import AvailabilityService
-from tenure.services.booking.dry_runs import RehearsalService
-from tenure.services.booking.service import LeaseService
 from tenure.services.lanes import Lanes
 from tenure.services.limits.service import LimitService
+from tenure.services.requests.dry_runs import RehearsalService
+from tenure.services.requests.leases import LeaseService
 from tenure.services.resources.service import ResourceService
+from tenure.services.search.alternatives import AlternativeService
+from tenure.services.search.offers import OfferService
+from tenure.services.search.service import AvailabilityService
 from tenure.services.usage.service import UsageService
 
 P = ParamSpec("P")

@@ -25,11 +25,11 @@ from tenure.domain.rehearsal import Cost, ExpectedAllowance, Rehearsal
 from tenure.domain.resource import Resource
 from tenure.planning.snapshot import Snapshot
 from tenure.resources.contract import ResourceTypes
+from tenure.services.booking.order import LAST, Turn
 from tenure.services.enforcement.filters import Enforcement, Judgement, Question
 from tenure.services.lanes import Lanes
 from tenure.services.limits.quotas import UNLIMITED, Account, ProjectLimits, Quotas, account_of, name_of, names_of
 from tenure.services.planning.planning import Planning
-from tenure.services.waiting.order import LAST, Turn
 from tenure.store.conflict import WaitersFirst
 from tenure.store.database import Database, Transaction
 

@@ -39,9 +39,8 @@ from tenure.services.booking.reservation_changes import (
     plan_reservations,
 )
 from tenure.services.booking.subjects import bind, check_unbound
-from tenure.services.context import apply, new_id, notify, write_history
+from tenure.services.context import new_id
 from tenure.services.enforcement.filters import Question
-from tenure.services.enforcement.statements import Values, revision, served_by, statement
 from tenure.services.events.before_end import add_notice, may_move, move_notice, notice_after, notify_armed_again
 from tenure.services.events.payloads import (
     NO_PAYLOAD,
@@ -63,6 +62,8 @@ from tenure.services.leases.parameters import (
 )
 from tenure.services.leases.properties import check_identifying, check_private, check_values
 from tenure.services.leases.provisional import check_confirmed
+from tenure.services.notifications.records import apply, notify, write_history
+from tenure.services.notifications.statements import Values, revision, served_by, statement
 from tenure.services.resources.healing import request_mending
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Transaction

@@ -33,17 +33,18 @@ from tenure.planning.tasks import NewUnits
 from tenure.resources.contract import ResourceTypes
 from tenure.services.booking.admission import P, Proposal, Request
 from tenure.services.booking.context import BookingContext
+from tenure.services.booking.order import Turn
 from tenure.services.booking.subjects import bind, check_unbound
-from tenure.services.context import apply, new_id, notify, write_history
+from tenure.services.context import new_id
 from tenure.services.enforcement.filters import Question
-from tenure.services.enforcement.statements import proposal as proposed_lease
-from tenure.services.enforcement.statements import served_by
 from tenure.services.events.payloads import PreparePayload
 from tenure.services.events.user_events import check_events, new_events
 from tenure.services.leases.dates import check_length, check_notice, resolve
 from tenure.services.leases.intake import Completed, Intake
 from tenure.services.leases.provisional import confirmation_deadline
-from tenure.services.waiting.order import Turn
+from tenure.services.notifications.records import apply, notify, write_history
+from tenure.services.notifications.statements import proposal as proposed_lease
+from tenure.services.notifications.statements import served_by
 from tenure.store.database import Transaction
 
 #: A lease with more reservations, or more units, is large.

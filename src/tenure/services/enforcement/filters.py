@@ -15,7 +15,7 @@ from tenure import deadlines
 from tenure.domain.allocation import Allocation
 from tenure.domain.errors import Denied, TooManyConflicts, Unavailable
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.services.enforcement.commitments import (
+from tenure.services.notifications.commitments import (
     COMMIT_CREATE,
     COMMIT_UPDATE,
     ON_END,
@@ -24,8 +24,8 @@ from tenure.services.enforcement.commitments import (
     promise_withdrawal,
     withdraw,
 )
-from tenure.services.enforcement.statements import Values, from_json
 from tenure.services.notifications.outbox import Message
+from tenure.services.notifications.statements import Values, from_json
 from tenure.store.database import Database, OutcomeUnknown, Transaction
 
 #: How long a request waits for a place to ask the filters.

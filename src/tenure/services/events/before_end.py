@@ -14,8 +14,9 @@ from tenure.domain.errors import InvalidState
 from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
 from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, SNAPSHOT, ResourceTypes
-from tenure.services.context import Rules, new_id, notify
+from tenure.services.context import Rules, new_id
 from tenure.services.events.payloads import ActionsBefore, BeforeEndPayload, EndPayload, NoticeBefore
+from tenure.services.notifications.records import notify
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from tenure.domain.lease import Lease
-from tenure.services.context import notify
 from tenure.services.events.payloads import StartPayload
+from tenure.services.notifications.records import notify
 from tenure.store.database import Transaction
 
 #: The notification of a start that is late; its reason is that of the lease.

@@ -10,8 +10,9 @@ from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.lease import MAX_USER_EVENTS, Event, EventStatus, EventType, Lease
 from tenure.domain.period import minute_of
 from tenure.domain.request import UserEvent
-from tenure.services.context import new_id, notify
+from tenure.services.context import new_id
 from tenure.services.events.payloads import NotifyPayload, UserEventBefore, UserEventsBefore
+from tenure.services.notifications.records import notify
 from tenure.store.database import Transaction
 
 #: The topic of the notification at the time of such an event.

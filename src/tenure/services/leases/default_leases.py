@@ -8,8 +8,9 @@ from typing import Final
 
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.reason import Reason
-from tenure.services.context import ENDED, notify
+from tenure.services.context import ENDED
 from tenure.services.leases.undoing import unmake
+from tenure.services.notifications.records import notify
 from tenure.store.database import Database, Transaction
 
 #: The id of a default lease is derived from the server's id, so that each server gets only one.

@@ -17,11 +17,12 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import ENDLESS
 from tenure.domain.reason import Reason
-from tenure.services.context import Rules, apply, notify
-from tenure.services.enforcement.commitments import notify_ended
+from tenure.services.context import Rules
 from tenure.services.events.late_starts import START_FAILED
 from tenure.services.events.payloads import PreparePayload
 from tenure.services.leases.provisional import search_for_remains
+from tenure.services.notifications.commitments import notify_ended
+from tenure.services.notifications.records import apply, notify
 from tenure.store.database import Transaction
 
 

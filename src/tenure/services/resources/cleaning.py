@@ -17,9 +17,10 @@ from tenure.planning.moving import Vacancy, clear
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.terms import Terms
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, columns_of, write_history
+from tenure.services.context import Rules
 from tenure.services.events.late_starts import notify_late
 from tenure.services.events.payloads import StartPayload
+from tenure.services.notifications.records import columns_of, write_history
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planning import Planning
 from tenure.services.resources.naming import reason_about

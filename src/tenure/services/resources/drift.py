@@ -11,8 +11,8 @@ from tenure.domain.reason import Reason
 from tenure.domain.resource import Registration
 from tenure.drivers.contract import Order, ResourceRef
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import columns_of, write_history
 from tenure.services.events.orders import kept_orders, leftover_orders, orders_of
+from tenure.services.notifications.records import columns_of, write_history
 from tenure.services.resources.healing import request_mending
 from tenure.store.database import Database, Transaction
 

@@ -35,8 +35,9 @@ from tenure.planning.moving import duplicate, is_named, moving_with, relocate
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.terms import Terms
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, apply, columns_of, new_id, notify, write_history
+from tenure.services.context import Rules, new_id
 from tenure.services.events.payloads import MendPayload, UpdatePayload
+from tenure.services.notifications.records import apply, columns_of, notify, write_history
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planning import Planning, check_same
 from tenure.services.resources.naming import name_for_owner, reason_about

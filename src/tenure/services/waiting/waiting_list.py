@@ -37,17 +37,18 @@ from tenure.domain.period import minute_of
 from tenure.domain.reason import Reason
 from tenure.domain.regions import region_of
 from tenure.domain.request import FlexibleRequest, ReservationRequest, Window
-from tenure.services.availability.periods import MINUTE, PeriodSearch
 from tenure.services.booking.admission import Admission
-from tenure.services.booking.flexible import ChosenLease, FlexibleBooker, NoPeriod
 from tenure.services.booking.new_leases import booked_before
-from tenure.services.context import Context, ContextualService, new_id, notify, write_history
+from tenure.services.booking.order import Turn
+from tenure.services.context import Context, ContextualService, new_id
 from tenure.services.lanes import Lanes
 from tenure.services.leases.dates import resolve
 from tenure.services.leases.intake import Completed
 from tenure.services.leases.parameters import placed_demand
 from tenure.services.leases.undoing import fail_waiting
-from tenure.services.waiting.order import Turn
+from tenure.services.notifications.records import notify, write_history
+from tenure.services.search.flexible import ChosenLease, FlexibleBooker, NoPeriod
+from tenure.services.search.periods import MINUTE, PeriodSearch
 from tenure.store.conflict import WaitersFirst
 from tenure.store.database import Transaction
 from tenure.store.waiting import Line, Waiter

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.services.enforcement.statements import Values, served, statement, to_json
+from tenure.services.notifications.statements import Values, served, statement, to_json
 from tenure.store.database import Transaction
 
 #: The topics that a service may listen to.

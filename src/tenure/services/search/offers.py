@@ -19,15 +19,15 @@ from tenure.domain.request import ReservationRequest, When
 from tenure.domain.zones import latest_within_days
 from tenure.planning.room import count
 from tenure.planning.steps import moment, ticks, ticks_of
-from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
-from tenure.services.availability.periods import MINUTE, PeriodSearch
-from tenure.services.availability.service import LONGEST_SPAN, ZONE
-from tenure.services.availability.trials import Trial, Trials
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.dates import SHORTEST, check_length, resolve
 from tenure.services.leases.intake import Completed
 from tenure.services.limits.headroom import Headrooms
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.largest import largest, latest_end, possible_ends, room_until
+from tenure.services.search.periods import MINUTE, PeriodSearch
+from tenure.services.search.service import LONGEST_SPAN, ZONE
+from tenure.services.search.trials import Trial, Trials
 
 
 class OfferService(ContextualService):

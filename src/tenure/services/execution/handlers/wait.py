@@ -8,8 +8,8 @@ from datetime import datetime
 from tenure.domain.lease import Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import DONE, Order, Progress
-from tenure.services.events.handler import Attempt, Handler, Work
 from tenure.services.events.payloads import Payload
+from tenure.services.execution.handler import Attempt, Handler, Work
 from tenure.services.leases.undoing import fail_waiting
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent

@@ -45,23 +45,11 @@ from tenure.domain.request import (
     ReservationChange,
     ReservationRequest,
 )
-from tenure.services.availability.look_ahead import LookAhead
 from tenure.services.booking.admission import Admission, P
 from tenure.services.booking.changes import Addition, ChangeRequest, Claim, Confirmation, Removal, Update
 from tenure.services.booking.context import BookingContext
-from tenure.services.booking.flexible import FlexibleBooker
 from tenure.services.booking.new_leases import LeaseToBook, NewLeases, booked_before, new_reservation, preparation
-from tenure.services.context import (
-    ENDED,
-    CloudActions,
-    Context,
-    ContextualService,
-    apply,
-    notify,
-    require,
-    target_of,
-)
-from tenure.services.enforcement.commitments import notify_ended
+from tenure.services.context import ENDED, CloudActions, Context, ContextualService, require, target_of
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
@@ -70,7 +58,11 @@ from tenure.services.leases.parameters import NO_FACTS, Facts
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
 from tenure.services.leases.trusts import Need, Trusts
 from tenure.services.leases.undoing import promise
+from tenure.services.notifications.commitments import notify_ended
+from tenure.services.notifications.records import apply, notify
 from tenure.services.repetition import Repetition
+from tenure.services.search.flexible import FlexibleBooker
+from tenure.services.search.look_ahead import LookAhead
 from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store.database import Transaction
 

@@ -11,9 +11,9 @@ from tenure import deadlines
 from tenure.planning.room import starts
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.steps import SECOND, moment, ticks, ticks_of
-from tenure.services.availability.openings import Condition, concerned, conditions_of
-from tenure.services.availability.trials import Trial
 from tenure.services.leases.intake import Completed
+from tenure.services.search.openings import Condition, concerned, conditions_of
+from tenure.services.search.trials import Trial
 
 
 def largest(fits: Callable[[int], bool], most: int, hint: int | None = None) -> int:

@@ -31,11 +31,6 @@ from tenure.domain.requirement import ORDER, parse_expression
 from tenure.planning.room import count
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.steps import moment, ticks, ticks_of
-from tenure.services.availability.largest import largest, latest_end, possible_ends, room_until
-from tenure.services.availability.look_ahead import LookAhead
-from tenure.services.availability.periods import USUAL_REACH, PeriodSearch
-from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.trials import Attempt, Trial, Trials
 from tenure.services.booking.changes import Addition, ChangeRequest, Confirmation, Update, live_reservations
 from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import new_reservation
@@ -45,6 +40,11 @@ from tenure.services.leases.intake import Completed, Intake
 from tenure.services.leases.parameters import Facts, parameters_after, placed_demand
 from tenure.services.limits.headroom import Headroom, Headrooms
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.largest import largest, latest_end, possible_ends, room_until
+from tenure.services.search.look_ahead import LookAhead
+from tenure.services.search.periods import USUAL_REACH, PeriodSearch
+from tenure.services.search.start_times import stretches_of
+from tenure.services.search.trials import Attempt, Trial, Trials
 
 #: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
 MOST_ALTERNATIVES = 3

@@ -11,15 +11,16 @@ from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, Lea
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import Order, Progress
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, apply, columns_of, notify, write_history
-from tenure.services.enforcement.commitments import notify_updated
+from tenure.services.context import Rules
 from tenure.services.events.before_end import notify_armed_again, restore_notice
-from tenure.services.events.handler import Attempt, Handler, Work, lease_of
-from tenure.services.events.handlers.calls import end_all, start_all
 from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.events.user_events import restore_events
+from tenure.services.execution.handler import Attempt, Handler, Work, lease_of
+from tenure.services.execution.handlers.calls import end_all, start_all
 from tenure.services.leases.undoing import end_with_the_lease
+from tenure.services.notifications.commitments import notify_updated
+from tenure.services.notifications.records import apply, columns_of, notify, write_history
 from tenure.services.resources.cleaning import Cleaner
 from tenure.services.resources.healing import flag, lacking
 from tenure.store.database import Transaction

@@ -10,7 +10,7 @@ from tenure.domain.lease import Action, EventStatus, EventType, Lease, LeaseStat
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, Order, Progress
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, apply, notify
+from tenure.services.context import Rules
 from tenure.services.events.before_end import (
     given_up_reservations,
     has_failed,
@@ -23,12 +23,13 @@ from tenure.services.events.before_end import (
     repetition_of,
     start_waiting,
 )
-from tenure.services.events.handler import Actions, Attempt, Handler, Work, lease_of, put_off, show_reason
-from tenure.services.events.handlers.calls import Calls, end_all, run_action
 from tenure.services.events.late_starts import START_FAILED
 from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import EndPayload, Payload
 from tenure.services.events.user_events import due_events, notify_event
+from tenure.services.execution.handler import Actions, Attempt, Handler, Work, lease_of, put_off, show_reason
+from tenure.services.execution.handlers.calls import Calls, end_all, run_action
+from tenure.services.notifications.records import apply, notify
 from tenure.services.resources.cleaning import Cleaner
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent

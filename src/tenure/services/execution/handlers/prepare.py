@@ -8,11 +8,11 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, EventType, Lease, LeaseStatus
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
-from tenure.services.context import apply, notify
-from tenure.services.events.handler import Attempt, Handler, Work, lease_of
-from tenure.services.events.handlers.calls import Calls
 from tenure.services.events.payloads import PreparePayload
+from tenure.services.execution.handler import Attempt, Handler, Work, lease_of
+from tenure.services.execution.handlers.calls import Calls
 from tenure.services.leases.undoing import give_up, is_promised, unmake
+from tenure.services.notifications.records import apply, notify
 from tenure.store.database import Transaction
 
 

@@ -10,9 +10,9 @@ from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
-from tenure.services.events.handler import Attempt, Effects, Handler, Work, put_off
-from tenure.services.events.handlers.calls import start_all
 from tenure.services.events.payloads import MendPayload
+from tenure.services.execution.handler import Attempt, Effects, Handler, Work, put_off
+from tenure.services.execution.handlers.calls import start_all
 from tenure.store.database import Transaction
 
 LOG = logging.getLogger(__name__)

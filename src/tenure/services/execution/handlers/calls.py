@@ -12,7 +12,7 @@ from tenure.domain.lease import EventType, Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import DONE, CloudError, CloudRefused, Order, Progress, ResourceMissing
 from tenure.services.events.before_end import record_finished, record_outcome
-from tenure.services.events.handler import NO_ACTIONS, Actions, Attempt, show_reason
+from tenure.services.execution.handler import NO_ACTIONS, Actions, Attempt, show_reason
 from tenure.store.database import Transaction
 
 LOG = logging.getLogger(__name__)

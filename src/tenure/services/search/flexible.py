@@ -18,14 +18,14 @@ from tenure.domain.lease import Lease
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
 from tenure.domain.resource import Resource
 from tenure.planning.snapshot import Snapshot
-from tenure.services.availability.periods import PeriodSearch
-from tenure.services.availability.trials import Trials
 from tenure.services.booking.admission import Proposal
 from tenure.services.booking.new_leases import BookedLease, LeaseToBook, NewLease, NewLeases, is_large
+from tenure.services.booking.order import LAST, Turn
 from tenure.services.context import new_id
 from tenure.services.enforcement.filters import Question
 from tenure.services.leases.intake import Completed
-from tenure.services.waiting.order import LAST, Turn
+from tenure.services.search.periods import PeriodSearch
+from tenure.services.search.trials import Trials
 from tenure.store.database import Transaction
 
 R = TypeVar("R")

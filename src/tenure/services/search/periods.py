@@ -18,15 +18,15 @@ from tenure.domain.request import FlexibleRequest, LeaseRequest, Window
 from tenure.planning.room import count, is_served
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.steps import Stretch, moment, ticks_of
-from tenure.services.availability.openings import Openings, place_of
-from tenure.services.availability.service import LONGEST_SPAN
-from tenure.services.availability.start_times import stretches_of
-from tenure.services.availability.trials import Trial, Trials
 from tenure.services.context import Rules
 from tenure.services.leases.dates import check_length, resolve
 from tenure.services.leases.intake import Completed
 from tenure.services.limits.headroom import Headrooms
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.openings import Openings, place_of
+from tenure.services.search.service import LONGEST_SPAN
+from tenure.services.search.start_times import stretches_of
+from tenure.services.search.trials import Trial, Trials
 
 MINUTE = timedelta(minutes=1)
 #: How far ahead a search looks, if it is not told.

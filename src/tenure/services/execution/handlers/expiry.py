@@ -8,10 +8,10 @@ from datetime import datetime
 from tenure.domain.lease import Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import DONE, SLOWEST_BOOT, Order, Progress
-from tenure.services.events.handler import Attempt, Effects, Handler, Work, put_off
-from tenure.services.events.handlers.calls import end_all
 from tenure.services.events.orders import leftover_orders
 from tenure.services.events.payloads import Payload
+from tenure.services.execution.handler import Attempt, Effects, Handler, Work, put_off
+from tenure.services.execution.handlers.calls import end_all
 from tenure.services.leases.undoing import unmake
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent

@@ -14,9 +14,10 @@ from tenure.domain.lease import EventStatus, EventType, Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudDriver, Order, Progress
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, columns_of, write_history
+from tenure.services.context import Rules
 from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import Payload
+from tenure.services.notifications.records import columns_of, write_history
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 

@@ -15,18 +15,19 @@ from tenure.drivers.contract import Progress
 from tenure.planning.changes import changes_of
 from tenure.planning.moving import relocate
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, columns_of, new_id, write_history
-from tenure.services.events.handler import Effects, Handler, Work, lease_of, put_off
-from tenure.services.events.handlers.end import BeforeEndHandler, EndHandler
-from tenure.services.events.handlers.expiry import ExpiryHandler, SearchHandler
-from tenure.services.events.handlers.mend import MendHandler
-from tenure.services.events.handlers.notify import NotifyHandler
-from tenure.services.events.handlers.prepare import PrepareHandler
-from tenure.services.events.handlers.start import StartHandler
-from tenure.services.events.handlers.update import UndoHandler, UpdateHandler
-from tenure.services.events.handlers.wait import WaitHandler
+from tenure.services.context import Rules, new_id
 from tenure.services.events.late_starts import LATE_AFTER, notify_late
 from tenure.services.events.payloads import UpdatePayload, payload_of
+from tenure.services.execution.handler import Effects, Handler, Work, lease_of, put_off
+from tenure.services.execution.handlers.end import BeforeEndHandler, EndHandler
+from tenure.services.execution.handlers.expiry import ExpiryHandler, SearchHandler
+from tenure.services.execution.handlers.mend import MendHandler
+from tenure.services.execution.handlers.notify import NotifyHandler
+from tenure.services.execution.handlers.prepare import PrepareHandler
+from tenure.services.execution.handlers.start import StartHandler
+from tenure.services.execution.handlers.update import UndoHandler, UpdateHandler
+from tenure.services.execution.handlers.wait import WaitHandler
+from tenure.services.notifications.records import columns_of, write_history
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planning import Planning, check_same
 from tenure.services.resources.cleaning import Cleaner

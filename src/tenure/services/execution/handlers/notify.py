@@ -6,9 +6,9 @@ from datetime import datetime
 
 from tenure.domain.lease import Lease
 from tenure.drivers.contract import DONE, Progress
-from tenure.services.events.handler import Attempt, Handler, Work
 from tenure.services.events.payloads import NotifyPayload
 from tenure.services.events.user_events import notify_event
+from tenure.services.execution.handler import Attempt, Handler, Work
 from tenure.store.database import Transaction
 
 

@@ -11,11 +11,11 @@ from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, Re
 from tenure.services.booking.admission import Admission
 from tenure.services.booking.changes import Addition, ChangeRequest, Removal, Update
 from tenure.services.booking.context import BookingContext
-from tenure.services.booking.flexible import FlexibleBooker
 from tenure.services.booking.new_leases import NewLeases, new_reservation
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS
+from tenure.services.search.flexible import FlexibleBooker
 
 
 class RehearsalService(ContextualService):
