@@ -56,13 +56,26 @@ def test_an_entry_that_was_committed_late_is_read(world: World):
     assert changed(world, after)[0] == set()
 
 
-def test_settled_entries_are_not_listed_again(world: World):
+def test_ids_that_are_missing_for_long_are_not_looked_for_any_more(world: World):
+    """Their transactions have come to nothing. An entry that is committed even later would not be read."""
     start = position(world)
     enter(world, 101, 1)
-    enter(world, 102, 2, after=UNSETTLED + SECOND)
-    found, after = changed(world, start)
-    assert found == {1, 2}
-    assert (after.settled, after.seen) == (101, frozenset({102}))
+    enter(world, 103, 3)
+    _, after = changed(world, start)
+    assert set(after.missing) == set(range(start.last + 1, 103)) - {101}
+    enter(world, 104, 4, after=UNSETTLED + SECOND)
+    found, after = changed(world, after)
+    assert (found, after.last, after.missing) == ({4}, 104, {})
+    assert changed(world, after) == (set(), after)
+
+
+def test_reader_looks_for_entries_that_were_missing_when_it_began(world: World):
+    enter(world, 101, 1)
+    enter(world, 103, 3)
+    start = position(world)
+    assert 102 in start.missing
+    enter(world, 102, 2)
+    assert changed(world, start)[0] == {2}
 
 
 def test_a_reader_notices_that_entries_are_lost(world: World):

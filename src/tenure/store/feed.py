@@ -6,15 +6,16 @@ of the resources. So an entry may name too much, and may be read twice, without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, bindparam, delete, func, insert, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from tenure.store import conditions
+from tenure.store.statements import run
 from tenure.store.tables import AllocationRow, FeedRow, FreedRow, ResourceRow
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ KEPT = timedelta(hours=1)
 #: How much earlier than the newest entry others may still appear. Servers give an id when an entry is written, at the
 #: end of a transaction; another transaction can get a later id and be committed before.
 UNSETTLED = timedelta(seconds=15)
+#: How many ids before the newest may be missing: more are taken within ``UNSETTLED`` by no site.
+MOST_MISSING = 10_000
 #: How many ids one statement selects; names are parameters, whose number is limited.
 _AT_ONCE = 10_000
 _NAMES_AT_ONCE = 500
@@ -99,13 +102,34 @@ class EntriesLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FeedPosition:
-    """How far a reader has read: all entries up to the id ``settled``, and those later entries that it has ``seen``."""
+    """How far a reader has read: all entries up to the id ``last``, but those with ids that were ``missing``.
 
-    settled: int = 0
-    seen: frozenset[int] = frozenset()
+    Each of the latter with the time of the newest entry when it was missed first: it may still be committed.
+    """
 
-    def has(self, entry_id: int) -> bool:
-        return entry_id <= self.settled or entry_id in self.seen
+    last: int = 0
+    missing: Mapping[int, datetime] = field(default_factory=dict)
+
+    def after(self, entries: Mapping[int, datetime]) -> FeedPosition:
+        """Return the position after entries were read, by id, each with its time."""
+        last, newest = max(entries), max(entries.values())
+        skipped = range(max(self.last + 1, last - MOST_MISSING), last)
+        missing = {**dict.fromkeys(skipped, newest), **self.missing}
+        return FeedPosition(
+            max(self.last, last),
+            {
+                entry_id: since
+                for entry_id, since in missing.items()
+                if entry_id not in entries and newest - since <= UNSETTLED
+            },
+        )
+
+
+_NEWEST = select(FeedRow.id, FeedRow.at).order_by(FeedRow.id.desc()).limit(1)
+_SINCE = select(FeedRow.id).where(FeedRow.at >= bindparam("since"))
+_AFTER = select(
+    FeedRow.id, FeedRow.at, FeedRow.changed, select(func.min(aliased(FeedRow).id)).scalar_subquery().label("oldest")
+).where(or_(FeedRow.id > bindparam("last"), FeedRow.id.in_(bindparam("missing", expanding=True))))
 
 
 class FeedStore:
@@ -116,30 +140,25 @@ class FeedStore:
 
     def newest(self) -> FeedPosition:
         """Return the position of a reader that reads the whole ledger in this transaction."""
-        newest = self._session.execute(select(FeedRow.at).order_by(FeedRow.id.desc()).limit(1)).scalar_one_or_none()
+        newest = run(self._session, _NEWEST).first()
         if newest is None:
             return FeedPosition()
-        unsettled = self._session.execute(select(FeedRow.id).where(FeedRow.at >= newest - UNSETTLED)).scalars()
-        seen = frozenset(unsettled)
-        return FeedPosition(min(seen) - 1, seen)
+        there = set(run(self._session, _SINCE, {"since": newest.at - UNSETTLED}).scalars())
+        first = max(min(there), newest.id - MOST_MISSING)
+        return FeedPosition(newest.id, dict.fromkeys(set(range(first, newest.id)) - there, newest.at))
 
     def after(self, position: FeedPosition) -> tuple[set[int], FeedPosition]:
         """Return the ids of the resources that have changed since the position, and the new position.
 
         Some of the resources may not exist any more. Raises ``EntriesLost``.
         """
-        oldest = self._session.execute(select(func.min(FeedRow.id))).scalar_one_or_none()
-        if oldest is None:
+        found = run(self._session, _AFTER, {"last": position.last, "missing": list(position.missing)}).all()
+        if not found:
             return set(), position
-        if not position.has(oldest):
+        if found[0].oldest > position.last:
             raise EntriesLost
-        listed = self._session.execute(
-            select(FeedRow.id, FeedRow.at).where(FeedRow.id > position.settled).order_by(FeedRow.id)
-        ).all()
-        new = [entry_id for entry_id, _ in listed if entry_id not in position.seen]
-        if not new:
-            return set(), position
-        return self._resources_of(new), _position_after(listed, position)
+        changed = self._resources_of(entry.changed for entry in found)
+        return changed, position.after({entry.id: entry.at for entry in found})
 
     def prune(self, before: datetime) -> None:
         """Delete old entries. The newest of them stays, so that a reader notices that it has lost entries."""
@@ -148,14 +167,12 @@ class FeedStore:
         if newest is not None:
             self._session.execute(delete(FeedRow).where(FeedRow.id < newest, FeedRow.at < before))
 
-    def _resources_of(self, entry_ids: Sequence[int]) -> set[int]:
-        """Return the ids of the resources that these entries name, directly or by what is on them."""
+    def _resources_of(self, entries: Iterable[Mapping[str, Iterable[Any]]]) -> set[int]:
+        """Return the ids of the resources that entries name, directly or by what is on them."""
         parts: dict[str, set[Any]] = {"resources": set(), "reservations": set(), "allocations": set()}
-        for ids in batched(entry_ids, _AT_ONCE):
-            rows = self._session.execute(select(FeedRow.changed).where(conditions.among(FeedRow.id, ids)))
-            for changed in rows.scalars():
-                for name, changed_ids in changed.items():
-                    parts[name].update(changed_ids)
+        for changed in entries:
+            for name, changed_ids in changed.items():
+                parts[name].update(changed_ids)
         found: set[int] = parts["resources"]
         for reservation_ids in batched(sorted(parts["reservations"]), _NAMES_AT_ONCE):
             found.update(self._on(AllocationRow.reservation_id.in_(reservation_ids)))
@@ -165,14 +182,6 @@ class FeedStore:
 
     def _on(self, condition: ColumnElement[bool]) -> Iterable[int]:
         return self._session.execute(select(AllocationRow.resource_id).where(condition).distinct()).scalars()
-
-
-def _position_after(listed: Sequence[Any], before: FeedPosition) -> FeedPosition:
-    """Return the position after these entries. The latest stay unsettled, so that no entry between them is missed."""
-    since = max(at for _, at in listed) - UNSETTLED
-    first = next(index for index, (_, at) in enumerate(listed) if at >= since)
-    settled = listed[first - 1][0] if first else before.settled
-    return FeedPosition(settled, frozenset(entry_id for entry_id, _ in listed[first:]))
 
 
 def _has_allocations(condition: ColumnElement[bool]) -> ColumnElement[bool]:
