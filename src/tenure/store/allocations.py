@@ -38,6 +38,7 @@ from tenure.store.amounts import AMOUNTS, capacity_of
 from tenure.store.conflict import Overtaken
 from tenure.store.feed import Feed, batched
 from tenure.store.gains import Gains
+from tenure.store.statements import insert_rows
 from tenure.store.tables import (
     AllocationRow,
     LeaseRow,
@@ -154,8 +155,7 @@ class AllocationStore:
                 amounts = Capacity({WHOLE: 1}) if plan.exclusive else each
                 row = _new_row(amounts, False, Period(past_start, past_end), plan.units, AllocationState.LAPSED)
                 rows.append({"resource_id": plan.resource_id, "reservation_id": plan.reservation_id, **row})
-        if rows:
-            self._session.execute(insert(AllocationRow), rows)
+        insert_rows(self._session, AllocationRow, rows)
 
     def _drop(self, dropped: Sequence[Allocation]) -> None:
         self._changed.add_resources({each.resource_id for each in dropped}, frees=True)
@@ -224,7 +224,7 @@ class AllocationStore:
                 for resource_id in sorted(resource_ids)
                 for reservation_id in reservation_ids
             ]
-            self._session.execute(insert(AllocationRow), rows)
+            insert_rows(self._session, AllocationRow, rows)
             return
         values = [literal(value, getattr(AllocationRow, name).type) for name, value in row.items()]
         each = (
@@ -388,7 +388,7 @@ class AllocationStore:
         row = _new_row(each, allocation.exclusive, past, allocation.units - units, AllocationState.RELEASED)
         if units:  # the past of what goes is history; that of what stays goes on
             history = {"resource_id": allocation.resource_id, "reservation_id": allocation.reservation_id, **row}
-            self._session.execute(insert(AllocationRow), [history])
+            insert_rows(self._session, AllocationRow, [history])
             row = {"units": units, "amounts": dict(each.times(units))}
         change_row(self._session, update(AllocationRow).where(*_as_read(allocation)).values(**row))
         self._changed.add_resources([allocation.resource_id], frees=True)

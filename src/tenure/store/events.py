@@ -16,7 +16,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     not_,
     or_,
     select,
@@ -26,6 +25,7 @@ from sqlalchemy.orm import Session, aliased
 
 from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, LeaseStatus
 from tenure.store.leases import event_of
+from tenure.store.statements import insert_rows
 from tenure.store.tables import AllocationRow, EventRow, LeaseRow, ReservationRow, UtcDateTime
 from tenure.store.writing import change_row, count_changed, try_change_row
 
@@ -73,8 +73,7 @@ class EventStore:
             }
             for event in events
         ]
-        if rows:
-            self._session.execute(insert(EventRow), rows)
+        insert_rows(self._session, EventRow, rows)
 
     def get(self, event_id: str) -> StoredEvent | None:
         row = self._session.get(EventRow, event_id, populate_existing=True)

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, insert, or_, sele
 from sqlalchemy.orm import Session, aliased
 
 from tenure.store import conditions
-from tenure.store.statements import run
+from tenure.store.statements import insert_rows, run
 from tenure.store.tables import AllocationRow, FeedRow, FreedRow, ResourceRow
 
 T = TypeVar("T")
@@ -75,7 +75,10 @@ class Feed:
         }
         changed = {name: ids for name, ids in parts.items() if ids}
         if changed:
-            self._session.execute(insert(FeedRow).values(at=at, changed=changed))
+            if isinstance(at, datetime):
+                insert_rows(self._session, FeedRow, [{"at": at, "changed": changed}])
+            else:
+                self._session.execute(insert(FeedRow).values(at=at, changed=changed))
         self._write_freed()
         return bool(changed)
 

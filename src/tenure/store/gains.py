@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity, peak
@@ -14,7 +14,22 @@ from tenure.domain.period import Period
 from tenure.store import conditions
 from tenure.store.amounts import AMOUNTS, capacities_of, capacity_of
 from tenure.store.conflict import Overbooked
+from tenure.store.feed import batched
+from tenure.store.statements import run
 from tenure.store.tables import AllocationRow
+
+#: How many resources one statement counts.
+_AT_ONCE = 500
+_KIND = (AllocationRow.resource_id, AMOUNTS, AllocationRow.exclusive)
+_COUNTED = (
+    select(*_KIND, func.count())
+    .where(
+        AllocationRow.resource_id.in_(bindparam("ids", expanding=True)),
+        AllocationRow.ends_at > bindparam("start"),
+        AllocationRow.starts_at < bindparam("end"),
+    )
+    .group_by(*_KIND)
+)
 
 
 class _Use(NamedTuple):
@@ -95,13 +110,13 @@ class Gains:
         totals: dict[int, Capacity] = {}
         numbers: Counter[int] = Counter()
         whole: set[int] = set()
-        columns = (AllocationRow.resource_id, AMOUNTS, AllocationRow.exclusive)
+        period = {"start": window.start, "end": window.end}
         counted = (
-            select(*columns, func.count())
-            .where(conditions.among(AllocationRow.resource_id, resource_ids), conditions.overlaps(window))
-            .group_by(*columns)
+            row
+            for ids in batched(sorted(resource_ids), _AT_ONCE)
+            for row in run(self._session, _COUNTED, {**period, "ids": ids})
         )
-        for resource_id, amounts, exclusive, number in self._session.execute(counted):
+        for resource_id, amounts, exclusive, number in counted:
             numbers[resource_id] += number
             totals[resource_id] = totals.get(resource_id, Capacity()) + capacity_of(amounts).times(number)
             if exclusive:

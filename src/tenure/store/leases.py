@@ -28,6 +28,7 @@ from tenure.domain.lease import (
 from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseOrder, LeaseQuery
 from tenure.store.conflict import Overtaken
+from tenure.store.statements import insert_rows
 from tenure.store.tables import (
     AllocationRow,
     EventRow,
@@ -80,7 +81,7 @@ class LeaseStore:
             "choice": lease.choice,
         }
         try:
-            self._session.execute(insert(LeaseRow), [row])
+            insert_rows(self._session, LeaseRow, [row])
         except IntegrityError as error:
             if _is_duplicate_lease(error):
                 raise Overtaken from error
@@ -91,8 +92,9 @@ class LeaseStore:
         """Write reservations of a lease; ``first`` is the number of those it has already."""
         if not reservations:
             return
-        self._session.execute(
-            insert(ReservationRow),
+        insert_rows(
+            self._session,
+            ReservationRow,
             [
                 {
                     "id": reservation.id,
@@ -394,8 +396,9 @@ class LeaseStore:
     # --- history
 
     def remember(self, entry: HistoryEntry) -> None:
-        self._session.execute(
-            insert(HistoryRow),
+        insert_rows(
+            self._session,
+            HistoryRow,
             [
                 {
                     "lease_id": entry.lease_id,

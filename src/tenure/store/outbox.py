@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
 from tenure.store.conflict import Overtaken
+from tenure.store.statements import insert_rows
 from tenure.store.tables import OutboxRow
 from tenure.store.writing import count_changed, try_change_row
 
@@ -71,7 +72,7 @@ class OutboxStore:
             "attempts": 0,
         }
         try:
-            self._session.execute(insert(OutboxRow), [message])
+            insert_rows(self._session, OutboxRow, [message])
         except IntegrityError as error:
             raise Overtaken from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Insert, Select, and_, case, delete, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Insert, Select, and_, bindparam, case, delete, insert, not_, or_, select, update
 from sqlalchemy import true as sql_true
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
@@ -33,11 +33,19 @@ from tenure.domain.resource import (
 from tenure.store.conditions import IS_PAST, among
 from tenure.store.conflict import Overtaken
 from tenure.store.feed import Feed
+from tenure.store.statements import run
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, TraitRow, key_of
 from tenure.store.writing import change_row, count_changed
 
 #: How many versions one statement raises: it has parameters for each of them.
 _AT_ONCE = 500
+
+
+_RAISE_ONE = (
+    update(ResourceRow)
+    .where(ResourceRow.id == bindparam("resource_id"), ResourceRow.version == bindparam("seen"))
+    .values(version=ResourceRow.version + 1)
+)
 
 
 class ResourceStore:
@@ -381,6 +389,12 @@ class ResourceStore:
         return {resource_id: version + 1 for resource_id, version in seen.items()}
 
     def _raise_batch(self, ids: Sequence[int], seen: Mapping[int, int]) -> None:
+        if len(ids) == 1:
+            [resource_id] = ids
+            values = {"resource_id": resource_id, "seen": seen[resource_id]}
+            if run(self._session, _RAISE_ONE, values).rowcount != 1:
+                raise Overtaken
+            return
         raised = count_changed(
             self._session,
             update(ResourceRow)

@@ -16,7 +16,11 @@ from sqlalchemy import Delete, and_, delete, func, insert, select, tuple_, updat
 from sqlalchemy.orm import Session
 
 from tenure.store import conditions
+from tenure.store.statements import run
 from tenure.store.tables import FreedRow, ResourceRow, WaitingLineRow, WaitingRow
+
+_SAME_LINE = and_(FreedRow.inventory == WaitingLineRow.inventory, FreedRow.region == WaitingLineRow.region)
+_TO_BE_SERVED = select(WaitingLineRow.inventory, WaitingLineRow.region).join(FreedRow, _SAME_LINE).distinct()
 
 
 class Line(NamedTuple):
@@ -108,8 +112,9 @@ class WaitingStore:
 
         What was freed ``without`` these ids counts.
         """
-        same = and_(FreedRow.inventory == WaitingLineRow.inventory, FreedRow.region == WaitingLineRow.region)
-        lines = select(WaitingLineRow.inventory, WaitingLineRow.region).join(FreedRow, same).distinct()
+        if before is None and not without:
+            return {Line(*row) for row in run(self._session, _TO_BE_SERVED)}
+        lines = _TO_BE_SERVED
         if without:
             lines = lines.where(~conditions.among(FreedRow.id, without))
         if before is not None:

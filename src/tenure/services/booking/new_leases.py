@@ -58,6 +58,8 @@ class Draft:
 
     lease: Lease
     demands: Sequence[Demand]
+    #: Whether a request that was sent before may have booked it: the caller has given it its id.
+    may_exist: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class NewLeases:
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         if completed is None:
             self._intake.check_conditions(wanted, seen=self._context.access.sees(actor, lease))
-        return Draft(lease, wanted.demands)
+        return Draft(lease, wanted.demands, may_exist=lease_id is not None)
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
@@ -263,7 +265,7 @@ class NewLease(LeaseToBook[Proposal]):
     def begin(self, tx: Transaction, proposal: Proposal) -> BookedLease | None:
         """Write the lease. Of two requests with one id, the second waits here, and returns the lease of the first."""
         lease = self.draft.lease
-        booked = booked_before(tx, self.actor, lease.id)
+        booked = booked_before(tx, self.actor, lease.id) if self.draft.may_exist else None
         if booked is not None:
             return BookedLease(booked, is_new=False)
         tx.leases.add(lease)
