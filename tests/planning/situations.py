@@ -227,6 +227,27 @@ def new_units(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
     ]
 
 
+def growth(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
+    """Draw a running reservation that is to have more units, if there is one."""
+    held = [each for each in ledger.allocations.values() if each.state is HELD and each.period.end > NOW]
+    if not held:
+        return new_units(dice, ledger)
+    chosen = dice.choice(held)
+    name, before = chosen.reservation_id, ledger.demands[chosen.reservation_id]
+    more = dice.randint(1, 2)
+    here = frozenset(each.resource_id for each in held if each.reservation_id == name)
+    return [
+        NewUnits(
+            name,
+            replace(before, minimum=more, maximum=more),
+            Period(NOW, chosen.period.end),
+            without=here if before.exclusive or before.spread is Spread.APART else frozenset(),
+            only=here if before.spread is Spread.TOGETHER and not before.exclusive else None,
+            state=HELD,
+        )
+    ]
+
+
 def extensions(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
     """Draw a running reservation that is to last longer, if there is one, and a new one."""
     held = [each for each in ledger.allocations.values() if each.state is HELD and each.period.end > NOW]
@@ -289,7 +310,7 @@ def carry_out(
     changes = changes_of(before, after)
     ledger.apply(changes)
     faults = list(_differences(ledger, after))
-    faults += _faults_of_tasks(found)
+    faults += _faults_of_tasks(found, was)
     faults += _faults_of_others(found, was, moving, found.names | {growing})
     faults += _faults_of_hosts(ledger, was)
     taken_on = {each.resource_id for each in changes.added} | {
@@ -322,9 +343,12 @@ def _faults_of_hosts(ledger: PlainLedger, was: Mapping[int, Allocation]) -> Iter
             yield f"host {number} has no room for {there}"
 
 
-def _faults_of_tasks(found: Situation) -> Iterator[str]:
+def _faults_of_tasks(found: Situation, was: Mapping[int, Allocation]) -> Iterator[str]:
     for task in found.tasks:
         mine = found.ledger.of_reservation(task.reservation_id)
+        if isinstance(task, NewUnits):
+            yield from _faults_of_new_units(found.ledger, task, mine, was)
+            continue
         if isinstance(task, Extension):
             if {each.resource_id for each in mine} != {each.resource_id for each in task.allocations}:
                 yield f"{task} has left its hosts: {mine}"
@@ -335,15 +359,33 @@ def _faults_of_tasks(found: Situation) -> Iterator[str]:
         span = task.span
         if not task.demand.minimum <= sum(each.units for each in mine) <= task.demand.maximum:
             yield f"{task} has {mine}"
-        is_delayed = isinstance(task, Revision) and task.keeps_start
+        is_delayed = task.keeps_start
         if any(each.period != span and not is_delayed for each in mine):
             yield f"{task} has another time: {mine}"
-        resources = [found.ledger.resources[each.resource_id] for each in mine]
-        if isinstance(task, NewUnits) and not all(serves(resource, task.demand) for resource in resources):
-            yield f"{task} is on a host that it cannot have: {mine}"
         numbers = {str(each.resource_id) for each in mine}
         if not set(task.demand.named) <= numbers:
             yield f"{task} lacks a host that it names: {mine}"
+
+
+def _faults_of_new_units(
+    ledger: PlainLedger, task: NewUnits, mine: Sequence[Allocation], was: Mapping[int, Allocation]
+) -> Iterator[str]:
+    """Yield what is wrong with the units that a reservation has got besides those that it had."""
+    yield from _faults_of_units(task.reservation_id, task.demand, mine)
+    new = [each for each in mine if each.id not in was]
+    had = [each for each in was.values() if each.reservation_id == task.reservation_id]
+    if not set(had) <= set(mine):
+        yield f"{task} has lost some of {had}"
+    if not task.demand.minimum <= sum(each.units for each in new) <= task.demand.maximum:
+        yield f"{task} has {new}"
+    for each in new:
+        if each.period != task.span or each.state is not task.state:
+            yield f"{task} has {each}"
+        is_open = each.resource_id not in task.without and (task.only is None or each.resource_id in task.only)
+        if not is_open or not serves(ledger.resources[each.resource_id], task.demand):
+            yield f"{task} is on a host that it cannot have: {each}"
+    if not set(task.demand.named) <= {str(each.resource_id) for each in mine}:
+        yield f"{task} lacks a host that it names: {mine}"
 
 
 def _faults_of_units(name: str, asked: Demand, mine: Sequence[Allocation]) -> Iterator[str]:

@@ -15,13 +15,13 @@ from tenure.planning.moving import duplicate, is_named, relocate
 from tenure.planning.outcomes import Plan
 from tenure.planning.plan import plan
 from tenure.planning.tasks import Task
-from tests.planning.situations import PLANNED, carry_out, extensions, new_units, revisions, situation
+from tests.planning.situations import PLANNED, carry_out, extensions, growth, new_units, revisions, situation
 from tests.support.plain_ledger import PlainLedger
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-@pytest.mark.parametrize("tasks", [new_units, extensions, revisions])
+@pytest.mark.parametrize("tasks", [new_units, growth, extensions, revisions])
 def test_a_plan_keeps_all_promises(tasks: Callable[[Random, PlainLedger], Sequence[Task]]):
     outcomes: Counter[str] = Counter()
 
