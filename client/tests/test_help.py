@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 import pytest
 
 from conftest import Run
+from tenureclient.cli.resources import commands
 
 OWN = {command.name.replace("_", " "): command for command in entry_points(group="tenure.commands")}
 
@@ -70,3 +71,8 @@ def test_the_groups_of_commands_belong_together() -> None:
     # Their own "host unset" cannot be loaded, so ours does not stand in its way.
     assert theirs & set(beside) == {"reservation_host_unset"}
     assert set(alone) == theirs | set(beside)
+
+
+def test_every_command_of_a_type_of_resources_has_an_entry_point() -> None:
+    targets = {command.value for command in OWN.values()}
+    assert {f"tenureclient.cli.resources:{name}" for name in commands()} <= targets
