@@ -34,19 +34,13 @@ SetFlag: TypeAlias = Annotated[bool, partial(Fields.flag, default=True)]
 
 _READERS: Mapping[object, Reader] = {
     str: Fields.text,
-    str | None: Fields.maybe_text,
     int: Fields.number,
-    int | None: Fields.maybe_number,
     float: Fields.decimal,
-    float | None: Fields.maybe_decimal,
     bool: Fields.flag,
-    bool | None: Fields.maybe_flag,
     datetime: Fields.moment,
-    datetime | None: Fields.maybe_moment,
-    timedelta | None: Fields.maybe_seconds,
+    timedelta: Fields.seconds,
     tuple[int, ...]: Fields.integers,
     tuple[str, ...]: Fields.strings,
-    tuple[str, ...] | None: Fields.maybe_strings,
     Mapping[str, int]: Fields.numbers,
     Mapping[str, str]: Fields.texts,
 }
@@ -111,5 +105,6 @@ def _reader(hint: Any) -> Reader:
         case (kind, end) if end is Ellipsis:
             return lambda fields, name: fields.each(name, kind.from_wire)
         case (kind, end) if end is NoneType:
-            return lambda fields, name: None if fields.value(name) is None else kind.from_wire(fields.value(name))
+            read = _reader(kind)
+            return lambda fields, name: None if fields.value(name) is None else read(fields, name)
     return lambda fields, name: hint.from_wire(fields.value(name))

@@ -84,18 +84,12 @@ class Fields:
         except ValueError:
             raise self._malformed(name, "a whole number") from None
 
-    def maybe_number(self, name: str) -> int | None:
-        return None if self._document.get(name) is None else self.number(name)
-
     def decimal(self, name: str) -> float:
         """Return a number with or without a fraction."""
         value = self._document.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._malformed(name, "a number")
         return float(value)
-
-    def maybe_decimal(self, name: str) -> float | None:
-        return None if self._document.get(name) is None else self.decimal(name)
 
     def numbers(self, name: str) -> Mapping[str, int]:
         """Return an object of whole numbers; an absent one is empty."""
@@ -111,13 +105,9 @@ class Fields:
         value = self._document.get(name)
         return default if value is None else bool(value)
 
-    def maybe_flag(self, name: str) -> bool | None:
-        return None if self._document.get(name) is None else self.flag(name)
-
-    def maybe_seconds(self, name: str) -> timedelta | None:
+    def seconds(self, name: str) -> timedelta:
         """Return a number of seconds as a duration."""
-        seconds = self.maybe_number(name)
-        return None if seconds is None else timedelta(seconds=seconds)
+        return timedelta(seconds=self.number(name))
 
     def moment(self, name: str) -> datetime:
         moment = self.maybe_moment(name)
@@ -152,9 +142,6 @@ class Fields:
     def integers(self, name: str) -> tuple[int, ...]:
         """Return a list of whole numbers; an absent one is empty."""
         return self.each(name, lambda value: Fields({name: value}, self._subject).number(name))
-
-    def maybe_strings(self, name: str) -> tuple[str, ...] | None:
-        return None if self._document.get(name) is None else self.strings(name)
 
     def _malformed(self, name: str, expected: str) -> MalformedDocument:
         return MalformedDocument(f"{self._subject}: {name} is not {expected}: {self._document.get(name)!r}")

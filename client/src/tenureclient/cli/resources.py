@@ -25,6 +25,7 @@ from tenureclient.options import Option
 from tenureclient.resources import INVENTORIES
 
 _REGION = Option("--region", metavar="NAME", help="The region that it is in (default: the service's home region)")
+Change = ResourceChange[Any]
 
 
 class OfType(ReservationCommand):
@@ -151,13 +152,11 @@ class ChangeResource(OfType, ReservationLister):
             self._confirm(self.describe(parsed_args.resource, plan))
         return self._affected(self.change(client, resource_id, parsed_args, dry_run=False), parsed_args)
 
-    def change(
-        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
-    ) -> ResourceChange[Any]:
+    def change(self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool) -> Change:
         """Make the change; with ``dry_run``, only return what it would do."""
         raise NotImplementedError
 
-    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+    def describe(self, name: str, plan: Change) -> str:
         """Return what would be done, as a sentence."""
         raise NotImplementedError
 
@@ -170,7 +169,7 @@ class ChangeResource(OfType, ReservationLister):
         if self.app.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise exceptions.CommandError("Nothing was done.")
 
-    def _affected(self, change: ResourceChange[Any], parsed_args: argparse.Namespace) -> Table:
+    def _affected(self, change: Change, parsed_args: argparse.Namespace) -> Table:
         shown = ("lease_id", "status", "start_date", "end_date", "moves_to", "reason")
         return self.table(change.reservations, shown, parsed_args)
 
@@ -182,24 +181,20 @@ class DisableResource(ChangeResource):
         super().add_arguments_to(parser)
         parser.add_argument("--reason", metavar="TEXT", default="", help="Why, for other administrators")
 
-    def change(
-        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
-    ) -> ResourceChange[Any]:
+    def change(self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool) -> Change:
         return client.inventory(self.of).disable(resource_id, reason=parsed_args.reason, dry_run=dry_run)
 
-    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+    def describe(self, name: str, plan: Change) -> str:
         return f"{name} takes no new reservations; those that have a part in it keep it: {len(plan.reservations)}."
 
 
 class EnableResource(ChangeResource):
     """A command that opens a resource to reservations again."""
 
-    def change(
-        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
-    ) -> ResourceChange[Any]:
+    def change(self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool) -> Change:
         return client.inventory(self.of).enable(resource_id, dry_run=dry_run)
 
-    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+    def describe(self, name: str, plan: Change) -> str:
         if plan.resource.reservable:
             return f"{name} takes reservations again."
         return f"{name} takes reservations again as soon as it is well; it is {plan.resource.health}."
@@ -218,15 +213,13 @@ class ReallocateResource(ChangeResource):
             " this one",
         )
 
-    def change(
-        self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool
-    ) -> ResourceChange[Any]:
+    def change(self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool) -> Change:
         lease_id = None if parsed_args.lease is None else client.leases.find(parsed_args.lease).id
         return client.inventory(self.of).reallocate(
             resource_id, lease_id=lease_id, running=parsed_args.running, dry_run=dry_run
         )
 
-    def describe(self, name: str, plan: ResourceChange[Any]) -> str:
+    def describe(self, name: str, plan: Change) -> str:
         moving = [reservation for reservation in plan.reservations if reservation.moves_to is not None]
         running = sum(reservation.status == "held" for reservation in moving)
         lost = f" {running} of them run, and lose their {self.type.lost} there." if running else ""
