@@ -572,3 +572,14 @@ def test_control_characters_in_errors_are_escaped(server: FakeServer, tenure: Ru
     assert outcome.code == 1
     assert "\x1b" not in outcome.errors
     assert r"no\x1b[2Jsuch" in outcome.errors
+
+
+def test_a_column_can_be_empty_for_some_leases(tenure: Run, server: FakeServer) -> None:
+    for name in ("compute-1", "compute-2", "compute-3"):
+        server.add_host(name)
+    tenure("lease", "create", "a-plain", "--hosts", "1")
+    tenure("lease", "create", "b-held", "--hosts", "1", "--hold", "30m")
+    tenure("lease", "create", "c-plain", "--hosts", "1")
+    outcome = tenure("lease", "list", "-f", "json", "-c", "name", "-c", "hold_until")
+    assert outcome.code == 0, outcome.errors
+    assert [lease["hold_until"] is None for lease in json.loads(outcome.output)] == [True, False, True]
