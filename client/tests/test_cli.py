@@ -583,3 +583,4 @@ def test_a_column_can_be_empty_for_some_leases(tenure: Run, server: FakeServer) 
     outcome = tenure("lease", "list", "-f", "json", "-c", "name", "-c", "hold_until")
     assert outcome.code == 0, outcome.errors
     assert [lease["hold_until"] is None for lease in json.loads(outcome.output)] == [True, False, True]
+    assert tenure("lease", "list", "-f", "value", "-c", "choice").output == "None\nNone\nNone\n"

@@ -17,9 +17,9 @@ from tenureclient.cli.lease_options import (
     wait_for,
 )
 from tenureclient.cli.printable import printable
-from tenureclient.cli.render import Shown, Table
+from tenureclient.cli.render import Shown, Table, row_of, table
 from tenureclient.cli.resources import commands
-from tenureclient.models import SORT_KEYS, LeaseFilter
+from tenureclient.models import SORT_KEYS, Lease, LeaseFilter
 
 #: The statuses that one can wait for.
 _STATUSES = (
@@ -66,8 +66,9 @@ class ListLeases(ReservationLister):
         matching = self.client().leases.list(sort_key="created_at" if by_id else parsed_args.sort_by, **filters)
         if by_id:
             matching = iter(sorted(matching, key=lambda lease: lease.id))
-        listed = islice(matching, parsed_args.limit)
-        return self.table(listed, _LISTED, parsed_args)
+        every = dict.fromkeys(name for name in Lease.readers if name != "etag")  # also those that have their default
+        rows = ({**every, **row_of(lease, self.zone)} for lease in islice(matching, parsed_args.limit))
+        return table(rows, _LISTED, parsed_args.columns)
 
 
 class ShowLease(OfLease, ReservationShowOne):
