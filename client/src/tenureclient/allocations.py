@@ -21,15 +21,15 @@ class Allocations:
         self, *, resource_type: str = "host", lease_id: str | None = None, reservation_id: str | None = None
     ) -> Iterator[Allocation]:
         """Yield the allocations of each host; with a filter, only of hosts with matching reservations."""
-        kind = INVENTORIES[resource_type].resource_type
+        declared = INVENTORIES[resource_type].resource_type
         pages = self._transport.pages(
-            kind.path,
+            declared.path,
             "allocations",
             items="allocations",
             query={"limit": str(_PAGE), **_filter(lease_id, reservation_id)},
             read=Allocation.from_wire,
-            feature=kind.feature_of_allocations or kind.feature,
-            since=kind.since,
+            feature=declared.feature_of_allocations or declared.feature,
+            since=declared.since,
         )
         filtered = lease_id is not None or reservation_id is not None
         for allocation in pages:
@@ -45,15 +45,15 @@ class Allocations:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> Allocation:
-        kind = INVENTORIES[resource_type].resource_type
+        declared = INVENTORIES[resource_type].resource_type
         answer = self._transport.call(
             "GET",
-            kind.path,
+            declared.path,
             resource_id,
             "allocation",
             query=_filter(lease_id, reservation_id),
-            feature=kind.feature_of_allocations or kind.feature,
-            since=kind.since,
+            feature=declared.feature_of_allocations or declared.feature,
+            since=declared.since,
         )
         return parsed(Allocation.from_wire, answer.body.get("allocation"))
 

@@ -190,23 +190,28 @@ class Inventory(Generic[R, L]):
 
     def change(self, resource_id: str, fields: Mapping[str, object]) -> R:
         """Change these fields of a resource."""
-        kind = self._type
+        declared = self._type
         return self._read_resource(
             self._transport.call(
-                "PUT", kind.path, resource_id, body=self._body(fields), feature=kind.feature, since=kind.since
+                "PUT",
+                declared.path,
+                resource_id,
+                body=self._body(fields),
+                feature=declared.feature,
+                since=declared.since,
             )
         )
 
     def matching(self, query: Mapping[str, Any]) -> Iterator[R]:
         """Yield the resources that match a query of the type; pages are fetched as needed."""
-        kind = self._type
-        if unknown := query.keys() - kind.query.__annotations__.keys():
-            raise TypeError(f"{kind.noun.capitalize()}s cannot be listed by {', '.join(sorted(unknown))}.")
+        declared = self._type
+        if unknown := query.keys() - declared.query.__annotations__.keys():
+            raise TypeError(f"{declared.noun.capitalize()}s cannot be listed by {', '.join(sorted(unknown))}.")
         filters = {name: value for name, value in query.items() if value is not None}
         sort_key, descending = filters.pop("sort_key", "id"), filters.pop("descending", False)
-        keys = ("id", kind.name)
+        keys = ("id", declared.name)
         if sort_key not in keys:
-            raise ValueError(f"{kind.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}.")
+            raise ValueError(f"{declared.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}.")
         feature, since = (_REGIONS, Version.V1_2) if "region" in filters else (None, Version.V1_1)
 
         def of_1_0(resources: Sequence[R]) -> Sequence[R]:
@@ -218,15 +223,15 @@ class Inventory(Generic[R, L]):
             return sorted(fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending)
 
         yield from self._transport.listed(
-            kind.path,
-            items=kind.list_key,
+            declared.path,
+            items=declared.list_key,
             query={
                 "limit": str(_PAGE),
                 "sort_key": sort_key,
                 "sort_dir": "desc" if descending else "asc",
                 **{name: str(value).lower() if isinstance(value, bool) else value for name, value in filters.items()},
             },
-            read=kind.resource.from_wire,
+            read=declared.resource.from_wire,
             of_1_0=of_1_0,
             feature=feature,
             since=since,

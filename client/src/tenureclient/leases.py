@@ -200,16 +200,19 @@ class Leases:
 
     def resources(self, lease_id: str, inventory: type[Inventory[Any, L]]) -> tuple[L, ...]:
         """Return the resources of a type, such as ``Hosts``, that the lease has, had or is planned to have."""
-        kind = inventory.resource_type
+        declared = inventory.resource_type
         answer = self._transport.call(
             "GET",
             "leases",
             lease_id,
-            kind.list_key,
-            feature=kind.feature or f"the list of a lease's {kind.noun}s for its owner",
-            since=kind.since,
+            declared.list_key,
+            feature=declared.feature or f"the list of a lease's {declared.noun}s for its owner",
+            since=declared.since,
         )
-        return parsed(lambda body: Fields(body, "the answer").each(kind.list_key, kind.of_lease.from_wire), answer.body)
+        return parsed(
+            lambda body: Fields(body, "the answer").each(declared.list_key, declared.of_lease.from_wire),
+            answer.body,
+        )
 
     def hosts(self, lease_id: str) -> tuple[LeaseHost, ...]:
         """Return the hosts that the lease has, had or is planned to have."""

@@ -16,7 +16,7 @@ _PARAMETER = re.compile(r"(\w+)=([\w|]+)")
 
 def _parameters(*placeholders: str) -> Set[str]:
     """Return the parameters of all types that have one of these placeholders."""
-    forms = (form for kind in RESERVATION_TYPES.values() for form in kind.parameters)
+    forms = (form for reservation_type in RESERVATION_TYPES.values() for form in reservation_type.parameters)
     pairs = (pair for form in forms for pair in _PARAMETER.findall(form))
     return {name for name, placeholder in pairs if placeholder in placeholders}
 

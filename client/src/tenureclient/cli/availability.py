@@ -25,7 +25,7 @@ from tenureclient.moments import MOMENT_FORMS
 from tenureclient.resources import RESERVATION_TYPES
 
 #: Resource types by their short names.
-TYPES = {kind.short: kind.name for kind in RESERVATION_TYPES.values() if kind.short is not None}
+TYPES = {known.short: known.name for known in RESERVATION_TYPES.values() if known.short is not None}
 #: The columns that tell groups apart.
 _COLUMNS_BY = {
     "none": (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from osc_lib import exceptions
@@ -47,14 +47,19 @@ _GENERAL = (
 )
 
 
+_WITH_ZONE = [known for known in _TYPES if known.has_zone]
+_WITH_ACTION = [known for known in _TYPES if known.before_end]
+
+
 def _types_help() -> str:
     """Return the keys of a reservation in full words; those in brackets are optional."""
     lines = ["resource types, for --reservation (what is in brackets may be left out):"]
-    for kind in _TYPES:
-        lines += [f"  {kind.name}", *(f"    {parameters}" for parameters in kind.parameters)]
-    lines += [f"  {_those(lambda kind: kind.has_extra_specs)}", '    [extra_specs={"KEY": "VALUE", ...}]']
-    lines += [f"  {_all_but(lambda kind: kind.has_zone)}", "    [availability_zone=NAME]"]
-    lines += [f"  {_all_but(lambda kind: kind.before_end)}", f"    [before_end={'|'.join(BEFORE_END_ACTIONS)}]"]
+    for known in _TYPES:
+        lines += [f"  {known.name}", *(f"    {parameters}" for parameters in known.parameters)]
+    with_specs = _listed([known.name for known in _TYPES if known.has_extra_specs])
+    lines += [f"  {with_specs}", '    [extra_specs={"KEY": "VALUE", ...}]']
+    lines += [f"  {_all_in(_WITH_ZONE)}", "    [availability_zone=NAME]"]
+    lines += [f"  {_all_in(_WITH_ACTION)}", f"    [before_end={'|'.join(BEFORE_END_ACTIONS)}]"]
     lines += ["  all of them", "    [region=NAME]"]
     lines += [
         '  EXPRESSION is ["==", "$PROPERTY", "VALUE"], ["in", "$PROPERTY", "VALUE", ...], ["and", EXPRESSION, ...],',
@@ -63,22 +68,15 @@ def _types_help() -> str:
     return "\n".join(lines)
 
 
-def _those(have: Callable[[ReservationType], object]) -> str:
-    return _listed([kind.name for kind in _TYPES if have(kind)])
+def _all_in(types: Sequence[ReservationType]) -> str:
+    others = [known.name for known in _TYPES if known not in types]
+    return f"all of them but {_listed(others)}" if others else "all of them"
 
 
-def _all_but(have: Callable[[ReservationType], object]) -> str:
-    return f"all of them but {_those(lambda kind: not have(kind))}"
-
-
-def _saying(have: Callable[[ReservationType], object]) -> Sequence[str]:
-    """Return the options that say that something is reserved of such types."""
-    options = [option for kind in _TYPES if have(kind) for option in kind.options if option.name in kind.saying]
+def _saying(types: Sequence[ReservationType]) -> Sequence[str]:
+    """Return the options that say that something is reserved of these types."""
+    options = [option for known in types for option in known.options if option.name in known.saying]
     return [option.names for option in options if option.gather is None]
-
-
-def _options(have: Callable[[ReservationType], object]) -> str:
-    return _listed(_saying(have))
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:
@@ -86,7 +84,7 @@ def _listed(names: Sequence[str], word: str = "and") -> str:
 
 
 #: The options of which a command that reserves something needs one.
-NEEDED = _listed([*_saying(lambda _: True), "--reservation"], "or")
+NEEDED = _listed([*_saying(_TYPES), "--reservation"], "or")
 
 
 class _NextChoice(argparse.Action):
@@ -138,9 +136,9 @@ def _described() -> frozenset[str]:
 
 
 def add_reservation_options(parser: argparse.ArgumentParser) -> None:
-    for kind in _TYPES:
-        if kind.options:
-            add_arguments(parser.add_argument_group(kind.heading), kind.options)
+    for known in _TYPES:
+        if known.options:
+            add_arguments(parser.add_argument_group(known.heading), known.options)
     add_arguments(parser.add_argument_group("reservations in general"), _GENERAL)
     parser.epilog = f"{parser.epilog}\n\n{_types_help()}"
     # Output options come last in the help: users look for them last.
@@ -150,26 +148,25 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
     """Return the reservations that the options describe, in the order of their help; full words come last."""
     short = list(_short(parsed_args))
-    action, said = parsed_args.before_end_action, [kind for kind in _TYPES if kind.is_said(parsed_args)]
-    acting = [kind for kind in said if kind.before_end]
-    if action and acting and not any(action in kind.before_end for kind in acting):
+    action, said = parsed_args.before_end_action, [known for known in _TYPES if known.is_said(parsed_args)]
+    acting = [known for known in said if known.before_end]
+    if action and acting and not any(action in known.before_end for known in acting):
         raise exceptions.CommandError(
             "--before-end-action: addresses have no snapshot; for them there is none, notify or default."
             " For volumes there is --volumes-at-end."
         )
     if action and not acting:
         raise exceptions.CommandError(
-            f"--before-end-action: it is for {_options(lambda kind: kind.before_end)};"
+            f"--before-end-action: it is for {_listed(_saying(_WITH_ACTION))};"
             " a --reservation has before_end=... of its own."
         )
-    if parsed_args.zone is not None and not any(kind.has_zone for kind in said):
+    if parsed_args.zone is not None and not any(known.has_zone for known in said):
         raise exceptions.CommandError(
-            f"--zone: it is for {_options(lambda kind: kind.has_zone)}; a --reservation has"
-            " availability_zone=... of its own."
+            f"--zone: it is for {_listed(_saying(_WITH_ZONE))}; a --reservation has availability_zone=... of its own."
         )
     if parsed_args.region is not None and not short:
         raise exceptions.CommandError(
-            f"--region: it is for {_options(lambda _: True)}; a --reservation has region=... of its own."
+            f"--region: it is for {_listed(_saying(_TYPES))}; a --reservation has region=... of its own."
         )
     return [*short, *parsed_args.reservation]
 
@@ -177,10 +174,10 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
 def _short(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
     """Yield the reservations that are described by the options of their types."""
     action = parsed_args.before_end_action
-    for kind in _TYPES:
-        for request in kind.requests(parsed_args):
-            placed = request.with_place(parsed_args.zone if kind.has_zone else None)
-            acting = placed.with_before_end(action if action in kind.before_end else None)
+    for known in _TYPES:
+        for request in known.requests(parsed_args):
+            placed = request.with_place(parsed_args.zone if known.has_zone else None)
+            acting = placed.with_before_end(action if action in known.before_end else None)
             yield acting.in_region(parsed_args.region)
 
 

@@ -72,14 +72,14 @@ def with_amount(parsed_args: argparse.Namespace, amount: int, position: int = 0)
 
     Raises ``Inexpressible`` if it cannot have this amount.
     """
-    options, place = _place(parsed_args, position)
-    if isinstance(place, int):
-        request = options.reservation[place]
+    options, slot = _slot(parsed_args, position)
+    if isinstance(slot, int):
+        request = options.reservation[slot]
         names = {"min", "max", "amount"} & set(request.parameters)
         if not names and amount != 1:
             raise Inexpressible
-        options.reservation[place] = _with(request, dict.fromkeys(names, amount))
-    elif not place.with_amount(options, amount):
+        options.reservation[slot] = _with(request, dict.fromkeys(names, amount))
+    elif not slot.with_amount(options, amount):
         raise Inexpressible
     return options
 
@@ -89,10 +89,10 @@ def with_condition(parsed_args: argparse.Namespace, condition: str, position: in
 
     Raises ``Inexpressible`` if no option gives it one.
     """
-    options, place = _place(parsed_args, position)
-    if isinstance(place, int):
-        options.reservation[place] = _with(options.reservation[place], {"resource_properties": condition})
-    elif place.takes_conditions(options):
+    options, slot = _slot(parsed_args, position)
+    if isinstance(slot, int):
+        options.reservation[slot] = _with(options.reservation[slot], {"resource_properties": condition})
+    elif slot.takes_conditions(options):
         options.conditions = conditions_from_json(condition)
     else:
         raise Inexpressible
@@ -137,18 +137,18 @@ def _with_change(parsed_args: argparse.Namespace, position: int, parameters: Jso
     return options
 
 
-def _place(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, ReservationType | int]:
+def _slot(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, ReservationType | int]:
     """Return a copy of the options, and the type of the reservation at this position, which has options of its own.
 
     A number is the position of a reservation in full words. The order is that of ``read_reservations``.
     """
     options = argparse.Namespace(**vars(parsed_args))
     options.reservation = list(parsed_args.reservation)
-    said = [kind for kind in RESERVATION_TYPES.values() if kind.is_said(options)]
-    places = [*said, *range(len(options.reservation))]
-    if not 0 <= position < len(places):
+    said = [reservation_type for reservation_type in RESERVATION_TYPES.values() if reservation_type.is_said(options)]
+    slots = [*said, *range(len(options.reservation))]
+    if not 0 <= position < len(slots):
         raise Inexpressible
-    return options, places[position]
+    return options, slots[position]
 
 
 def _with(request: ReservationRequest, parameters: JsonObject) -> ReservationRequest:

@@ -46,36 +46,36 @@ class ListResources(OfType, ReservationLister):
     """A command that lists resources."""
 
     def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        kind = self.type
+        declared = self.type
         parser.add_argument(
             "--sort-by",
-            metavar=f"<{kind.words.replace(' ', '_')}_column>",
-            choices=kind.sortable,
-            default=kind.sorted_by,
-            help=f"Field to sort by: {', '.join(kind.sortable)} (default: {kind.sorted_by})",
+            metavar=f"<{declared.words.replace(' ', '_')}_column>",
+            choices=declared.sortable,
+            default=declared.sorted_by,
+            help=f"Field to sort by: {', '.join(declared.sortable)} (default: {declared.sorted_by})",
         )
         reservable = parser.add_mutually_exclusive_group()
         reservable.add_argument(
-            "--reservable", action="store_true", default=None, help=f"Only {kind.some} that take reservations"
+            "--reservable", action="store_true", default=None, help=f"Only {declared.some} that take reservations"
         )
         reservable.add_argument(
             "--not-reservable",
             dest="reservable",
             action="store_false",
             default=None,
-            help=f"Only {kind.some} that take none, for example {kind.closed} ones",
+            help=f"Only {declared.some} that take none, for example {declared.closed} ones",
         )
-        add_fields(parser, kind.query)
+        add_fields(parser, declared.query)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        kind = self.type
-        query = {**fields_given(self, kind.query, parsed_args), "reservable": parsed_args.reservable}
-        by, usual = parsed_args.sort_by, kind.sorted_by
+        declared = self.type
+        query = {**fields_given(self, declared.query, parsed_args), "reservable": parsed_args.reservable}
+        by, usual = parsed_args.sort_by, declared.sorted_by
         resources = sorted(
             self.client().inventory(self.of).matching(query),
-            key=lambda resource: (kind.sort_value(resource, by), kind.sort_value(resource, usual)),
+            key=lambda resource: (declared.sort_value(resource, by), declared.sort_value(resource, usual)),
         )
-        return self.table(resources, kind.listed, parsed_args)
+        return self.table(resources, declared.listed, parsed_args)
 
 
 class ShowResource(OfType, ReservationShowOne):
@@ -255,9 +255,9 @@ def commands() -> Mapping[str, type[OfType]]:
     """Return the commands of all types by the names that entry points have for them."""
     made: dict[str, type[OfType]] = {}
     for inventory in INVENTORIES.values():
-        kind = inventory.resource_type
-        for verb, text in kind.help.items():
-            name = f"lease_{kind.list_key}" if verb == "of lease" else f"{kind.words} {verb}".replace(" ", "_")
+        declared = inventory.resource_type
+        for verb, text in declared.help.items():
+            name = f"lease_{declared.list_key}" if verb == "of lease" else f"{declared.words} {verb}".replace(" ", "_")
             own = {"__module__": __name__, "__doc__": text.description, "examples": text.examples, "of": inventory}
             made[name] = type(name, (_VERBS[verb],), own)
     return made
