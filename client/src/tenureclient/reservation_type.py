@@ -35,22 +35,22 @@ class ReservationType(ABC):
     has_extra_specs: ClassVar[bool] = False
     #: The actions before the end that a reservation can have.
     before_end: ClassVar[Sequence[str]] = BEFORE_END_ACTIONS
-    #: The options, under a heading, and the names of those that say what is reserved; the first one is its amount.
+    #: The options, under a heading, and the names of those that request something; the first of these is the amount.
     heading: ClassVar[str]
     options: ClassVar[Sequence[Option]] = ()
-    saying: ClassVar[Sequence[str]] = ()
+    requesting: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def requests(self, given: argparse.Namespace) -> Iterator[ReservationRequest]:
         """Yield the reservations that options ask for. Raises ``UnreadableReservation`` if some options lack others."""
 
-    def is_said(self, given: argparse.Namespace) -> bool:
-        """Whether options say that something of the type is reserved."""
-        return any(getattr(given, name) not in (None, []) for name in self.saying)
+    def is_requested(self, given: argparse.Namespace) -> bool:
+        """Whether options request something of the type."""
+        return any(getattr(given, name) not in (None, []) for name in self.requesting)
 
     def with_amount(self, given: argparse.Namespace, amount: int) -> bool:
         """Change the amount in the options, and return True; return False if they cannot say it."""
-        setattr(given, self.saying[0], amount)
+        setattr(given, self.requesting[0], amount)
         return True
 
     def takes_conditions(self, given: argparse.Namespace) -> bool:
@@ -65,11 +65,11 @@ class ReservationType(ABC):
         return next(option.names for option in self.options if option.name == name)
 
     def refuse_details(self, given: argparse.Namespace) -> None:
-        """Refuse options that describe what is not said to be reserved."""
+        """Refuse options that describe what is not requested."""
         for option in self.options:
-            if option.name not in self.saying and getattr(given, option.name) not in (None, []):
+            if option.name not in self.requesting and getattr(given, option.name) not in (None, []):
                 raise UnreadableReservation(
-                    f"{self.option_of(option.name)}: say how many with {self.option_of(self.saying[0])}."
+                    f"{self.option_of(option.name)}: say how many with {self.option_of(self.requesting[0])}."
                 )
 
 

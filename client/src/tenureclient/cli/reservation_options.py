@@ -73,9 +73,9 @@ def _all_in(types: Sequence[ReservationType]) -> str:
     return f"all of them but {_listed(others)}" if others else "all of them"
 
 
-def _saying(types: Sequence[ReservationType]) -> Sequence[str]:
-    """Return the options that say that something is reserved of these types."""
-    options = [option for known in types for option in known.options if option.name in known.saying]
+def _requesting(types: Sequence[ReservationType]) -> Sequence[str]:
+    """Return the options that request something of these types."""
+    options = [option for known in types for option in known.options if option.name in known.requesting]
     return [option.names for option in options if option.gather is None]
 
 
@@ -84,7 +84,7 @@ def _listed(names: Sequence[str], word: str = "and") -> str:
 
 
 #: The options of which a command that reserves something needs one.
-NEEDED = _listed([*_saying(_TYPES), "--reservation"], "or")
+NEEDED = _listed([*_requesting(_TYPES), "--reservation"], "or")
 
 
 class _NextChoice(argparse.Action):
@@ -148,8 +148,8 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
     """Return the reservations that the options describe, in the order of their help; full words come last."""
     short = list(_short(parsed_args))
-    action, said = parsed_args.before_end_action, [known for known in _TYPES if known.is_said(parsed_args)]
-    acting = [known for known in said if known.before_end]
+    action, requested = parsed_args.before_end_action, [known for known in _TYPES if known.is_requested(parsed_args)]
+    acting = [known for known in requested if known.before_end]
     if action and acting and not any(action in known.before_end for known in acting):
         raise exceptions.CommandError(
             "--before-end-action: addresses have no snapshot; for them there is none, notify or default."
@@ -157,16 +157,17 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
         )
     if action and not acting:
         raise exceptions.CommandError(
-            f"--before-end-action: it is for {_listed(_saying(_WITH_ACTION))};"
+            f"--before-end-action: it is for {_listed(_requesting(_WITH_ACTION))};"
             " a --reservation has before_end=... of its own."
         )
-    if parsed_args.zone is not None and not any(known.has_zone for known in said):
+    if parsed_args.zone is not None and not any(known.has_zone for known in requested):
         raise exceptions.CommandError(
-            f"--zone: it is for {_listed(_saying(_WITH_ZONE))}; a --reservation has availability_zone=... of its own."
+            f"--zone: it is for {_listed(_requesting(_WITH_ZONE))};"
+            " a --reservation has availability_zone=... of its own."
         )
     if parsed_args.region is not None and not short:
         raise exceptions.CommandError(
-            f"--region: it is for {_listed(_saying(_TYPES))}; a --reservation has region=... of its own."
+            f"--region: it is for {_listed(_requesting(_TYPES))}; a --reservation has region=... of its own."
         )
     return [*short, *parsed_args.reservation]
 

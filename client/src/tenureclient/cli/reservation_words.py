@@ -144,8 +144,10 @@ def _slot(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Name
     """
     options = argparse.Namespace(**vars(parsed_args))
     options.reservation = list(parsed_args.reservation)
-    said = [reservation_type for reservation_type in RESERVATION_TYPES.values() if reservation_type.is_said(options)]
-    slots = [*said, *range(len(options.reservation))]
+    requested = [
+        reservation_type for reservation_type in RESERVATION_TYPES.values() if reservation_type.is_requested(options)
+    ]
+    slots = [*requested, *range(len(options.reservation))]
     if not 0 <= position < len(slots):
         raise Inexpressible
     return options, slots[position]

@@ -70,7 +70,7 @@ class FloatingIPReservations(ReservationType):
     parameters = ('network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]',)
     before_end = ("none", "notify", "default")  # addresses have no snapshots
     heading = "floating IPs"
-    saying = ("floating_ips", "addresses")
+    requesting = ("floating_ips", "addresses")
     options = (
         Option(
             "--floating-ips",

@@ -104,7 +104,7 @@ class HostReservations(ReservationType):
     has_zone = True
     has_extra_specs = True
     heading = "whole hosts"
-    saying = ("hosts",)
+    requesting = ("hosts",)
     options = (
         Option("--hosts", "COUNT", parse_count, help="Reserve whole hosts: 2, or 2-4 for at least 2 and up to 4"),
         Option(

@@ -24,7 +24,7 @@ class InstanceReservations(ReservationType):
     has_zone = True
     has_extra_specs = True
     heading = "instances, on hosts that serve others as well"
-    saying = ("instances",)
+    requesting = ("instances",)
     options = (
         Option(
             "--instances",

@@ -22,7 +22,7 @@ class ServerReservations(ReservationType):
     has_zone = True
     before_end = ()
     heading = "one server"
-    saying = ("server", "server_flavor")
+    requesting = ("server", "server_flavor")
     options = (
         Option(
             "--server",

@@ -59,7 +59,7 @@ class VolumeReservations(ReservationType):
     parameters = ("amount=COUNT size_gb=GB [volume_type=TYPE] [at_end=delete|snapshot|keep]",)
     before_end = ("none", "notify", "default")  # snapshots of volumes are for their end
     heading = "volumes"
-    saying = ("volumes",)
+    requesting = ("volumes",)
     options = (
         Option("--volumes", "COUNT", parse_amount, help="Reserve this many volumes"),
         Option("--size", "SIZE", parse_size("g"), help="Size of each, in GB, or such as 1t"),
