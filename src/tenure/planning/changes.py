@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 from tenure.domain.allocation import Allocation
 from tenure.domain.changes import Changes
@@ -17,7 +18,12 @@ def changes_of(before: Snapshot, after: Snapshot) -> Changes:
     which something is taken.
     """
     old = {each.id: each for row in after.replaced for each in before.on(row)}
-    new = {each.id: each for there in after.replaced.values() for each in there}
+    new: dict[int, Allocation] = {}
+    for each in chain.from_iterable(after.replaced.values()):
+        if each.id in new:
+            places = f"{new[each.id].resource_id} and {each.resource_id}"
+            raise RuntimeError(f"the plan has allocation {each.id} twice, on resources {places}")
+        new[each.id] = each
     added = [each for each in new.values() if each.id not in old]
     changed = [
         (_as_booked(old[each.id], before), each) for each in new.values() if each.id in old and old[each.id] != each

@@ -32,8 +32,8 @@ ROOM_SAMPLE = 32
 class Vacancy:
     """Room for units of a demand in a period.
 
-    Plans of the reservation ``asking`` do not move for it. No room is made on the resources ``without``; with ``only``,
-    just on these. No plan moves to the resources that are ``closed``.
+    Plans of the reservation ``asking`` do not move for it, and its new units get the ``state``. No room is made on the
+    resources ``without``; with ``only``, just on these. No plan moves to the resources that are ``closed``.
     """
 
     demand: Demand
@@ -42,6 +42,7 @@ class Vacancy:
     without: frozenset[int] = frozenset()
     only: frozenset[int] | None = None
     closed: frozenset[int] = frozenset()
+    state: AllocationState = AllocationState.PLANNED
 
     @property
     def has_a_single_unit(self) -> bool:
@@ -78,7 +79,9 @@ def add_units(snapshot: Snapshot, vacancy: Vacancy, missing: int, terms: Terms) 
             if cleared is None:
                 break
             count = min(missing, units_on(cleared, vacancy, resource_id))
-            snapshot = cleared.allocate(vacancy.asking, vacancy.demand, vacancy.period, {resource_id: count})
+            snapshot = cleared.allocate(
+                vacancy.asking, vacancy.demand, vacancy.period, {resource_id: count}, state=vacancy.state
+            )
             missing -= count
             if vacancy.has_a_single_unit:
                 break
