@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from oslo_config import cfg
 from oslo_policy.policy import DocumentedRuleDefault
 
-from tenure.api.policies import Policies, list_rules
+from tenure.api.policies import REMEMBERED_SECONDS, Policies, list_rules
 from tenure.api.schemas.resources import WireInventory, served_inventories
 from tenure.api.table import operations_of
 from tenure.domain.actor import Actor
@@ -98,12 +101,14 @@ def test_only_administrators_change_an_inventory(wire: WireInventory, stock: Inv
     assert all(policies.authorize(rule, Actor("u", "p", frozenset({"admin"})), OWNED) for rule in rules)
 
 
-def configured(directory: Path, settings: str, policy: str = "") -> Policies:
+def configured(
+    directory: Path, settings: str, policy: str = "", timer: Callable[[], float] = time.monotonic
+) -> Policies:
     (directory / "tenure.conf").write_text(f"[oslo_policy]\npolicy_file = {directory}/policy.yaml\n{settings}")
     (directory / "policy.yaml").write_text(policy)
     conf = cfg.ConfigOpts()
     conf([], default_config_files=[str(directory / "tenure.conf")], default_config_dirs=[])
-    return Policies(conf)
+    return Policies(conf, timer)
 
 
 def test_rules_that_are_there_twice_are_refused(tmp_path: Path) -> None:
@@ -124,3 +129,17 @@ def test_the_operator_has_the_last_word(tmp_path: Path) -> None:
     assert "blazar:oshosts:get" in allowed(policies, "p", "reader")
     assert allowed(policies, "other", "boss") >= WRITE
     assert allowed(policies, "other", "admin") == set()
+
+
+def test_a_changed_policy_file_is_in_effect_a_second_later(tmp_path: Path) -> None:
+    seconds = [0.0]
+    policies = configured(tmp_path, "", '"blazar:oshosts:get": "!"\n', lambda: seconds[0])
+    admin = Actor("u", "p", frozenset({"admin"}))
+    assert not policies.authorize("blazar:oshosts:get", admin, OWNED)
+    assert policies.authorize("blazar:leases:get", admin, OWNED)
+    (tmp_path / "policy.yaml").write_text('"blazar:oshosts:get": "@"\n')
+    later = time.time() + 60
+    os.utime(tmp_path / "policy.yaml", (later, later))
+    assert not policies.authorize("blazar:oshosts:get", admin, OWNED)
+    seconds[0] = REMEMBERED_SECONDS
+    assert policies.authorize("blazar:oshosts:get", admin, OWNED)
