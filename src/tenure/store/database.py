@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -50,6 +50,7 @@ from tenure.store.usage import UsageStore
 from tenure.store.waiting import WaitingStore
 from tenure.store.writability import Writability
 
+P = ParamSpec("P")
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
@@ -283,14 +284,18 @@ class Database:
         assert isinstance(moment, datetime)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
-    def write(self, work: Callable[[Transaction], T]) -> T:
-        """Return the result of ``work`` in a transaction; on conflicts with others it is repeated from the beginning.
+    def write(
+        self, work: Callable[Concatenate[Transaction, P], T], /, *arguments: P.args, **named_arguments: P.kwargs
+    ) -> T:
+        """Return the result of ``work``, which is given a transaction and these arguments.
+
+        On conflicts with others it is repeated from the beginning.
 
         Raises ``TooManyConflicts`` if that does not help, and the errors of ``work`` and of ``Transaction.commit``.
         """
         for attempt in self.attempts():
             with attempt, attempt.transaction() as tx:
-                result = work(tx)
+                result = work(tx, *arguments, **named_arguments)
                 tx.commit()
                 return result
         raise TooManyConflicts

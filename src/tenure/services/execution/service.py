@@ -100,21 +100,20 @@ class EventService:
 
     def claim(self, event_id: str) -> Work[Any] | None:
         """Claim a due event; return None if it is not claimable any more."""
+        return self._db.write(self._claim, event_id)
 
-        def work(tx: Transaction) -> Work[Any] | None:
-            now = tx.now()
-            stored = tx.events.get(event_id)
-            lease = tx.leases.get(stored.event.lease_id, deleted=True, lock=True) if stored else None
-            if stored is None or lease is None or not tx.events.is_claimable(event_id, now):
-                return None
-            handler = self._handler(stored, lease)
-            if not handler.may_begin(tx, stored, lease, now):
-                return None
-            token = new_id()
-            attempts = tx.events.claim(stored, token=token, until=now + self._rules.claim_time, now=now)
-            return self._work(tx, handler, stored, handler.begin(tx, stored, lease, now), token, attempts)
-
-        return self._db.write(work)
+    def _claim(self, tx: Transaction, event_id: str) -> Work[Any] | None:
+        now = tx.now()
+        stored = tx.events.get(event_id)
+        lease = tx.leases.get(stored.event.lease_id, deleted=True, lock=True) if stored else None
+        if stored is None or lease is None or not tx.events.is_claimable(event_id, now):
+            return None
+        handler = self._handler(stored, lease)
+        if not handler.may_begin(tx, stored, lease, now):
+            return None
+        token = new_id()
+        attempts = tx.events.claim(stored, token=token, until=now + self._rules.claim_time, now=now)
+        return self._work(tx, handler, stored, handler.begin(tx, stored, lease, now), token, attempts)
 
     def take_over(self) -> int:
         """Expire all claims at once; return their number.
@@ -133,14 +132,7 @@ class EventService:
 
         For a manager that has noticed that the clock was set back.
         """
-
-        def expire(tx: Transaction) -> int:
-            now = tx.now()
-            return tx.events.expire_late(
-                now, claims_after=now + self._rules.claim_time, delays_after=now + self._rules.max_delay
-            )
-
-        return self._db.write(expire)
+        return self._db.write(_expire_late_claims, self._rules)
 
     def cut_released(self) -> int:
         """End what is released and lasts longer than the cleaning time from now; return the number of allocations.
@@ -160,31 +152,15 @@ class EventService:
 
     def give_back(self, event_id: str, token: str) -> None:
         """Release the claim of an event that was written as claimed, so that another worker takes it at once."""
-
-        def record(tx: Transaction) -> None:
-            now = tx.now()
-            tx.events.finish(event_id, token=token, now=now, status=EventStatus.UNDONE.value, ready_at=now, attempts=0)
-
-        self._db.write(record)
+        self._db.write(_give_back, event_id, token)
 
     def renew(self, work: Work[Any]) -> bool:
         """Renew a claim while acting; return False if it is lost, and the worker must stop."""
-
-        def extend(tx: Transaction) -> bool:
-            until = tx.now() + self._rules.claim_time
-            return tx.events.renew(work.event_id, token=work.token, until=until)
-
-        return self._db.write(extend)
+        return self._db.write(_renew, work, self._rules.claim_time)
 
     def write(self, work: Work[Any], record: Callable[[Transaction, Lease, datetime], None]) -> None:
         """Record something about the lease of a claimed event; nothing if the claim is lost."""
-
-        def write(tx: Transaction) -> None:
-            stored = tx.events.get(work.event_id)
-            if stored is not None and stored.claim_token == work.token:
-                record(tx, lease_of(tx, work.lease.id), tx.now())
-
-        self._db.write(write)
+        self._db.write(_record_if_claimed, work, record)
 
     def record(self, work: Work[Any], effects: Effects) -> None:
         """Record that the cloud matches; nothing if the claim is lost."""
@@ -204,44 +180,40 @@ class EventService:
 
         Returns False, and records nothing, if there are no other resources.
         """
-        if not work.handler.replaces:
-            return False
+        return work.handler.replaces and self._db.write(self._move_off, work, resources)
 
-        def record(tx: Transaction) -> bool:
-            now = tx.now()
-            stored = tx.events.get(work.event_id)
-            if stored is None or stored.claim_token != work.token:
-                return True  # another worker has claimed the event
-            payload = payload_of(stored)
-            # All occupied resources since the last delay: otherwise the plan would alternate between two of them.
-            met = {*payload.occupied, *self._pinned_ids(tx, work, resources)}
-            lease = lease_of(tx, work.lease.id)
-            moved = self._move_allocations(tx, lease, now, states={AllocationState.HELD}, resource_ids=met)
-            payload = replace(payload, occupied=tuple(sorted(met)) if moved else ())
-            tx.events.change([work.event_id], now=now, payload=payload.to_json() or None)
-            return moved and put_off(tx, work, now, now, attempts=max(0, work.attempts - 1))
-
-        return self._db.write(record)
+    def _move_off(self, tx: Transaction, work: Work[Any], resources: Collection[str]) -> bool:
+        now = tx.now()
+        stored = tx.events.get(work.event_id)
+        if stored is None or stored.claim_token != work.token:
+            return True  # another worker has claimed the event
+        payload = payload_of(stored)
+        # All occupied resources since the last delay: otherwise the plan would alternate between two of them.
+        met = {*payload.occupied, *self._pinned_ids(tx, work, resources)}
+        lease = lease_of(tx, work.lease.id)
+        moved = self._move_allocations(tx, lease, now, states={AllocationState.HELD}, resource_ids=met)
+        payload = replace(payload, occupied=tuple(sorted(met)) if moved else ())
+        tx.events.change([work.event_id], now=now, payload=payload.to_json() or None)
+        return moved and put_off(tx, work, now, now, attempts=max(0, work.attempts - 1))
 
     def move_off_unreturned(self, event_id: str) -> bool:
         """Plan a due start on other resources if an earlier lease has not released its own.
 
         Returns whether the start can go on; this is also true if there is room beside the other allocations.
         """
+        return self._db.write(self._move_off_unreturned, event_id)
 
-        def work(tx: Transaction) -> bool:
-            now = tx.now()
-            stored = tx.events.get(event_id)
-            lease = tx.leases.get(stored.event.lease_id, lock=True) if stored else None
-            if lease is None or lease.status is not LeaseStatus.PENDING:
-                return False
-            ids = tx.allocations.predecessors([reservation.id for reservation in lease.reservations], now=now)
-            if not ids or self._move_allocations(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids):
-                return True
-            _report_waiting(tx, event_id, lease, now)
+    def _move_off_unreturned(self, tx: Transaction, event_id: str) -> bool:
+        now = tx.now()
+        stored = tx.events.get(event_id)
+        lease = tx.leases.get(stored.event.lease_id, lock=True) if stored else None
+        if lease is None or lease.status is not LeaseStatus.PENDING:
             return False
-
-        return self._db.write(work)
+        ids = tx.allocations.predecessors([reservation.id for reservation in lease.reservations], now=now)
+        if not ids or self._move_allocations(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids):
+            return True
+        _report_waiting(tx, event_id, lease, now)
+        return False
 
     # --- inside
 
@@ -311,6 +283,28 @@ class EventService:
             allocation.resource_id for allocation in allocations if allocation.state is AllocationState.HELD
         )
         return [resource_id for resource_id, resource in pinned.items() if resource.external_id in external_ids]
+
+
+def _expire_late_claims(tx: Transaction, rules: Rules) -> int:
+    now = tx.now()
+    return tx.events.expire_late(now, claims_after=now + rules.claim_time, delays_after=now + rules.max_delay)
+
+
+def _give_back(tx: Transaction, event_id: str, token: str) -> None:
+    now = tx.now()
+    tx.events.finish(event_id, token=token, now=now, status=EventStatus.UNDONE.value, ready_at=now, attempts=0)
+
+
+def _renew(tx: Transaction, work: Work[Any], claim_time: timedelta) -> bool:
+    return tx.events.renew(work.event_id, token=work.token, until=tx.now() + claim_time)
+
+
+def _record_if_claimed(
+    tx: Transaction, work: Work[Any], record: Callable[[Transaction, Lease, datetime], None]
+) -> None:
+    stored = tx.events.get(work.event_id)
+    if stored is not None and stored.claim_token == work.token:
+        record(tx, lease_of(tx, work.lease.id), tx.now())
 
 
 def _report_waiting(tx: Transaction, event_id: str, lease: Lease, now: datetime) -> None:

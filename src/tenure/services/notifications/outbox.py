@@ -50,12 +50,7 @@ class OutboxService:
         For a manager that has noticed that the clock was set back.
         """
         longest = max(DELIVERY_TIME, self._rules.max_delay)
-
-        def expire(tx: Transaction) -> int:
-            now = tx.now()
-            return tx.outbox.expire_claims(now, after=now + longest)
-
-        return self._db.write(expire)
+        return self._db.write(lambda tx: tx.outbox.expire_claims(tx.now(), after=tx.now() + longest))
 
     def give_back(self, messages: Iterable[Message]) -> None:
         """Return messages that were taken and not tried, so that other workers deliver them at once."""
@@ -75,16 +70,14 @@ class OutboxService:
         is unavailable, and the message is retried without limit. Returns False, and records nothing, if another worker
         has taken it meanwhile.
         """
+        return self._db.write(self._record_failed, message, error)
 
-        def record(tx: Transaction) -> bool:
-            now, before = tx.now(), message.failed_at
-            channel = message.channel
-            others_delivered = before is not None and tx.outbox.has_delivered_since(before, channel=channel)
-            refusals = message.refusals + others_delivered
-            again_at = now + self._rules.delay_after(message.attempts) if refusals < MAX_REFUSALS else None
-            return tx.outbox.failed(message, error=error, again_at=again_at, now=now, refusals=refusals)
-
-        return self._db.write(record)
+    def _record_failed(self, tx: Transaction, message: Message, error: str) -> bool:
+        now, before = tx.now(), message.failed_at
+        others_delivered = before is not None and tx.outbox.has_delivered_since(before, channel=message.channel)
+        refusals = message.refusals + others_delivered
+        again_at = now + self._rules.delay_after(message.attempts) if refusals < MAX_REFUSALS else None
+        return tx.outbox.failed(message, error=error, again_at=again_at, now=now, refusals=refusals)
 
     def undeliverable(self) -> list[Message]:
         """Return the messages that were given up, oldest first, a hundred at most."""

@@ -147,7 +147,7 @@ class ResourceService(ContextualService):
             with _domain_errors(stock, reference):
                 self._cloud.register(resource_type, ref)
         except (Conflict, InvalidParameter, NotFound):
-            self._db.write(lambda tx: self._drop(tx, resource))
+            self._db.write(self._drop, resource)
             raise
 
         def offer(tx: Transaction) -> Resource:
@@ -169,7 +169,7 @@ class ResourceService(ContextualService):
             if refused is not taken:  # first in the cloud: if that fails, the same request or a deletion completes it
                 with _domain_errors(stock, reference):
                     self._cloud.unregister(resource_type, ref)
-                self._db.write(lambda tx: self._drop(tx, resource))
+                self._db.write(self._drop, resource)
             raise
 
     def update(
@@ -182,33 +182,39 @@ class ResourceService(ContextualService):
         """
         self._require(actor, resource_type, "put")
         self._check_properties(properties)
-        now = self._clock.now()
+        return self._db.write(self._update, resource_type, external_id, properties, now=self._clock.now())
 
-        def change(tx: Transaction) -> Resource:
-            resource = self._existing(tx, resource_type, external_id)
-            if resource.registration is Registration.REGISTERING:
-                text = "{Noun} {id} is not registered yet: its registration has not ended."
-                raise Conflict(self._types.stock(resource_type).say(text, id=external_id))
-            hidden = {"id", *resource.facts} & properties.keys()
-            given = {name: value for name, value in properties.items() if name not in hidden}
-            after = {**resource.properties, **given}
-            wanted = {name: value for name, value in after.items() if value is not None}
-            if len(wanted) > MAX_PROPERTIES:
-                raise InvalidParameter(_TOO_MANY_PROPERTIES, field="properties")
-            changed = {name for name in given if resource.properties.get(name) != wanted.get(name)}
-            if not changed:
-                return resource
-            refused = changed & self._conditions_on(tx, resource, now=now)
-            if refused:
-                text = "Can't add extracapabilities {names} to {Noun} {id}: leases on this {noun} ask for them."
-                raise Conflict(
-                    self._types.stock(resource_type).say(text, names=sorted(refused), id=external_id),
-                    field=f"properties.{min(refused)}",
-                )
-            tx.resources.set_properties(resource, wanted, now=now)
-            return self._existing(tx, resource_type, external_id)
-
-        return self._db.write(change)
+    def _update(
+        self,
+        tx: Transaction,
+        resource_type: str,
+        external_id: str,
+        properties: Mapping[str, str | None],
+        *,
+        now: datetime,
+    ) -> Resource:
+        resource = self._existing(tx, resource_type, external_id)
+        if resource.registration is Registration.REGISTERING:
+            text = "{Noun} {id} is not registered yet: its registration has not ended."
+            raise Conflict(self._types.stock(resource_type).say(text, id=external_id))
+        hidden = {"id", *resource.facts} & properties.keys()
+        given = {name: value for name, value in properties.items() if name not in hidden}
+        after = {**resource.properties, **given}
+        wanted = {name: value for name, value in after.items() if value is not None}
+        if len(wanted) > MAX_PROPERTIES:
+            raise InvalidParameter(_TOO_MANY_PROPERTIES, field="properties")
+        changed = {name for name in given if resource.properties.get(name) != wanted.get(name)}
+        if not changed:
+            return resource
+        refused = changed & self._conditions_on(tx, resource, now=now)
+        if refused:
+            text = "Can't add extracapabilities {names} to {Noun} {id}: leases on this {noun} ask for them."
+            raise Conflict(
+                self._types.stock(resource_type).say(text, names=sorted(refused), id=external_id),
+                field=f"properties.{min(refused)}",
+            )
+        tx.resources.set_properties(resource, wanted, now=now)
+        return self._existing(tx, resource_type, external_id)
 
     def lend(self, actor: Actor, resource_type: str, external_id: str, capacity: Capacity) -> Resource:
         """Change the amount of a resource that is lent to reservations; it must cover what is promised already.
@@ -226,21 +232,22 @@ class ResourceService(ContextualService):
         with _domain_errors(stock, external_id):
             found = self._cloud.look_up(resource_type, qualified(known.region, known.name))
         _check_lent(stock, found, capacity)
-        now = self._clock.now()
+        return self._db.write(self._lend, resource_type, external_id, capacity, now=self._clock.now())
 
-        def change(tx: Transaction) -> Resource:
-            resource = self._existing(tx, resource_type, external_id)
-            self._check_registered(resource)
-            promised = tx.allocations.promised(resource.id, now=now)
-            if not capacity.fits(promised):
-                most = ", ".join(f"{amount} {name}" for name, amount in promised.items())
-                text = "At some time {most} of the {noun} {name} are promised or kept; no less can be lent."
-                raise Conflict(stock.say(text, most=most, name=resource.name), field="capacity_gb")
-            if resource.capacity != capacity:
-                tx.resources.lend(resource, capacity, now=now)
-            return self._existing(tx, resource_type, external_id)
-
-        return self._db.write(change)
+    def _lend(
+        self, tx: Transaction, resource_type: str, external_id: str, capacity: Capacity, *, now: datetime
+    ) -> Resource:
+        resource = self._existing(tx, resource_type, external_id)
+        self._check_registered(resource)
+        promised = tx.allocations.promised(resource.id, now=now)
+        if not capacity.fits(promised):
+            most = ", ".join(f"{amount} {name}" for name, amount in promised.items())
+            text = "At some time {most} of the {noun} {name} are promised or kept; no less can be lent."
+            stock = self._types.stock(resource_type)
+            raise Conflict(stock.say(text, most=most, name=resource.name), field="capacity_gb")
+        if resource.capacity != capacity:
+            tx.resources.lend(resource, capacity, now=now)
+        return self._existing(tx, resource_type, external_id)
 
     def unregister(self, actor: Actor, resource_type: str, external_id: str) -> None:
         """Return a resource to general use.
@@ -251,29 +258,27 @@ class ResourceService(ContextualService):
         self._require(actor, resource_type, "delete")
         stock = self._types.stock(resource_type)
         now = self._clock.now()
-
-        def close(tx: Transaction) -> Resource:
-            resource = self._existing(tx, resource_type, external_id)
-            if tx.resources.is_allocated(resource.id):
-                raise Conflict(f"Can't delete {stock.noun} {external_id}. The {stock.noun} is reserved.")
-            tx.resources.change(resource, now=now, registration=Registration.UNREGISTERING)
-            return self._existing(tx, resource_type, external_id)
-
-        resource = self._db.write(close)
+        resource = self._db.write(self._close, stock, external_id, now=now)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
             with _domain_errors(stock, external_id):
                 self._cloud.unregister(resource_type, ref)
         except (Conflict, InvalidParameter, NotFound):
-            self._db.write(lambda tx: self._reopen(tx, resource, now=now))
+            self._db.write(self._reopen, resource, now=now)
             raise
+        self._db.write(self._retire, resource)
 
-        def forget(tx: Transaction) -> None:
-            closed = self._current_registration(tx, resource)
-            if closed is not None and closed.registration is Registration.UNREGISTERING:
-                tx.resources.retire(closed)
+    def _close(self, tx: Transaction, stock: Inventory, external_id: str, *, now: datetime) -> Resource:
+        resource = self._existing(tx, stock.name, external_id)
+        if tx.resources.is_allocated(resource.id):
+            raise Conflict(f"Can't delete {stock.noun} {external_id}. The {stock.noun} is reserved.")
+        tx.resources.change(resource, now=now, registration=Registration.UNREGISTERING)
+        return self._existing(tx, stock.name, external_id)
 
-        self._db.write(forget)
+    def _retire(self, tx: Transaction, resource: Resource) -> None:
+        closed = self._current_registration(tx, resource)
+        if closed is not None and closed.registration is Registration.UNREGISTERING:
+            tx.resources.retire(closed)
 
     def disable(
         self, actor: Actor, resource_type: str, external_id: str, *, reason: str, dry_run: bool = False
@@ -384,21 +389,37 @@ class ResourceService(ContextualService):
         self, actor: Actor, resource_type: str, external_id: str, *, enabled: bool, reason: str | None, dry_run: bool
     ) -> ResourceChange:
         self._require(actor, resource_type, "disable")
-        now = self._clock.now()
+        return self._db.write(
+            self._change_enabled,
+            resource_type,
+            external_id,
+            enabled=enabled,
+            reason=reason,
+            dry_run=dry_run,
+            now=self._clock.now(),
+        )
 
-        def change(tx: Transaction) -> ResourceChange:
-            resource = self._existing(tx, resource_type, external_id)
-            self._check_registered(resource)
-            keepers = () if enabled else self._healer.keepers(tx, resource)
-            if dry_run:
-                reservable = enabled and resource.health is ResourceHealth.WELL
-                would_be = replace(resource, enabled=enabled, disabled_reason=reason, reservable=reservable)
-                return ResourceChange(would_be, keepers)
-            if (resource.enabled, resource.disabled_reason) != (enabled, reason):
-                tx.resources.change(resource, now=now, enabled=enabled, disabled_reason=reason)
-            return ResourceChange(self._existing(tx, resource_type, external_id), keepers)
-
-        return self._db.write(change)
+    def _change_enabled(
+        self,
+        tx: Transaction,
+        resource_type: str,
+        external_id: str,
+        *,
+        enabled: bool,
+        reason: str | None,
+        dry_run: bool,
+        now: datetime,
+    ) -> ResourceChange:
+        resource = self._existing(tx, resource_type, external_id)
+        self._check_registered(resource)
+        keepers = () if enabled else self._healer.keepers(tx, resource)
+        if dry_run:
+            reservable = enabled and resource.health is ResourceHealth.WELL
+            would_be = replace(resource, enabled=enabled, disabled_reason=reason, reservable=reservable)
+            return ResourceChange(would_be, keepers)
+        if (resource.enabled, resource.disabled_reason) != (enabled, reason):
+            tx.resources.change(resource, now=now, enabled=enabled, disabled_reason=reason)
+        return ResourceChange(self._existing(tx, resource_type, external_id), keepers)
 
     def _require(self, actor: Actor, resource_type: str, verb: str) -> None:
         target = target_of(actor)

@@ -83,19 +83,12 @@ class PurgeService:
         with self._db.read() as tx:
             if not tx.purge.ended(before, 1):
                 return 0
-        self._db.write(lambda tx: _note_purged(tx, before))  # before anything is missing
+        self._db.write(_note_purged, before)  # before anything is missing
         return sum(self._in_batches(lambda tx: tx.purge.ended(before, LEASES_AT_ONCE)))
 
     def _in_batches(self, find: Callable[[Transaction], list[str]]) -> Iterator[int]:
         """Delete the leases that are found, until none is; yield how many each transaction deletes."""
-
-        def work(tx: Transaction) -> int:
-            ids = find(tx)
-            if ids:
-                tx.purge.delete_leases(ids)
-            return len(ids)
-
-        while count := self._db.write(work):
+        while count := self._db.write(_delete_found, find):
             yield count
 
     def _purge_messages(self, before: datetime) -> int:
@@ -103,6 +96,13 @@ class PurgeService:
         while count := self._db.write(lambda tx: tx.purge.delete_messages(before, MESSAGES_AT_ONCE)):
             total += count
         return total
+
+
+def _delete_found(tx: Transaction, find: Callable[[Transaction], list[str]]) -> int:
+    ids = find(tx)
+    if ids:
+        tx.purge.delete_leases(ids)
+    return len(ids)
 
 
 def _note_purged(tx: Transaction, before: datetime) -> None:
