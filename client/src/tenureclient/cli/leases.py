@@ -18,7 +18,6 @@ from tenureclient.cli.lease_options import (
 )
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table, row_of, table
-from tenureclient.cli.resources import commands
 from tenureclient.models import SORT_KEYS, Lease, LeaseFilter
 
 #: The statuses that one can wait for.
@@ -172,8 +171,3 @@ def _status(text: str) -> str:
     if status not in _STATUSES:
         raise ValueError(f"'{text}' is no status of a lease; there are {', '.join(_STATUSES)}.")
     return status
-
-
-ListLeaseHosts = commands()["lease_hosts"]  # the names by which older installations look for them
-ListLeaseFloatingIPs = commands()["lease_floatingips"]
-ListLeaseVolumePools = commands()["lease_volume_pools"]
