@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 
 from tenure.domain.actor import ENGINE
 from tenure.domain.lease import LeaseStatus
@@ -80,24 +79,13 @@ class DriftService:
                     leases.setdefault(reservation.lease_id, []).append(reservation.id)
         wanted: set[str] = set()
         for lease_id, ids in leases.items():
-            if self._db.write(partial(_request_mending, lease_id=lease_id, reservation_ids=ids)):
+            if self._db.write(_request_mending, lease_id, ids):
                 wanted.update(ids)
         return wanted
 
     def show_drift(self, reservation_id: str, text: str) -> bool:
         """Show a difference that nothing repairs on a running lease; return False if it is shown already."""
-
-        def show(tx: Transaction) -> bool:
-            now = tx.now()
-            found = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
-            lease = tx.leases.get(found.lease_id, lock=True) if found else None
-            if lease is None or lease.status is not LeaseStatus.ACTIVE or lease.status_reason == text:
-                return False
-            tx.leases.change(lease, now=now, **columns_of(Reason(text)))
-            write_history(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=text)
-            return True
-
-        return self._db.write(show)
+        return self._db.write(_show_drift, reservation_id, text)
 
     def kept(self, inventory: str) -> list[Order]:
         """Return the orders of ended reservations that still keep something on resources of that type."""
@@ -109,28 +97,37 @@ class DriftService:
 
         ``remaining`` maps reservation ids to the number of units that still exist.
         """
-
-        def work(tx: Transaction) -> int:
-            allocations = [
-                allocation for allocation in tx.allocations.kept(inventory) if allocation.reservation_id in of
-            ]
-            left = {reservation_id: remaining.get(reservation_id, 0) for reservation_id in of}
-            gone = {}
-            for allocation in allocations:
-                there = min(allocation.units, left[allocation.reservation_id])
-                left[allocation.reservation_id] -= there
-                if there < allocation.units:
-                    gone[allocation] = there
-            resources = tx.resources.by_ids({allocation.resource_id for allocation in gone})
-            tx.resources.raise_versions({resource_id: resource.version for resource_id, resource in resources.items()})
-            now = tx.now()
-            for allocation, there in gone.items():
-                tx.allocations.let_go(allocation, there, now=now)
-            return sum(allocation.units - there for allocation, there in gone.items())
-
-        return self._db.write(work)
+        return self._db.write(_let_go, inventory, remaining, of)
 
 
 def _request_mending(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
     lease = tx.leases.get(lease_id, lock=True)
     return lease is not None and request_mending(tx, lease, now=tx.now(), drifted=reservation_ids)
+
+
+def _show_drift(tx: Transaction, reservation_id: str, text: str) -> bool:
+    now = tx.now()
+    found = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
+    lease = tx.leases.get(found.lease_id, lock=True) if found else None
+    if lease is None or lease.status is not LeaseStatus.ACTIVE or lease.status_reason == text:
+        return False
+    tx.leases.change(lease, now=now, **columns_of(Reason(text)))
+    write_history(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=text)
+    return True
+
+
+def _let_go(tx: Transaction, inventory: str, remaining: Mapping[str, int], of: Collection[str]) -> int:
+    allocations = [allocation for allocation in tx.allocations.kept(inventory) if allocation.reservation_id in of]
+    left = {reservation_id: remaining.get(reservation_id, 0) for reservation_id in of}
+    gone = {}
+    for allocation in allocations:
+        there = min(allocation.units, left[allocation.reservation_id])
+        left[allocation.reservation_id] -= there
+        if there < allocation.units:
+            gone[allocation] = there
+    resources = tx.resources.by_ids({allocation.resource_id for allocation in gone})
+    tx.resources.raise_versions({resource_id: resource.version for resource_id, resource in resources.items()})
+    now = tx.now()
+    for allocation, there in gone.items():
+        tx.allocations.let_go(allocation, there, now=now)
+    return sum(allocation.units - there for allocation, there in gone.items())

@@ -650,24 +650,37 @@ class HealingService:
         may_recover: bool = True,
         before: Mapping[str, KnownHealth] | None = None,
     ) -> _Report:
-        def learn(tx: Transaction) -> _Report:
-            resource = tx.resources.by_external_id(resource_type, external_id)
-            if resource is None or resource.health is health:
-                return _Report.KNOWN
-            if not may_recover and _SEVERITY[health] < _SEVERITY[resource.health]:
-                return _Report.DOUBTED
-            # Not compared by time: the clock may have been set back.
-            if before is not None and before.get(external_id) != KnownHealth(resource.health, resource.health_since):
-                return _Report.KNOWN  # or it was not registered yet when the cloud was asked
-            now = tx.now()
-            tx.resources.change(resource, now=now, health=health, health_reason=reason, health_since=now)
-            return _Report.NEWS
-
-        reports = self._db.write(learn)
+        reports = self._db.write(
+            _learn, resource_type, external_id, health, reason, may_recover=may_recover, before=before
+        )
         if reports is _Report.NEWS:
             log = LOG.info if health is ResourceHealth.WELL else LOG.warning
             log("%s %s is %s%s", resource_type, external_id, _WORDS[health], f": {reason}" if reason else "")
         return reports
+
+
+def _learn(
+    tx: Transaction,
+    resource_type: str,
+    external_id: str,
+    health: ResourceHealth,
+    reason: str | None,
+    *,
+    may_recover: bool,
+    before: Mapping[str, KnownHealth] | None,
+) -> _Report:
+    """Note the health of a resource."""
+    resource = tx.resources.by_external_id(resource_type, external_id)
+    if resource is None or resource.health is health:
+        return _Report.KNOWN
+    if not may_recover and _SEVERITY[health] < _SEVERITY[resource.health]:
+        return _Report.DOUBTED
+    # Not compared by time: the clock may have been set back.
+    if before is not None and before.get(external_id) != KnownHealth(resource.health, resource.health_since):
+        return _Report.KNOWN  # or it was not registered yet when the cloud was asked
+    now = tx.now()
+    tx.resources.change(resource, now=now, health=health, health_reason=reason, health_since=now)
+    return _Report.NEWS
 
 
 def _batches(versions: Mapping[int, int]) -> Iterator[dict[int, int]]:

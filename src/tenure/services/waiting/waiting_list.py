@@ -154,23 +154,7 @@ class WaitingList(ContextualService):
         )
         lines = {Line(demand.inventory, demand.region) for wanted in self._wanted(request) for demand in wanted.demands}
 
-        def work(tx: Transaction) -> Lease:
-            tx.projects.take_turn(actor.project_id)  # else requests at the same time count without each other
-            there = booked_before(tx, actor, lease.id)
-            if there is not None:
-                return there
-            if tx.leases.count(actor.project_id, LeaseStatus.WAITING) >= MOST_WAITING:
-                raise Conflict(f"{MOST_WAITING} leases of the project are on the waiting list already.")
-            tx.leases.add(lease)
-            tx.events.add(lease.events)
-            tx.waiting.add(lease.id, latest, request.confirm_within, _REQUEST.dump_python(request, mode="json"), lines)
-            write_history(tx, lease.id, "wait", None, lease.status, actor=actor, now=now)
-            notify(tx, "lease.wait", lease, now=now)
-            entered = tx.leases.get(lease.id)
-            assert entered is not None
-            return entered
-
-        return self._db.write(work)
+        return self._db.write(_enter, actor, request, lease, lines, latest)
 
     def _opened(self, request: FlexibleRequest) -> FlexibleRequest:
         """Return the request with a window in place of fixed dates, and dates in place of moments such as ``now``."""
@@ -342,3 +326,22 @@ def _fail(tx: Transaction, *, lease_id: str, reason: Reason) -> None:
 
 def _forget(tx: Transaction, *, freed_ids: Sequence[int]) -> None:
     tx.waiting.forget(freed_ids)
+
+
+def _enter(
+    tx: Transaction, actor: Actor, request: FlexibleRequest, lease: Lease, lines: Collection[Line], latest: datetime
+) -> Lease:
+    tx.projects.take_turn(actor.project_id)  # else requests at the same time count without each other
+    there = booked_before(tx, actor, lease.id)
+    if there is not None:
+        return there
+    if tx.leases.count(actor.project_id, LeaseStatus.WAITING) >= MOST_WAITING:
+        raise Conflict(f"{MOST_WAITING} leases of the project are on the waiting list already.")
+    tx.leases.add(lease)
+    tx.events.add(lease.events)
+    tx.waiting.add(lease.id, latest, request.confirm_within, _REQUEST.dump_python(request, mode="json"), lines)
+    write_history(tx, lease.id, "wait", None, lease.status, actor=actor, now=lease.created_at)
+    notify(tx, "lease.wait", lease, now=lease.created_at)
+    entered = tx.leases.get(lease.id)
+    assert entered is not None
+    return entered
