@@ -15,8 +15,7 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy, Progress
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.services.context import Rules
-from tenure.services.execution.handler import Work
-from tenure.services.execution.service import EventService
+from tenure.services.execution.handler import Claims, Work
 from tenure.services.notifications.outbox import Message
 from tests.support.engines import (
     HOUR,
@@ -472,11 +471,11 @@ def test_a_database_that_is_away_is_no_failure_of_the_cloud(world: World, monkey
     """However often: it uses up no attempts, and the lease does not show it."""
     lease = world.book(1)
 
-    def fail(_events: EventService, _work: Work[Any]) -> bool:
+    def fail(_claims: Claims, _work: Work[Any]) -> bool:
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(EventService, "renew", fail)
+        patched.setattr(Claims, "renew", fail)
         for _ in range(12):
             world.engine.round()
             assert lease_of(world, lease.id).status_reason is None

@@ -71,7 +71,7 @@ class Performer:
         """Act and record; return the outcome as a label for the metric."""
         kind = work.event_type.value
         self._checkpoint(f"{kind}:after_claim")
-        attempt = Attempt(work, self._driver, self._events, self._wake)
+        attempt = Attempt(work, self._driver, self._events.claims, self._wake)
         try:
             progress = work.handler.act(attempt)
         except ClaimLost:

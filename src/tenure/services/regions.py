@@ -18,12 +18,7 @@ class RegionService:
 
         A repetition changes nothing.
         """
-
-        def change(tx: Transaction) -> tuple[int, int]:
-            tx.waiting.name_region(name)
-            return tx.resources.name_region(name), tx.leases.name_region(name)
-
-        return self._db.write(change)
+        return self._db.write(_name_region, name)
 
     def wrong_with(self, regions: Collection[str]) -> str | None:
         """Return a text that says why the ledger does not fit these regions and what to do, or None if it does."""
@@ -34,3 +29,8 @@ class RegionService:
         if strange[0] == "":
             return "there are resources from before there were regions: run tenure-manage region name-home"
         return f"there are resources in region {strange[0]}, which is not in the list of regions"
+
+
+def _name_region(tx: Transaction, name: str) -> tuple[int, int]:
+    tx.waiting.name_region(name)
+    return tx.resources.name_region(name), tx.leases.name_region(name)

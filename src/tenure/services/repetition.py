@@ -39,27 +39,8 @@ class Repetition(ContextualService):
         """
         if repeatable is None:
             return None
-        key_id = _key_id(actor, repeatable)
-        now = self._clock.now()
-
-        def work(tx: Transaction) -> StoredKey:
-            tx.projects.take_turn(actor.project_id)
-            since = now - KEPT
-            known = tx.keys.get(key_id, since=since)
-            if known is not None:
-                return known
-            tx.keys.prune(since)
-            if tx.keys.count(actor.project_id, since=since) >= MOST_KEYS:
-                raise Conflict(
-                    f"The project has sent {MOST_KEYS} requests with an Idempotency-Key within a day, the most that "
-                    "are kept; send this one without."
-                )
-            key = StoredKey(repeatable.digest, new_id())
-            tx.keys.put(key_id, actor.project_id, key, now)
-            return key
-
         with deadlines.within(deadlines.current()):  # a key is not yet what the request is to change
-            key = self._db.write(work)
+            key = self._db.write(_key_of, actor, repeatable, now=self._clock.now())
         if key.digest != repeatable.digest:
             raise Conflict(
                 "This Idempotency-Key was sent with another request less than a day ago; give each request its own key."
@@ -96,3 +77,21 @@ def _key_id(actor: Actor, repeatable: Repeatable) -> str:
 def _mark(resource: Resource) -> str:
     """Return what a key keeps of a registered resource: its id, which a database may use twice, and since when."""
     return f"{_REGISTERED}{resource.id}:{(resource.created_at - _EPOCH) // timedelta(microseconds=1)}"
+
+
+def _key_of(tx: Transaction, actor: Actor, repeatable: Repeatable, *, now: datetime) -> StoredKey:
+    """Return the key of a request as it is stored; it is stored if it is new."""
+    tx.projects.take_turn(actor.project_id)
+    key_id, since = _key_id(actor, repeatable), now - KEPT
+    known = tx.keys.get(key_id, since=since)
+    if known is not None:
+        return known
+    tx.keys.prune(since)
+    if tx.keys.count(actor.project_id, since=since) >= MOST_KEYS:
+        raise Conflict(
+            f"The project has sent {MOST_KEYS} requests with an Idempotency-Key within a day, the most that are kept; "
+            "send this one without."
+        )
+    key = StoredKey(repeatable.digest, new_id())
+    tx.keys.put(key_id, actor.project_id, key, now)
+    return key

@@ -140,7 +140,7 @@ class Admission:
         planning: Planning,
         enforcement: Enforcement,
         lanes: Lanes,
-        on_admitted: Callable[[AdmissionWay], None] = lambda _way: None,
+        on_admitted: Callable[[AdmissionWay], None],
     ) -> None:
         """``on_admitted`` is called for each new lease that is committed."""
         self._db = db

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tenure.domain.actor import ENGINE
 from tenure.domain.errors import InvalidState
@@ -18,9 +18,10 @@ from tenure.services.context import Rules
 from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import Payload
 from tenure.services.notifications.records import columns_of, write_history
-from tenure.store.database import Transaction
+from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
 
+A = ParamSpec("A")
 P = TypeVar("P", bound=Payload)
 
 #: The cloud resources that clients see, such as the id of an aggregate, by reservation id.
@@ -66,14 +67,27 @@ class Work(Generic[P]):
     actions: Actions
 
 
-class Claims(Protocol):
-    """What an attempt may do to the ledger before its outcome is recorded."""
+class Claims:
+    """The claims of events while they are carried out, and what is recorded before the outcome."""
+
+    def __init__(self, db: Database, claim_time: timedelta) -> None:
+        self._db = db
+        self._claim_time = claim_time
 
     def renew(self, work: Work[Any]) -> bool:
-        """Extend the claim; return False if it is lost."""
+        """Extend the claim; return False if it is lost, and the worker must stop."""
+        return self._db.write(_renew, work, self._claim_time)
 
-    def write(self, work: Work[Any], record: Callable[[Transaction, Lease, datetime], None]) -> None:
-        """Record something about the lease; nothing if the claim is lost."""
+    def write(
+        self,
+        work: Work[Any],
+        record: Callable[Concatenate[Transaction, Lease, datetime, A], None],
+        /,
+        *arguments: A.args,
+        **named_arguments: A.kwargs,
+    ) -> None:
+        """Record something about the lease, with these arguments; nothing if the claim is lost."""
+        self._db.write(_record_if_claimed, work, record, *arguments, **named_arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +201,23 @@ class Handler(ABC, Generic[P]):
         """Change the lease because its event will not be tried again; return whether there is more to do at once."""
         show_reason(tx, work, reason, now)
         return False
+
+
+def _renew(tx: Transaction, work: Work[Any], claim_time: timedelta) -> bool:
+    return tx.events.renew(work.event_id, token=work.token, until=tx.now() + claim_time)
+
+
+def _record_if_claimed(
+    tx: Transaction,
+    work: Work[Any],
+    record: Callable[Concatenate[Transaction, Lease, datetime, A], None],
+    /,
+    *arguments: A.args,
+    **named_arguments: A.kwargs,
+) -> None:
+    stored = tx.events.get(work.event_id)
+    if stored is not None and stored.claim_token == work.token:
+        record(tx, lease_of(tx, work.lease.id), tx.now(), *arguments, **named_arguments)
 
 
 def finish(tx: Transaction, work: Work[Any], now: datetime, status: EventStatus) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from tenure.drivers.contract import Order, Preempted
@@ -44,11 +44,11 @@ class PreemptionService:
             }
             for server in preempted
         }
-
-        def write(tx: Transaction) -> None:
-            now = tx.now()
-            for key in sorted(messages.keys() - tx.outbox.known(messages.keys())):
-                tx.outbox.add(key=key, lease_id=lease_id, topic=TOPIC, payload=messages[key], now=now)
-
         if messages:
-            self._db.write(write)
+            self._db.write(_notify, lease_id, messages)
+
+
+def _notify(tx: Transaction, lease_id: str, messages: Mapping[str, Mapping[str, str]]) -> None:
+    now = tx.now()
+    for key in sorted(messages.keys() - tx.outbox.known(messages.keys())):
+        tx.outbox.add(key=key, lease_id=lease_id, topic=TOPIC, payload=messages[key], now=now)

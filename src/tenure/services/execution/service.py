@@ -18,7 +18,7 @@ from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, new_id
 from tenure.services.events.late_starts import LATE_AFTER, notify_late
 from tenure.services.events.payloads import UpdatePayload, payload_of
-from tenure.services.execution.handler import Effects, Handler, Work, lease_of, put_off
+from tenure.services.execution.handler import Claims, Effects, Handler, Work, lease_of, put_off
 from tenure.services.execution.handlers.end import BeforeEndHandler, EndHandler
 from tenure.services.execution.handlers.expiry import ExpiryHandler, SearchHandler
 from tenure.services.execution.handlers.mend import MendHandler
@@ -48,13 +48,14 @@ class EventService:
         rules: Rules,
         planning: Planning,
         *,
-        on_mended: Callable[[str], None] = lambda _resource_type: None,
+        on_mended: Callable[[str], None],
     ) -> None:
         """``on_mended`` is called with the type of each reservation that was mended."""
         self._db = db
         self._types = types
         self._rules = rules
         self._planning = planning
+        self.claims = Claims(db, rules.claim_time)
         cleaner = Cleaner(types, rules, planning)
         self._handlers: Mapping[EventType, Handler[Any]] = {
             EventType.PREPARE: PrepareHandler(types, rules),
@@ -153,14 +154,6 @@ class EventService:
     def give_back(self, event_id: str, token: str) -> None:
         """Release the claim of an event that was written as claimed, so that another worker takes it at once."""
         self._db.write(_give_back, event_id, token)
-
-    def renew(self, work: Work[Any]) -> bool:
-        """Renew a claim while acting; return False if it is lost, and the worker must stop."""
-        return self._db.write(_renew, work, self._rules.claim_time)
-
-    def write(self, work: Work[Any], record: Callable[[Transaction, Lease, datetime], None]) -> None:
-        """Record something about the lease of a claimed event; nothing if the claim is lost."""
-        self._db.write(_record_if_claimed, work, record)
 
     def record(self, work: Work[Any], effects: Effects) -> None:
         """Record that the cloud matches; nothing if the claim is lost."""
@@ -293,18 +286,6 @@ def _expire_late_claims(tx: Transaction, rules: Rules) -> int:
 def _give_back(tx: Transaction, event_id: str, token: str) -> None:
     now = tx.now()
     tx.events.finish(event_id, token=token, now=now, status=EventStatus.UNDONE.value, ready_at=now, attempts=0)
-
-
-def _renew(tx: Transaction, work: Work[Any], claim_time: timedelta) -> bool:
-    return tx.events.renew(work.event_id, token=work.token, until=tx.now() + claim_time)
-
-
-def _record_if_claimed(
-    tx: Transaction, work: Work[Any], record: Callable[[Transaction, Lease, datetime], None]
-) -> None:
-    stored = tx.events.get(work.event_id)
-    if stored is not None and stored.claim_token == work.token:
-        record(tx, lease_of(tx, work.lease.id), tx.now())
 
 
 def _report_waiting(tx: Transaction, event_id: str, lease: Lease, now: datetime) -> None:

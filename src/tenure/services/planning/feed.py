@@ -17,8 +17,8 @@ class FeedService:
 
     def prune(self) -> None:
         """Delete the entries that no reader needs any more."""
+        self._db.write(_prune, self._keep)
 
-        def work(tx: Transaction) -> None:
-            tx.feed.prune(tx.now() - self._keep)
 
-        self._db.write(work)
+def _prune(tx: Transaction, keep: timedelta) -> None:
+    tx.feed.prune(tx.now() - keep)

@@ -232,19 +232,7 @@ class LeaseService(ContextualService):
         ``DELETING``. Raises ``NotFound``, ``Forbidden``, and ``PreconditionFailed`` if the lease has none of the
         versions ``if_version``.
         """
-        now = self._clock.now()
-
-        def work(tx: Transaction) -> tuple[str | None, list[str]]:
-            lease = self._access.get_for(
-                tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True, if_version=if_version
-            )
-            if lease.status is LeaseStatus.DELETED:
-                return None, []
-            return self._delete(tx, actor, lease, now, reason), [
-                reservation.id for reservation in lease.reservations if self._may_exist_in_cloud(reservation)
-            ]
-
-        event_id, made = self._db.write(work)
+        event_id, made = self._db.write(self._delete_for, actor, lease_id, reason, if_version, now=self._clock.now())
         if event_id is not None:
             self._cloud.try_now(event_id)
         else:
@@ -459,6 +447,26 @@ class LeaseService(ContextualService):
 
     def _has_effects(self, reservation: Reservation) -> bool:
         return reservation.effects != self._types[reservation.resource_type].effects(reservation.id)
+
+    def _delete_for(
+        self,
+        tx: Transaction,
+        actor: Actor,
+        lease_id: str,
+        reason: str | None,
+        if_version: tuple[int, ...] | None,
+        *,
+        now: datetime,
+    ) -> tuple[str | None, Sequence[str]]:
+        """Return the id of the event to carry out at once, and the reservations that may exist in the cloud."""
+        lease = self._access.get_for(
+            tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True, if_version=if_version
+        )
+        if lease.status is LeaseStatus.DELETED:
+            return None, []
+        return self._delete(tx, actor, lease, now, reason), [
+            reservation.id for reservation in lease.reservations if self._may_exist_in_cloud(reservation)
+        ]
 
     def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime, reason: str | None) -> str | None:
         """Begin to delete; return the id of the end event if resources in the cloud must be taken back first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from tenure.clock import Clock
 from tenure.domain.request import ResourceQuery
@@ -64,18 +65,8 @@ class InventoryService:
             if differences:
                 changes.append(Change(resource.external_id, resource.name, differences))
                 if not dry_run:
-                    self._describe(resource_type, current)
+                    self._db.write(_describe, resource_type, current, now=self._clock.now())
         return SyncReport(seen, tuple(changes), tuple(gone))
-
-    def _describe(self, resource_type: str, current: DiscoveredResource) -> None:
-        now = self._clock.now()
-
-        def change(tx: Transaction) -> None:
-            resource = tx.resources.by_external_id(resource_type, current.external_id)
-            if resource is not None and _differences(resource, current):
-                tx.resources.describe(resource, current, now=now)
-
-        self._db.write(change)
 
     def _registered(self, resource_type: str, region: str | None) -> Iterator[Resource]:
         marker = None
@@ -86,6 +77,12 @@ class InventoryService:
             if len(page) <= PAGE:
                 return
             marker = page[PAGE - 1].external_id
+
+
+def _describe(tx: Transaction, resource_type: str, current: DiscoveredResource, *, now: datetime) -> None:
+    resource = tx.resources.by_external_id(resource_type, current.external_id)
+    if resource is not None and _differences(resource, current):
+        tx.resources.describe(resource, current, now=now)
 
 
 def plain(limits: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

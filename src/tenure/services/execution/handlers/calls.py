@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from tenure.domain.lease import EventType, Lease
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import DONE, CloudError, CloudRefused, Order, Progress, ResourceMissing
 from tenure.services.events.before_end import record_finished, record_outcome
-from tenure.services.execution.handler import NO_ACTIONS, Actions, Attempt, show_reason
+from tenure.services.execution.handler import NO_ACTIONS, Actions, Attempt, Work, show_reason
 from tenure.store.database import Transaction
 
 LOG = logging.getLogger(__name__)
@@ -115,17 +115,19 @@ def run_action(attempt: Attempt[Any], order: Order, actions: Actions, given_up: 
     if reason is not None:
         LOG.error("%s of reservation %s is given up: %s", action, order.reservation_id, reason)
         given_up.add(order.reservation_id)
-
-    def record(tx: Transaction, lease: Lease, now: datetime) -> None:
-        at_the_end = attempt.work.event_type is EventType.END
-        finished = {order.reservation_id: action}
-        record_finished(tx, lease, finished, now=now, failed=reason is not None, at_the_end=at_the_end)
-        if reason is not None:
-            show_reason(tx, attempt.work, reason, now)
-            record_outcome(tx, lease, reason, now=now)
-
-    attempt.claims.write(attempt.work, record)
+    attempt.claims.write(attempt.work, _record_action, attempt.work, {order.reservation_id: action}, reason)
     return DONE
+
+
+def _record_action(
+    tx: Transaction, lease: Lease, now: datetime, work: Work[Any], finished: Mapping[str, str], reason: Reason | None
+) -> None:
+    """Record the action of a reservation, by its id, as done or, for a reason, as given up."""
+    at_the_end = work.event_type is EventType.END
+    record_finished(tx, lease, finished, now=now, failed=reason is not None, at_the_end=at_the_end)
+    if reason is not None:
+        show_reason(tx, work, reason, now)
+        record_outcome(tx, lease, reason, now=now)
 
 
 def combined(progresses: Iterable[Progress]) -> Progress:

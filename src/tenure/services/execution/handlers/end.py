@@ -111,12 +111,12 @@ class EndHandler(Handler[EndPayload]):
     def act(self, attempt: Attempt[EndPayload]) -> Progress:
         calls = end_all(attempt, attempt.work.orders, attempt.work.actions)
         if calls.is_partly_done:  # other leases get each released resource at once
-            attempt.claims.write(attempt.work, lambda tx, lease, now: self._give_back(tx, lease, calls.done, now))
+            attempt.claims.write(attempt.work, self._give_back, calls.done)
             attempt.wake()
         return calls.combined()
 
     def done(self, tx: Transaction, work: Work[EndPayload], lease: Lease, now: datetime) -> None:
-        self._give_back(tx, lease, [reservation.id for reservation in lease.reservations], now)
+        self._give_back(tx, lease, now, [reservation.id for reservation in lease.reservations])
         if lease.status is LeaseStatus.DELETING:
             lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
             notify(tx, "lease.delete", lease, now=now)
@@ -137,7 +137,7 @@ class EndHandler(Handler[EndPayload]):
             show_reason(tx, work, reason, now)
         return False
 
-    def _give_back(self, tx: Transaction, lease: Lease, reservation_ids: Collection[str], now: datetime) -> None:
+    def _give_back(self, tx: Transaction, lease: Lease, now: datetime, reservation_ids: Collection[str]) -> None:
         """Release the resources of these reservations."""
         self._cleaner.release(tx, reservation_ids, now=now)
         tx.allocations.remove_planned(reservation_ids)
