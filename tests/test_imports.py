@@ -66,7 +66,7 @@ def violations(sources: Mapping[str, str]) -> list[str]:
         module = _Module(path, ast.parse(source, path), frozenset(map(_name, sources)))
         found += module.violations()
         imported[module.name] = {target for _, target in module.imports if target in module.known}
-    return found + _cycles(imported)
+    return found + (_cycles(imported, "modules") or _cycles(_by_package(imported), "packages"))
 
 
 class _Module:
@@ -151,11 +151,27 @@ def _layer(module: str) -> str:
     return ".".join(module.split(".")[1:2])
 
 
-def _cycles(imported: Mapping[str, set[str]]) -> list[str]:
+def _by_package(imported: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return which parts of the layers import which: a package below a layer, or a module that is in none.
+
+    The API is left out: what reads a body and how errors look in its version know each other there.
+    """
+    packages: dict[str, set[str]] = {}
+    for name, targets in imported.items():
+        if _layer(name) != "api":
+            packages.setdefault(_package(name), set()).update(map(_package, targets))
+    return packages
+
+
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:3])
+
+
+def _cycles(imported: Mapping[str, set[str]], what: str) -> list[str]:
     try:
         TopologicalSorter({name: targets - {name} for name, targets in imported.items()}).prepare()
     except CycleError as error:
-        return [f"modules import each other: {' -> '.join(reversed(error.args[1]))}"]
+        return [f"{what} import each other: {' -> '.join(reversed(error.args[1]))}"]
     return []
 
 
@@ -272,6 +288,17 @@ def test_modules_that_import_each_other_are_seen():
     (violation,) = violations(cycle)
     assert violation.startswith("modules import each other: ")
     assert {"tenure.domain.lease", "tenure.domain.period", "tenure.domain.allocation"} <= set(violation.split())
+
+
+def test_packages_that_import_each_other_are_seen():
+    cycle = {
+        "tenure/services/leases/dates.py": "from tenure.services.events import orders",
+        "tenure/services/leases/access.py": "",
+        "tenure/services/events/orders.py": "from tenure.services.leases import access",
+    }
+    (violation,) = violations(cycle)
+    assert violation.startswith("packages import each other: ")
+    assert {"tenure.services.leases", "tenure.services.events"} <= set(violation.split())
 
 
 @pytest.mark.parametrize(
