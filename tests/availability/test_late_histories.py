@@ -187,6 +187,8 @@ def run(folder: Path, seed: int, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 60))])
+@pytest.mark.parametrize(
+    "seed", [1, 3, 37, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 60) if seed != 37)]
+)
 def test_late_leases_are_booked_from_their_start_date_and_last_as_long_as_is_said(tmp_path: Path, seed: int):
     run(tmp_path, seed, 12)

@@ -24,17 +24,20 @@ def revise(snapshot: Snapshot, revision: Revision, terms: Terms) -> Snapshot | N
     """
     plans = _where_they_are(snapshot, revision)
     revision = replace(revision, plans=plans)
+    beside = snapshot.without(plans)
+    spans = {plan.id: revision.span_of(plan) for plan in plans}
     if revision.adds_no_time:
         periods = _within(revision.span, plans)
     else:
-        spans = {plan.id: revision.span_of(plan) for plan in plans}
         periods = {plan.id: spans[plan.id] for plan in plans if plan.period.covers(spans[plan.id])}
     if plans and len(periods) == len(plans) and _has_enough(snapshot, revision):
         return _keep(snapshot, revision, periods, terms)
-    beside = snapshot.without(plans)
-    if not revision.demand.exclusive:
-        return allocate(beside, revision.anew, terms)  # the same resources if these are still the best ones
-    return _keep_whole(beside, revision, terms)
+    if revision.demand.exclusive:
+        return _keep_whole(beside, revision, terms)
+    planned = allocate(beside, revision.anew, terms)  # on the same resources if these are still the best ones
+    if isinstance(planned, NoRoom) and plans and _has_enough(snapshot, revision) and _all_fit(beside, revision, spans):
+        return _keep(snapshot, revision, spans, terms)
+    return planned
 
 
 def _where_they_are(snapshot: Snapshot, revision: Revision) -> tuple[Allocation, ...]:
@@ -46,6 +49,16 @@ def _where_they_are(snapshot: Snapshot, revision: Revision) -> tuple[Allocation,
         for each in snapshot.on(row)
         if each.reservation_id == revision.reservation_id and each.state is AllocationState.PLANNED
     )
+
+
+def _all_fit(beside: Snapshot, revision: Revision, spans: Mapping[int, Period]) -> bool:
+    """Whether all plans can last so long where they are: also on resources that are given back late.
+
+    A new reservation could not have such a resource.
+    """
+    earliest = min(span.start for span in spans.values())
+    fitting = _fitting(beside, revision, replace(revision.span, start=earliest))
+    return all(plan.resource_id in fitting for plan in revision.plans)
 
 
 def _has_enough(snapshot: Snapshot, revision: Revision) -> bool:

@@ -32,10 +32,12 @@ class LookAhead:
 
         None if nothing limits it, and for a lease that cannot be prolonged. More may be possible if plans move. A
         resource that does not serve its reservation any more limits it to its end, unless a running lease has it and it
-        only takes no new leases.
+        only takes no new leases. A lease whose plans have all lapsed has nothing that could last.
         """
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
             return None
+        if lease.reservations and not allocations:
+            return lease.ends_at
         until = FOREVER
         view = self._index.view()
         demands = {reservation.id: demand_of(self._types, reservation).part(1) for reservation in lease.reservations}
