@@ -37,7 +37,6 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
-from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_filters, open_type_drivers, type_drivers
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, PRESENT, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes, load_types
@@ -46,6 +45,7 @@ from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
 from tenure.services.enforcement.filters import Origin
+from tenure.services.execution.performer import Checkpoint
 from tenure.services.execution.service import EventService
 from tenure.services.limits.quotas import FixedLimits, Quotas, RememberedLimits, names_of
 from tenure.services.notifications.outbox import OutboxService

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,17 +23,14 @@ from tenure.drivers.kind import KindDriver, installed_kinds
 from tenure.drivers.openstack.kind import is_in_openstack
 from tenure.drivers.router import Router
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
 from tenure.engine.clock_watch import ClockWatch
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
 from tenure.engine.loop import POLL, Engine, Periodic
-from tenure.engine.performer import Checkpoint, Performer
 from tenure.engine.preemption import Preemption
 from tenure.engine.refresh import Refresh
 from tenure.engine.repair import DriftTally, Repair
-from tenure.engine.workers import Workers
 from tenure.metrics import ADMISSIONS, DRIFT_FOUND, DRIFT_MENDED
 from tenure.planning import cp_sat
 from tenure.planning.backtracking import BacktrackingSolver
@@ -42,10 +40,14 @@ from tenure.resources.contract import ResourceTypes
 from tenure.services.booking.admission import Admission
 from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import NewLeases
+from tenure.services.cloud import CloudCalls
 from tenure.services.context import Authorize, Context, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
+from tenure.services.execution.at_once import ANSWER_SECONDS, AtOnce
+from tenure.services.execution.performer import Checkpoint, Performer
 from tenure.services.execution.preemption import PreemptionService
 from tenure.services.execution.service import EventService
+from tenure.services.execution.workers import Workers
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
 from tenure.services.leases.access import LeaseAccess
@@ -255,22 +257,15 @@ def build(parts: Parts) -> Service:
         health.wake.set()
 
     look.target = look_soon
-    effects = AtOnce(
-        events,
-        drift,
-        performer,
-        driver,
-        workers,
-        wake,
-        places=parts.places,
-        answer_seconds=parts.answer_seconds,
+    places = threading.Semaphore(parts.places)
+    cloud = CloudCalls(driver, places)
+    at_once = AtOnce(
+        events, drift, performer, driver, workers, wake, places=places, answer_seconds=parts.answer_seconds
     )
-    enforcement = Enforcement(
-        parts.db, parts.filters, parts.origin, effects.places, timedelta(seconds=parts.answer_seconds)
-    )
+    enforcement = Enforcement(parts.db, parts.filters, parts.origin, places, timedelta(seconds=parts.answer_seconds))
     context = Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules)
-    identities = Identities(parts.db, effects)
-    intake = Intake(parts.db, parts.types, parts.rules, effects)
+    identities = Identities(parts.db, cloud)
+    intake = Intake(parts.db, parts.types, parts.rules, cloud)
     headrooms = Headrooms(parts.db, parts.clock, parts.types, parts.quotas)
     lanes = Lanes(parts.bounds, search_seconds=parts.rules.planning_time.total_seconds())
     access = LeaseAccess(parts.authorize)
@@ -312,7 +307,8 @@ def build(parts: Parts) -> Service:
         leases=LeaseService(
             context,
             booking,
-            effects,
+            cloud,
+            at_once,
             intake,
             new_leases,
             admission,
@@ -323,7 +319,7 @@ def build(parts: Parts) -> Service:
             identities,
         ),
         rehearsals=RehearsalService(context, booking, intake, new_leases, admission, flexible),
-        resources=ResourceService(context, effects, Healer(parts.types, parts.rules, planning)),
+        resources=ResourceService(context, cloud, Healer(parts.types, parts.rules, planning), wake),
         limits=LimitService(context, parts.quotas, identities),
         usage=UsageService(context, identities),
         availability=AvailabilityService(context, index),

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tenure.engine.workers import Lane, Workers
+from tenure.services.execution.workers import Lane, Workers
 from tests.support.waiting import patience
 
 

@@ -10,8 +10,8 @@ from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, PartHealth
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine import loop
-from tenure.engine.workers import Lane
 from tenure.services.context import Rules
+from tenure.services.execution.workers import Lane
 from tenure.store.events import PATIENCE
 from tests.support import ledger
 from tests.support.engines import HOUR, MINUTE, SECOND, assert_all_in_pool, running, status_of, wait_for_leases

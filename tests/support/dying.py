@@ -11,7 +11,7 @@ import sys
 
 from tenure.cmd.manager import PROG, serve
 from tenure.cmd.process import configure, run
-from tenure.engine.performer import Checkpoint
+from tenure.services.execution.performer import Checkpoint
 
 
 def dying_at(point: str) -> Checkpoint:

@@ -14,9 +14,9 @@ from functools import partial
 from tenure.clock import Clock
 from tenure.domain.errors import Unavailable
 from tenure.engine.delivery import Delivery
-from tenure.engine.performer import Performer
-from tenure.engine.workers import Lane, Workers
+from tenure.services.execution.performer import Performer
 from tenure.services.execution.service import EventService
+from tenure.services.execution.workers import Lane, Workers
 
 LOG = logging.getLogger(__name__)
 

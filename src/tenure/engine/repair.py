@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, parts_of
+from tenure.services.execution.at_once import take_back
 from tenure.services.leases.trusts import IdleTrusts
 from tenure.services.resources.drift import DriftService
 
@@ -41,20 +42,6 @@ class DriftTally:
         with self._guard:
             self.mended[resource_type] += 1
         self.on_mended(resource_type)
-
-
-def take_back(drift: DriftService, driver: CloudDriver, reservation_ids: Collection[str]) -> set[str]:
-    """Take back the cloud resources of reservations that are over; return the reservations without any left."""
-    gone = set(reservation_ids)
-    for order in drift.leftovers(reservation_ids):
-        try:
-            done = driver.ensure_ended(order).done
-        except CloudError as error:
-            LOG.warning("taking back reservation %s will be tried again: %s", order.reservation_id, error)
-            done = False
-        if not done:
-            gone.discard(order.reservation_id)
-    return gone
 
 
 class Repair:

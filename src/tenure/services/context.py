@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.errors import Forbidden
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import Group, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.store.database import Database
 
@@ -83,46 +80,6 @@ ENDED = frozenset(
         LeaseStatus.ERROR,
     }
 )
-
-
-class CloudActions(Protocol):
-    """The actions in the cloud that use cases request at once; the engine carries them out, outside any transaction.
-
-    Actions for a lease may go on after the method has returned: no request waits for the cloud without limit.
-    """
-
-    def carry_out(self, event_id: str, token: str) -> None:
-        """Carry out a claimed event and record the outcome."""
-
-    def try_now(self, event_id: str) -> None:
-        """Make one attempt at a due event, or wait for an attempt that is in progress."""
-
-    def take_back(self, reservation_ids: Collection[str]) -> None:
-        """Delete what was created for reservations that are over, or leave it to the repair."""
-
-    def wake(self) -> None:
-        """Wake the engine: an event may have become due."""
-
-    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        """Return the cloud's resource with this name. Raises the driver's errors."""
-
-    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        """Return the cloud's description of something that a request names. Raises the driver's errors."""
-
-    def register(self, resource_type: str, resource: ResourceRef) -> None:
-        """Set a resource aside in the cloud. Raises the driver's errors."""
-
-    def unregister(self, resource_type: str, resource: ResourceRef) -> None:
-        """Give a resource back to the cloud. Raises the driver's errors."""
-
-    def delegate(self, actor: Actor, regions: Collection[str]) -> str:
-        """Create a trust of the caller in Tenure for these regions; return its id. Raises the driver's errors."""
-
-    def revoke(self, trust_id: str) -> None:
-        """Delete a trust. Raises the driver's errors."""
-
-    def identify(self, group: Group, reference: str) -> Sequence[str]:
-        """Return the ids of the users or projects with this id or name. Raises the driver's errors."""
 
 
 def require(authorize: Authorize, rule: str, actor: Actor, target: Mapping[str, str]) -> None:

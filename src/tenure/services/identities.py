@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter, Unavailable
 from tenure.drivers.contract import CloudBusy, CloudError, Group
-from tenure.services.context import CloudActions
+from tenure.services.cloud import CloudCalls
 from tenure.store.database import Database
 
 LOG = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class Identities:
     A project or user that has leases is known by its id, whether the identity service still has it or not.
     """
 
-    def __init__(self, db: Database, cloud: CloudActions) -> None:
+    def __init__(self, db: Database, cloud: CloudCalls) -> None:
         self._db = db
         self._cloud = cloud
 

@@ -15,7 +15,8 @@ from tenure.domain.regions import qualified, region_of
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
-from tenure.services.context import CloudActions, Rules
+from tenure.services.cloud import CloudCalls
+from tenure.services.context import Rules
 from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.parameters import Facts, changed_parameters, complete, errors_at_position, placed_demand
 from tenure.services.leases.properties import check_identifying, check_private, check_values
@@ -35,7 +36,7 @@ class Completed:
 class Intake:
     """Reads the reservations of requests, before any transaction."""
 
-    def __init__(self, db: Database, types: ResourceTypes, rules: Rules, cloud: CloudActions) -> None:
+    def __init__(self, db: Database, types: ResourceTypes, rules: Rules, cloud: CloudCalls) -> None:
         self._db = db
         self._types = types
         self._rules = rules

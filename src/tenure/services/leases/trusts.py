@@ -15,7 +15,7 @@ from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import CloudActions
+from tenure.services.cloud import CloudCalls
 from tenure.store.database import Database, OutcomeUnknown
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Need:
 class Trusts:
     """Creates a trust if a reservation needs something that is done as the owner."""
 
-    def __init__(self, db: Database, types: ResourceTypes, cloud: CloudActions, regions: Collection[str] = ()) -> None:
+    def __init__(self, db: Database, types: ResourceTypes, cloud: CloudCalls, regions: Collection[str] = ()) -> None:
         self._db = db
         self._types = types
         self._cloud = cloud

@@ -49,8 +49,10 @@ from tenure.services.booking.admission import Admission, P
 from tenure.services.booking.changes import Addition, ChangeRequest, Claim, Confirmation, Removal, Update
 from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import LeaseToBook, NewLeases, booked_before, new_reservation, preparation
-from tenure.services.context import ENDED, CloudActions, Context, ContextualService, require, target_of
+from tenure.services.cloud import CloudCalls
+from tenure.services.context import ENDED, Context, ContextualService, require, target_of
 from tenure.services.events.payloads import UpdatePayload
+from tenure.services.execution.at_once import AtOnce
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
 from tenure.services.leases.intake import Intake
@@ -76,7 +78,8 @@ class LeaseService(ContextualService):
         self,
         context: Context,
         booking: BookingContext,
-        cloud: CloudActions,
+        cloud: CloudCalls,
+        at_once: AtOnce,
         intake: Intake,
         new_leases: NewLeases,
         admission: Admission,
@@ -91,7 +94,7 @@ class LeaseService(ContextualService):
         self._access = booking.access
         self._identities = identities
         self._lanes = lanes
-        self._cloud = cloud
+        self._at_once = at_once
         self._admission = admission
         self._intake = intake
         self._new_leases = new_leases
@@ -234,10 +237,10 @@ class LeaseService(ContextualService):
         """
         event_id, made = self._db.write(self._delete_for, actor, lease_id, reason, if_version, now=self._clock.now())
         if event_id is not None:
-            self._cloud.try_now(event_id)
+            self._at_once.try_now(event_id)
         else:
-            self._cloud.take_back(made)
-        self._cloud.wake()
+            self._at_once.take_back(made)
+        self._at_once.wake()
 
     def add_reservation(
         self,
@@ -288,7 +291,7 @@ class LeaseService(ContextualService):
         lease = self._change(removal)
         if lease.status is LeaseStatus.PENDING:
             dropped = [reservation for reservation in lease.reservations if reservation.id == reservation_id]
-            self._cloud.take_back([reservation.id for reservation in dropped if self._is_made(reservation)])
+            self._at_once.take_back([reservation.id for reservation in dropped if self._is_made(reservation)])
 
     def history(
         self, actor: Actor, lease_id: str, *, limit: int | None = None, marker: str | None = None
@@ -364,7 +367,7 @@ class LeaseService(ContextualService):
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
         if booked.is_new and lease.status is LeaseStatus.CREATING and asked.hold_for is None:
             lease = self._prepare(lease, Claim(preparation(lease).id, lease.id))
-        self._cloud.wake()
+        self._at_once.wake()
         return self._access.redacted(actor, lease)
 
     def _wait(self, actor: Actor, request: FlexibleRequest, lease_id: str | None) -> Lease:
@@ -377,7 +380,7 @@ class LeaseService(ContextualService):
             lease = self._waiting_list.enter(actor, request, lease_id=lease_id, trust_id=trust_id)
         if trust_id is not None and lease.trust_id != trust_id:
             self._trusts.revoke(trust_id)  # the request that wrote it has created its own trust
-        self._cloud.wake()
+        self._at_once.wake()
         return self._access.redacted(actor, lease)
 
     def _change(self, request: ChangeRequest, need: Need | None = None) -> Lease:
@@ -393,7 +396,7 @@ class LeaseService(ContextualService):
             self._trusts.revoke(trust_id)  # a request at the same time has created its own trust
         if claim is not None:
             lease = self._follow(lease, claim)
-        self._cloud.wake()
+        self._at_once.wake()
         return self._access.redacted(request.actor, lease)
 
     def _seen(self, actor: Actor, lease_id: str) -> Lease:
@@ -404,7 +407,7 @@ class LeaseService(ContextualService):
         """Have the cloud follow a change; return the lease. Raises ``Conflict`` if the cloud refuses."""
         if lease.status is LeaseStatus.CREATING:
             return self._prepare(lease, claim)
-        self._cloud.carry_out(*claim)
+        self._at_once.carry_out(*claim)
         return self._outcome(lease.id, claim.event_id)
 
     def _needs(self, actor: Actor, lease: Lease, change: LeaseChange) -> tuple[Need | None, Facts]:
@@ -419,10 +422,10 @@ class LeaseService(ContextualService):
 
         Returns the lease. Raises ``Conflict`` if the cloud refuses; the lease is removed then.
         """
-        self._cloud.carry_out(*claim)
+        self._at_once.carry_out(*claim)
         found = self._record_promise(lease.id)
         if found is None or found.status is LeaseStatus.DELETED:
-            self._cloud.take_back(
+            self._at_once.take_back(
                 [reservation.id for reservation in lease.reservations if self._may_exist_in_cloud(reservation)]
             )
             raise Conflict(f"The lease cannot be made: {found.status_reason if found else 'it was deleted'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -30,7 +30,8 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.resources.contract import Inventory
-from tenure.services.context import CloudActions, Context, ContextualService, require, target_of
+from tenure.services.cloud import CloudCalls
+from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.repetition import Repetition
 from tenure.services.resources.healing import Healer, empty_all
 from tenure.store.database import Transaction
@@ -46,10 +47,11 @@ MAX_PROPERTY_VALUE = 65_535
 class ResourceService(ContextualService):
     """The use cases of resources; one service for all types."""
 
-    def __init__(self, context: Context, cloud: CloudActions, healer: Healer) -> None:
+    def __init__(self, context: Context, cloud: CloudCalls, healer: Healer, wake: Callable[[], None]) -> None:
         super().__init__(context)
         self._cloud = cloud
         self._healer = healer
+        self._wake = wake
         self._repetition = Repetition(context)
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
@@ -322,7 +324,7 @@ class ResourceService(ContextualService):
             leases = [lease_id]
         parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, dry_run=dry_run)
         if not dry_run:
-            self._cloud.wake()
+            self._wake()
         return ResourceChange(resource, parts)
 
     def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
