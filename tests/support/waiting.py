@@ -35,8 +35,8 @@ HANG_SECONDS = 500.0
 PAUSE_SECONDS = 0.25
 _FIRST_PAUSE_SECONDS = 0.01
 
-#: No limit is stretched further. A wait of ``SECONDS`` so ends before ``faulthandler_timeout`` of pytest, ten minutes,
-#: ends the whole run.
+#: No limit is stretched further. A wait of ``SECONDS`` so ends before ``faulthandler_timeout`` of pytest, ten minutes
+#: unless the run is a long one, ends the whole run.
 MOST = 8.0
 
 #: How much smaller a share of a processor a process gets for each step of niceness, as in the scheduler of Linux.
