@@ -14,7 +14,7 @@ from zlib import crc32
 from bench.demand import HOUR, ORIGIN, Host, Mix, Request
 from tenure.domain import allocation
 from tenure.domain.allocation import Allocation, Candidate, Demand, Spread, choose
-from tenure.domain.capacity import WHOLE, Capacity, idle_time, units_free
+from tenure.domain.capacity import WHOLE, Capacity, units_free
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.listing import ListedResource
@@ -178,7 +178,7 @@ def _candidate(host: Host, placed: Sequence[Placed], demand: Demand, period: Per
         max((one.end for one in periods if one.end <= period.start), default=None),
         min((one.start for one in periods if one.start >= period.end), default=None),
         room_on(host, placed, demand, period),
-        timedelta(0) if demand.exclusive else idle_time((one for one in periods if one.overlaps(period)), period),
+        timedelta(0) if demand.exclusive else _idle_time((one for one in periods if one.overlaps(period)), period),
     )
 
 
@@ -227,3 +227,15 @@ def free_share(hosts: Sequence[Host], placed: Sequence[Placed], window: Period, 
                 free += (start - until) / HOUR
             until = max(until, end)
     return free / (len(hosts) * ((window.end - window.start) / HOUR))
+
+
+def _idle_time(busy: Iterable[Period], within: Period) -> timedelta:
+    """Return how much of ``within`` is covered by none of the busy periods."""
+    idle, until = timedelta(0), within.start
+    for period in sorted(busy):
+        if until >= within.end:
+            break
+        if period.start > until:
+            idle += min(period.start, within.end) - until
+        until = max(until, period.end)
+    return idle + max(timedelta(0), within.end - until)

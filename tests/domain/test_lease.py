@@ -11,7 +11,6 @@ from tenure.domain.errors import InvalidState
 from tenure.domain.lease import (
     BUSY,
     NEXT,
-    STABLE,
     Action,
     Event,
     EventStatus,
@@ -45,9 +44,8 @@ def test_every_status_and_action_has_a_result_or_an_error_text(status: LeaseStat
         assert action in str(caught.value)
 
 
-def test_a_status_is_stable_or_busy_and_never_both():
-    assert set(LeaseStatus) == STABLE | BUSY
-    assert not STABLE & BUSY
+def test_all_statuses_are_busy_but_those_that_last():
+    assert set(LeaseStatus) - BUSY == {S.WAITING, S.PENDING, S.ACTIVE, S.TERMINATED, S.ERROR, S.DELETED}
 
 
 def test_every_status_can_be_reached():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
 from types import MappingProxyType
 
 from tenure.domain.period import Period
@@ -87,15 +86,3 @@ def units_free(capacity: Capacity, usages: Iterable[tuple[Period, Capacity]], am
     """Return how many units of ``amounts`` fit beside the usages during the whole period; 0 if ``amounts`` is empty."""
     used = peak(usages, within)
     return max(0, min(((capacity[name] - used[name]) // amount for name, amount in amounts.items()), default=0))
-
-
-def idle_time(busy: Iterable[Period], within: Period) -> timedelta:
-    """Return how much of ``within`` is covered by none of the busy periods."""
-    idle, until = timedelta(0), within.start
-    for period in sorted(busy):
-        if until >= within.end:
-            break
-        if period.start > until:
-            idle += min(period.start, within.end) - until
-        until = max(until, period.end)
-    return idle + max(timedelta(0), within.end - until)

@@ -88,7 +88,6 @@ NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.DELETING, _A.DELETED): _S.DELETED,
     (_S.DELETED, _A.DELETE): _S.DELETED,
 }
-STABLE = frozenset({_S.WAITING, _S.PENDING, _S.ACTIVE, _S.TERMINATED, _S.ERROR, _S.DELETED})
 #: A worker is changing the lease; an update has to wait.
 BUSY = frozenset({_S.CREATING, _S.STARTING, _S.UPDATING, _S.TERMINATING, _S.DELETING})
 
