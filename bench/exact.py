@@ -96,8 +96,8 @@ def _units(
     model: cp_model.CpModel, demand: Demand, hosts: Sequence[Host], taken: cp_model.IntVar
 ) -> list[cp_model.LinearExprT]:
     """How many units of a request are on each host: as many in all as it asks for, or none."""
-    most = {Spread.TOGETHER: 1, Spread.APART: 1, Spread.ANY: demand.minimum}[demand.spread]
-    factor = demand.minimum if demand.spread is Spread.TOGETHER else 1
+    most = {Spread.AFFINITY: 1, Spread.ANTI_AFFINITY: 1, Spread.ANY: demand.minimum}[demand.spread]
+    factor = demand.minimum if demand.spread is Spread.AFFINITY else 1
     found = [model.new_int_var(0, most if serves(host, demand) else 0, "") for host in hosts]
     model.add(sum(found) * factor == taken * demand.minimum)
     return [one * factor for one in found]

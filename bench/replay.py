@@ -65,13 +65,13 @@ def first_hosts_first() -> Iterator[None]:
 
 def first_fit(rooms: dict[int, int], demand: Demand) -> dict[int, int]:
     """How many units go where: to the first that have room, in the order in which they are given."""
-    if demand.spread is Spread.TOGETHER:
+    if demand.spread is Spread.AFFINITY:
         return next(({number: demand.minimum} for number, room in rooms.items() if room >= demand.minimum), {})
     units: dict[int, int] = {}
     for number, room in rooms.items():
         wanted = demand.minimum - sum(units.values())
         if wanted and room:
-            units[number] = 1 if demand.spread is Spread.APART else min(room, wanted)
+            units[number] = 1 if demand.spread is Spread.ANTI_AFFINITY else min(room, wanted)
     return units
 
 

@@ -52,7 +52,7 @@ def wanted(units: int, spread: Spread | None = None) -> Demand:
         expression=Expression(()),
         amounts=Capacity({"VCPU": 1}),
         exclusive=spread is None,
-        spread=spread or Spread.APART,
+        spread=spread or Spread.ANTI_AFFINITY,
     )
 
 
@@ -170,16 +170,16 @@ class TestParts:
 
     def test_apart_puts_each_unit_on_its_own_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (3, 1)]
-        assert len(self.places(found, wanted(5, Spread.APART))) == 3
+        assert self.places(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (3, 1)]
+        assert len(self.places(found, wanted(5, Spread.ANTI_AFFINITY))) == 3
 
     def test_together_puts_all_units_on_one_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.places(found, wanted(4, Spread.TOGETHER)) == [(3, 4)]
+        assert self.places(found, wanted(4, Spread.AFFINITY)) == [(3, 4)]
         # As many as possible, even if fewer would do.
-        assert self.places(found, replace(wanted(9, Spread.TOGETHER), minimum=2)) == [(1, 8)]
-        assert self.places([], wanted(1, Spread.TOGETHER)) == []
+        assert self.places(found, replace(wanted(9, Spread.AFFINITY), minimum=2)) == [(1, 8)]
+        assert self.places([], wanted(1, Spread.AFFINITY)) == []
 
     def test_named_resources_come_first(self):
         found = [self.room(1, 1), self.room(2, 1, is_named=True), self.room(3, 1)]
-        assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (1, 1)]
+        assert self.places(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (1, 1)]

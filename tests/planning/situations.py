@@ -102,9 +102,9 @@ def fits(ledger: PlainLedger, number: int, there: Iterable[Allocation]) -> bool:
 
 def distributions(demand: Demand, units: int, numbers: Sequence[int]) -> Iterator[dict[int, int]]:
     """Yield the ways in which so many units of a demand can lie on these hosts."""
-    if demand.spread is Spread.TOGETHER:
+    if demand.spread is Spread.AFFINITY:
         yield from ({number: units} for number in numbers)
-    elif demand.exclusive or demand.spread is Spread.APART:
+    elif demand.exclusive or demand.spread is Spread.ANTI_AFFINITY:
         yield from (dict.fromkeys(chosen, 1) for chosen in combinations(numbers, units))
     else:
         yield from _compositions(units, numbers)
@@ -241,8 +241,8 @@ def growth(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
             name,
             replace(before, minimum=more, maximum=more),
             Period(NOW, chosen.period.end),
-            without=here if before.exclusive or before.spread is Spread.APART else frozenset(),
-            only=here if before.spread is Spread.TOGETHER and not before.exclusive else None,
+            without=here if before.exclusive or before.spread is Spread.ANTI_AFFINITY else frozenset(),
+            only=here if before.spread is Spread.AFFINITY and not before.exclusive else None,
             state=HELD,
         )
     ]
@@ -395,9 +395,9 @@ def _faults_of_units(name: str, asked: Demand, mine: Sequence[Allocation]) -> It
         units[each.resource_id] += each.units
         if each.amounts != asked.amounts.times(each.units) or each.exclusive != asked.exclusive:
             yield f"{name} has {each}"
-    if asked.spread is Spread.TOGETHER and len(units) > 1:
+    if asked.spread is Spread.AFFINITY and len(units) > 1:
         yield f"{name} is not together: {units}"
-    if asked.spread is Spread.APART and any(count > 1 for count in units.values()):
+    if asked.spread is Spread.ANTI_AFFINITY and any(count > 1 for count in units.values()):
         yield f"{name} is not apart: {units}"
 
 

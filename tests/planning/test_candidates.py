@@ -213,7 +213,7 @@ def test_a_huge_amount_is_refused_without_an_error(spread: Spread):
     ledger = site(1, vcpus=2)
     for units, size in product((1, 3, HUGE), (1, HUGE, HUGE * 3, 10**30)):
         wanted = parts(units, size, spread)
-        fits = size == 1 and (units == 1 or spread is not Spread.TOGETHER)
+        fits = size == 1 and (units == 1 or spread is not Spread.AFFINITY)
         assert sum(each.units for each in found(ledger, wanted, hours(1, 2))) == (2 if fits else 0)
         assert blocked_by_plans(ledger.snapshot(), Vacancy(wanted, hours(1, 2)), terms_of(ledger)) == []
         assert stages(ledger.snapshot(), wanted, hours(1, 2))[-1].count <= 2
@@ -225,7 +225,7 @@ def test_a_host_may_have_more_than_fits_an_integer():
     ledger.resources[1] = replace(ledger.resources[1], capacity=Capacity({"DISK_GB": HUGE * 4}))
 
     def disks(units: int, size: int) -> list[int]:
-        wanted = replace(parts(units, 1, Spread.TOGETHER), amounts=Capacity({"DISK_GB": size}))
+        wanted = replace(parts(units, 1, Spread.AFFINITY), amounts=Capacity({"DISK_GB": size}))
         return [each.units for each in found(ledger, wanted, hours(1, 2))]
 
     assert disks(4, HUGE) == [4]

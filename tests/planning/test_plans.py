@@ -102,7 +102,7 @@ def test_a_running_allocation_is_doubled_on_another_host():
         assert {each.resource_id for each in new} == {number}
         assert {each.period for each in new} == {rest}
         together = [each.units for each in had if each.resource_id == chosen.resource_id]
-        assert sum(each.units for each in new) == (sum(together) if demand.spread is Spread.TOGETHER else chosen.units)
+        assert sum(each.units for each in new) == (sum(together) if demand.spread is Spread.AFFINITY else chosen.units)
 
     keeps()
     assert doubled > 20

@@ -119,7 +119,7 @@ def test_starts_equal_counting(spread: Spread | None, *, planned: bool) -> None:
         dice = ledger.random
         amounts = Capacity({name: dice.randint(0, 3) for name in CLASSES} | {"VCPU": dice.randint(1, 3)})
         wanted = (
-            demand(Spread.APART, minimum=dice.randint(1, 4), exclusive=True)
+            demand(Spread.ANTI_AFFINITY, minimum=dice.randint(1, 4), exclusive=True)
             if spread is None
             else demand(spread, minimum=dice.randint(1, 5), amounts=amounts)
         )
@@ -136,15 +136,15 @@ def test_starts_equal_counting(spread: Spread | None, *, planned: bool) -> None:
             ]
             expected = sum(
                 {
-                    Spread.APART: count > 0,
+                    Spread.ANTI_AFFINITY: count > 0,
                     Spread.ANY: min(count, wanted.minimum),
-                    Spread.TOGETHER: count >= wanted.minimum,
+                    Spread.AFFINITY: count >= wanted.minimum,
                 }[wanted.spread]
                 for count in counts
             )
             assert found.at(np.array([ticks(at(minute))]))[0] == expected, (seed, minute)
-            fits = sum(counts) if wanted.spread is not Spread.TOGETHER else max(counts)
-            if wanted.spread is not Spread.APART:
+            fits = sum(counts) if wanted.spread is not Spread.AFFINITY else max(counts)
+            if wanted.spread is not Spread.ANTI_AFFINITY:
                 assert (expected >= enough(wanted)) == (fits >= wanted.minimum)
 
 
@@ -154,7 +154,7 @@ def test_units_equal_counting(*, exclusive: bool) -> None:
         ledger = Ledger(seed, exclusive_only=False)
         amounts = Capacity({"VCPU": ledger.random.randint(1, 3)})
         wanted = demand(
-            Spread.APART if exclusive else Spread.ANY,
+            Spread.ANTI_AFFINITY if exclusive else Spread.ANY,
             minimum=1,
             exclusive=exclusive,
             amounts=None if exclusive else amounts,

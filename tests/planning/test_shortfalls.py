@@ -59,7 +59,11 @@ def test_the_stages_equal_counting():
         if asked.exclusive:
             expected.append(("free", len(counts)))
         else:
-            total = {Spread.ANY: sum(counts), Spread.APART: len(counts), Spread.TOGETHER: max(counts, default=0)}
+            total = {
+                Spread.ANY: sum(counts),
+                Spread.ANTI_AFFINITY: len(counts),
+                Spread.AFFINITY: max(counts, default=0),
+            }
             expected += [("roomy", len(counts)), ("fitting", total[asked.spread])]
         found = stages(ledger.snapshot(), asked, span)
         assert [(stage.stage, stage.count) for stage in found] == expected

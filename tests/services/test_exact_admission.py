@@ -225,8 +225,8 @@ def can_be_arranged(
     placed: Placed = {}
     for (name, span), count in units.items():
         demand = demands[name]
-        together = count if demand.spread is Spread.TOGETHER else 1
-        most = {Spread.APART: 1, Spread.ANY: count, Spread.TOGETHER: 1}[demand.spread]
+        together = count if demand.spread is Spread.AFFINITY else 1
+        most = {Spread.ANTI_AFFINITY: 1, Spread.ANY: count, Spread.AFFINITY: 1}[demand.spread]
         numbers = {host: model.new_int_var(0, most, "") for host in serving[name]}
         model.add(together * sum(numbers.values()) == count)
         placed[name, span] = {host: together * number for host, number in numbers.items()}

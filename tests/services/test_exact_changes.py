@@ -290,8 +290,8 @@ class Changer(Demander):
             changed,
             self._period(lease),
             count - sum(allocation.units for allocation in held),
-            without=taken if changed.spread is Spread.APART else (),
-            only=taken if held and changed.spread is Spread.TOGETHER else None,
+            without=taken if changed.spread is Spread.ANTI_AFFINITY else (),
+            only=taken if held and changed.spread is Spread.AFFINITY else None,
         )
         expected = can_be_arranged(self.world, [asked], replaced=[chosen.id])
         changes = (ReservationChange(chosen.id, parameters),)

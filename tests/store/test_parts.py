@@ -175,7 +175,7 @@ def test_room_equals_the_brute_force_count(db: Database):
 
         room, planned = room_beside(of_host), room_beside(punctual)
         wanted = demand(amounts, units, spread)
-        least = units if spread is Spread.TOGETHER else 1
+        least = units if spread is Spread.AFFINITY else 1
         moment, period = hours(now, now + 1).start, hours(start, end)
 
         def ask(tx: Transaction) -> None:
@@ -206,7 +206,11 @@ def test_room_equals_the_brute_force_count(db: Database):
             *_, roomy, fitting = shortfalls.stages(snapshot, wanted, period)
             counts = [count for count in room if count]
             assert roomy.count == len(counts)
-            total = {Spread.ANY: sum(counts), Spread.APART: len(counts), Spread.TOGETHER: max(counts, default=0)}
+            total = {
+                Spread.ANY: sum(counts),
+                Spread.ANTI_AFFINITY: len(counts),
+                Spread.AFFINITY: max(counts, default=0),
+            }
             assert fitting.count == total[spread]
             raise Undone
 
@@ -422,7 +426,7 @@ def test_huge_amount_is_refused_without_an_error(db: Database, spread: Spread):
         for units, size in product((1, 3, HUGE), (1, HUGE, HUGE * 3, 10**30)):
             wanted = demand(Capacity({"VCPU": size}), units, spread)
             found = snapshots.find(tx, wanted, hours(1, 2), now=NOW)
-            fits = size == 1 and (units == 1 or spread is not Spread.TOGETHER)
+            fits = size == 1 and (units == 1 or spread is not Spread.AFFINITY)
             assert sum(candidate.units for candidate in found) == (2 if fits else 0)
             assert snapshots.blocked_by_plans(tx, wanted, hours(1, 2), now=NOW) == []
             stages = snapshots.stages(tx, wanted, hours(1, 2), now=NOW)
@@ -436,7 +440,7 @@ def test_a_host_may_have_more_than_fits_an_integer(db: Database):
 
     def ask(tx: Transaction) -> None:
         [host] = add_hosts(tx, [Capacity({"DISK_GB": HUGE * 4})])
-        wanted = demand(Capacity({"DISK_GB": HUGE}), 4, Spread.TOGETHER)
+        wanted = demand(Capacity({"DISK_GB": HUGE}), 4, Spread.AFFINITY)
         [found] = snapshots.find(tx, wanted, hours(1, 2), now=NOW)
         assert (found.resource_id, found.units) == (host, 4)
         tx.allocations.add(lease.reservations[0].id, {host: 3}, hours(0, 6), demand(Capacity({"DISK_GB": HUGE})))

@@ -21,9 +21,9 @@ _NO_LIMIT: Mapping[str, int] = MappingProxyType({})
 class Spread(StrEnum):
     """How the units of a reservation are spread over resources."""
 
-    APART = "apart"  # each on a resource of its own
+    ANTI_AFFINITY = "anti-affinity"  # each on a resource of its own
     ANY = "any"
-    TOGETHER = "together"  # all on one resource
+    AFFINITY = "affinity"  # all on one resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Demand:
     expression: Expression
     amounts: Capacity
     exclusive: bool
-    spread: Spread = Spread.APART
+    spread: Spread = Spread.ANTI_AFFINITY
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
     named: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Demand:
     @property
     def units_together(self) -> int:
         """How many units a resource must have room for to be useful."""
-        return self.minimum if self.spread is Spread.TOGETHER else 1
+        return self.minimum if self.spread is Spread.AFFINITY else 1
 
     @property
     def at_once(self) -> tuple[Capacity, ...]:
@@ -83,7 +83,7 @@ class Demand:
             noun="",
             minimum=together,
             maximum=together,
-            spread=Spread.TOGETHER,
+            spread=Spread.AFFINITY,
             named=(),
             parameter="",
             naming="",
@@ -112,7 +112,7 @@ class Demand:
 
     def part(self, units: int) -> Demand:
         """Return the same demand for this many units on a single resource."""
-        together = Spread.APART if self.exclusive else Spread.TOGETHER
+        together = Spread.ANTI_AFFINITY if self.exclusive else Spread.AFFINITY
         return replace(self, minimum=units, maximum=units, spread=together, named=())
 
     def is_within(self, other: Demand) -> bool:
@@ -143,7 +143,7 @@ def hardest_first(demands: Sequence[Demand]) -> list[int]:
 
     def key(position: int) -> tuple[object, ...]:
         demand = demands[position]
-        resources = demand.minimum if demand.spread is Spread.APART else 1
+        resources = demand.minimum if demand.spread is Spread.ANTI_AFFINITY else 1
         together = [-demand.units_together * demand.amounts.get(name, 0) for name in ("VCPU", "MEMORY_MB", "DISK_GB")]
         return demand.maximum > demand.minimum, not demand.exclusive, -resources, together
 
@@ -285,7 +285,7 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, s
     """Return the best places for up to ``demand.maximum`` units; for fewer if there is not enough room."""
 
     ordered = order_of(candidates, demand, period, seed=seed)
-    if demand.spread is Spread.TOGETHER:
+    if demand.spread is Spread.AFFINITY:
         roomy = [candidate for candidate in ordered if candidate.units >= demand.maximum] or sorted(
             ordered, key=lambda candidate: -candidate.units
         )
@@ -298,7 +298,7 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, s
     for candidate in ordered:
         if not wanted:
             break
-        units = 1 if demand.spread is Spread.APART else min(candidate.units, wanted)
+        units = 1 if demand.spread is Spread.ANTI_AFFINITY else min(candidate.units, wanted)
         places.append(Place(candidate.resource_id, candidate.version, units))
         wanted -= units
     return places

@@ -90,7 +90,7 @@ class _Search:
         first = 0
         if placed:
             first = max(order.index(resource_id) for resource_id in placed)
-            if piece.demand.spread is Spread.APART:
+            if piece.demand.spread is Spread.ANTI_AFFINITY:
                 last = order[first]
                 first += placed[last] >= most_apart(piece, last)
         yield from order[first:]
@@ -126,7 +126,7 @@ class _Search:
 
 def _units(problem: Problem) -> Iterator[_Unit]:
     for position, piece in enumerate(problem.pieces):
-        if piece.demand.spread is Spread.TOGETHER:
+        if piece.demand.spread is Spread.AFFINITY:
             yield _Unit(position, piece.units)
         else:
             yield from (_Unit(position, 1) for _ in range(piece.units))

@@ -35,13 +35,13 @@ class CpSatSolver:
         for piece in problem.pieces:
             if time.monotonic() >= deadline:
                 return Solution(None, is_proven=False)
-            if piece.demand.spread is Spread.TOGETHER:
+            if piece.demand.spread is Spread.AFFINITY:
                 chosen = {resource_id: model.new_bool_var("") for resource_id in sorted(piece.may)}
                 model.add_exactly_one(chosen.values())
                 counts.append({resource_id: piece.units * there for resource_id, there in chosen.items()})
                 moved += [1 - chosen[resource_id] for resource_id in piece.current if resource_id in chosen]
             else:
-                is_apart = piece.demand.spread is Spread.APART
+                is_apart = piece.demand.spread is Spread.ANTI_AFFINITY
                 numbers = {
                     resource_id: model.new_int_var(0, most_apart(piece, resource_id) if is_apart else piece.units, "")
                     for resource_id in sorted(piece.may)

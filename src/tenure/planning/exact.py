@@ -131,7 +131,7 @@ def _part_for(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, is_over: 
             continue
         current = units_by_resource(moving)
         may = _serving(snapshot, demand, resource_ids) | current.keys()
-        if demand.spread is Spread.APART:
+        if demand.spread is Spread.ANTI_AFFINITY:
             stays = staying[reservation_id] | {each.resource_id for each in these if each.resource_id in named}
             may -= stays - current.keys()
         piece = Piece(reservation_id, demand, period, current.total(), frozenset(may), current, is_in_place=True)

@@ -88,13 +88,13 @@ def _side_by_side(
 
 def _take(free: Ints, demand: Demand) -> Ints:
     """Return how many units of a demand each resource gets, in order, of those that have so much room left."""
-    if demand.spread is Spread.TOGETHER:
+    if demand.spread is Spread.AFFINITY:
         enough = free >= demand.maximum
         place = int(np.argmax(enough)) if enough.any() else int(np.argmax(free)) if len(free) else -1
         taken = np.zeros_like(free)
         if place >= 0 and free[place] >= demand.minimum:
             taken[place] = min(int(free[place]), demand.maximum)
         return taken
-    each = np.minimum(free, 1) if demand.spread is Spread.APART else free
+    each = np.minimum(free, 1) if demand.spread is Spread.ANTI_AFFINITY else free
     taken_in_order: Ints = np.diff(np.minimum(np.cumsum(each), demand.maximum), prepend=0)
     return taken_in_order

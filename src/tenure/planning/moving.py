@@ -47,7 +47,7 @@ class Vacancy:
     @property
     def has_a_single_unit(self) -> bool:
         """Whether a resource serves a single unit at most."""
-        return self.demand.exclusive or self.demand.spread is Spread.APART
+        return self.demand.exclusive or self.demand.spread is Spread.ANTI_AFFINITY
 
 
 def blocked_by_plans(snapshot: Snapshot, vacancy: Vacancy, terms: Terms) -> list[int]:
@@ -129,7 +129,7 @@ def clear(snapshot: Snapshot, vacancy: Vacancy, resource_id: int, terms: Terms) 
 def units_on(snapshot: Snapshot, vacancy: Vacancy, resource_id: int) -> int:
     """Return how many units of the demand may go to a resource and have room there."""
     room = snapshot.room_on(snapshot.row_of(resource_id), vacancy.demand, vacancy.period)
-    return min(room, 1) if vacancy.demand.spread is Spread.APART else room
+    return min(room, 1) if vacancy.demand.spread is Spread.ANTI_AFFINITY else room
 
 
 def move(
@@ -354,7 +354,7 @@ def _move_some(
 
 def moving_with(snapshot: Snapshot, plan: Allocation, demand: Demand) -> list[Allocation]:
     """Return the plans that move with a plan, itself included: all on its resource of units that stay together."""
-    if demand.spread is not Spread.TOGETHER:
+    if demand.spread is not Spread.AFFINITY:
         return [plan]
     there = snapshot.on(snapshot.row_of(plan.resource_id))
     return [each for each in there if each.reservation_id == plan.reservation_id and each.state is plan.state]
@@ -419,7 +419,7 @@ def is_named(snapshot: Snapshot, plan: Allocation, demand: Demand) -> bool:
 
 def _apart_from(snapshot: Snapshot, plan: Allocation, demand: Demand) -> frozenset[int]:
     """Return the resources of the reservation's other allocations if its units must be apart."""
-    if demand.exclusive or demand.spread is not Spread.APART:
+    if demand.exclusive or demand.spread is not Spread.ANTI_AFFINITY:
         return frozenset()
     reservation = plan.reservation_id.encode()
     mine = snapshot.uses_where(lambda uses: (uses.reservations == reservation) & (uses.ids != plan.id))

@@ -53,7 +53,7 @@ def _allocate_behind_plans(
     """
     demand = task.demand
     missing = demand.minimum - sum(units.values())
-    full = task.without | units.keys() if demand.spread is Spread.APART else task.without
+    full = task.without | units.keys() if demand.spread is Spread.ANTI_AFFINITY else task.without
     vacancy = Vacancy(demand, task.span, task.reservation_id, without=full, only=task.only, state=task.state)
     beside = snapshot.allocate(task.reservation_id, demand, task.span, units, state=task.state)
     added = add_units(beside, vacancy, missing, terms)

@@ -94,7 +94,7 @@ def _keep(snapshot: Snapshot, revision: Revision, periods: Mapping[int, Period],
     for plan in kept:
         if plan.resource_id not in good and after.has(plan):  # it may have moved along with another one
             after = relocate(after, plan, demand, terms, without=taken) or after
-    if not left or demand.spread is Spread.TOGETHER:
+    if not left or demand.spread is Spread.AFFINITY:
         return after
     more = replace(demand, minimum=0, maximum=left)
     return allocate(after, replace(revision.anew, demand=more, without=_resources_of(after, revision)), terms)

@@ -90,7 +90,7 @@ def starts(
 
 def enough(demand: Demand) -> int:
     """Return the value of ``starts`` from which on the demand fits."""
-    return 1 if demand.spread is Spread.TOGETHER else demand.minimum
+    return 1 if demand.spread is Spread.AFFINITY else demand.minimum
 
 
 def units(
@@ -148,9 +148,9 @@ def _least_units(view: Snapshot, uses: Uses, chosen: Mask, demand: Demand, start
 def fitting(demand: Demand, counts: Ints) -> int:
     """Return how many units of the demand fit, if there is room for so many on each of some resources."""
     match demand.spread:
-        case Spread.TOGETHER:
+        case Spread.AFFINITY:
             return int(counts.max(initial=0))
-        case Spread.APART:
+        case Spread.ANTI_AFFINITY:
             return len(counts)
         case Spread.ANY:
             return int(counts.sum())

@@ -41,7 +41,7 @@ class FlavorEffects(BaseModel):
 def spread_of(affinity: bool | None) -> Spread:
     if affinity is None:
         return Spread.ANY
-    return Spread.TOGETHER if affinity else Spread.APART
+    return Spread.AFFINITY if affinity else Spread.ANTI_AFFINITY
 
 
 class InstancesType(DeclaredType[Kept]):

@@ -120,7 +120,7 @@ class TypeContract:
             assert 0 <= demand.minimum <= demand.maximum
             assert demand.amounts, "a unit takes something"
             if demand.exclusive:
-                assert demand.spread is Spread.APART
+                assert demand.spread is Spread.ANTI_AFFINITY
             else:
                 assert WHOLE not in demand.amounts, "what is taken as a whole is exclusive"
 
