@@ -62,7 +62,7 @@ from tenure.services.notifications.outbox import OutboxService
 from tenure.services.planning.feed import FeedService
 from tenure.services.planning.index import AvailabilityIndex
 from tenure.services.planning.planning import Planning
-from tenure.services.requests.dry_runs import RehearsalService
+from tenure.services.requests.dry_runs import DryRunService
 from tenure.services.requests.leases import LeaseService
 from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
@@ -318,7 +318,7 @@ def build(parts: Parts) -> Service:
             lanes,
             identities,
         ),
-        rehearsals=RehearsalService(context, booking, intake, new_leases, admission, flexible),
+        dry_runs=DryRunService(context, booking, intake, new_leases, admission, flexible),
         resources=ResourceService(context, cloud, Healer(parts.types, parts.rules, planning), wake),
         limits=LimitService(context, parts.quotas, identities),
         usage=UsageService(context, identities),

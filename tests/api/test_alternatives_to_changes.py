@@ -37,8 +37,8 @@ def refusal(api: Api, method: str, path: str, body: dict[str, Any]) -> list[dict
     alternatives: list[dict[str, Any]] = answer.json["details"].get("alternatives", [])
     assert len(alternatives) <= 3
     if not path.endswith("/confirm"):
-        rehearsed = api.call(method, f"{path}?dry_run=true", body)
-        assert rehearsed.json["details"].get("alternatives", []) == alternatives
+        previewed = api.call(method, f"{path}?dry_run=true", body)
+        assert previewed.json["details"].get("alternatives", []) == alternatives
     assert api.dump() == before
     return alternatives
 

@@ -112,7 +112,7 @@ def test_adding_and_dropping_a_reservation_are_shown_and_leave_no_trace(api: Api
     assert api.delete(f"{url}/nothing{DRY}").status_code == 404
 
 
-def test_only_those_who_could_make_the_request_may_rehearse_it(api: Api):
+def test_only_those_who_could_make_the_request_may_try_it(api: Api):
     lease = api.book(start=1)
     for user, status in (("reader", 403), ("other", 404)):
         stranger = api.using(user=user)

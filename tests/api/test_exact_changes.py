@@ -86,8 +86,8 @@ def test_a_change_is_refused_only_without_the_search(api: Api, case: Case):
     assert (status, refusal["error_name"], refusal["details"]["proven"]) == (409, "NotEnoughResources", False)
     search_for(api.world, MINUTE)
     method, path, body = asked(case, chain)
-    status, rehearsed = send(served(api), method, f"{path}?dry_run=true", body)
-    assert status == 200, rehearsed
+    status, previewed = send(served(api), method, f"{path}?dry_run=true", body)
+    assert status == 200, previewed
     status, changed = send(served(api), method, path, body)
     assert status in {200, 201}, changed
     assert api.world.hosts_of(chain.first.id) == [api.world.resources.get(ADMIN, HOST, "2").name]

@@ -259,10 +259,10 @@ class TestReserved:
         address = latest.register_address()
         lease = self.book(latest)
         path = f"{PATH}/{address['id']}"
-        rehearsed = latest.post(f"{path}/disable", {"reason": "in use elsewhere", "dry_run": True}).json
+        previewed = latest.post(f"{path}/disable", {"reason": "in use elsewhere", "dry_run": True}).json
         assert latest.get(path).json["floatingip"]["reservable"] is True
         done = latest.post(f"{path}/disable", {"reason": "in use elsewhere"}).json
-        assert done["reservations"] == rehearsed["reservations"]
+        assert done["reservations"] == previewed["reservations"]
         assert [affected["lease_id"] for affected in done["reservations"]] == [lease["id"]]
         shown = done["floatingip"]
         assert (shown["enabled"], shown["disabled_reason"], shown["reservable"]) == (False, "in use elsewhere", False)

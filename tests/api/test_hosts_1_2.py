@@ -42,8 +42,8 @@ def test_disabled_host_stays_with_its_lease_and_takes_no_new_lease(admin: Api) -
     lease = admin.using("demo").book(start=5)
     host = host_of(admin, lease)
     path = f"/v1/os-hosts/{host}"
-    rehearsed = admin.post(f"{path}/disable", {"reason": "a broken fan", "dry_run": True}).json
-    assert (rehearsed["dry_run"], rehearsed["host"]["reservable"]) == (True, False)
+    previewed = admin.post(f"{path}/disable", {"reason": "a broken fan", "dry_run": True}).json
+    assert (previewed["dry_run"], previewed["host"]["reservable"]) == (True, False)
     assert admin.get(path).json["host"]["reservable"] is True
     done = admin.post(f"{path}/disable", {"reason": "a broken fan"})
     assert done.status_code == 200, done.text
@@ -62,7 +62,7 @@ def test_disabled_host_stays_with_its_lease_and_takes_no_new_lease(admin: Api) -
             }
         ],
     }
-    assert done.json["reservations"] == rehearsed["reservations"]
+    assert done.json["reservations"] == previewed["reservations"]
     assert (done.json["host"]["enabled"], done.json["host"]["disabled_reason"]) == (False, "a broken fan")
     all_hosts = {**HOSTS, "min": 4, "max": 4}
     full = admin.using("demo").post("/v1/leases", admin.lease_body(start=50, reservations=[all_hosts]))
@@ -97,9 +97,9 @@ class TestReallocate:
         lease = admin.using("demo").book()
         host = host_of(admin, lease)
         before = admin.dump()
-        rehearsed = admin.post(f"/v1/os-hosts/{host}/reallocate", {"dry_run": True}).json
+        previewed = admin.post(f"/v1/os-hosts/{host}/reallocate", {"dry_run": True}).json
         assert admin.dump() == before
-        [part] = rehearsed["reservations"]
+        [part] = previewed["reservations"]
         assert (part["lease_id"], part["status"], part["reason"]) == (lease["id"], "planned", None)
         assert part["moves_to"] not in {None, host}
         done = admin.post(f"/v1/os-hosts/{host}/reallocate").json

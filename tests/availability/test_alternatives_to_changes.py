@@ -75,7 +75,7 @@ def check_refusal(history: History) -> int:
     change = draw_change(history, lease)
     manager = world.service.manager
     try:
-        manager.rehearsals.update(OWNER, lease.id, change)
+        manager.dry_runs.update(OWNER, lease.id, change)
     except NotEnoughResources as refusal:
         lacking = refusal.shortfall.reservation
     except TenureError:
@@ -86,8 +86,8 @@ def check_refusal(history: History) -> int:
     assert len({alternative.change for alternative in found}) == len(found) <= 3
     for alternative in found:
         other = changed(change, alternative)
-        rehearsal = manager.rehearsals.update(OWNER, lease.id, other)
-        assert (rehearsal.lease.starts_at, rehearsal.lease.ends_at) == (alternative.starts_at, alternative.ends_at)
+        outcome = manager.dry_runs.update(OWNER, lease.id, other)
+        assert (outcome.lease.starts_at, outcome.lease.ends_at) == (alternative.starts_at, alternative.ends_at)
         assert is_change(lease, other)
         check_end(lease, change, alternative, now)
     if is_prolongation(lease, change) and lease.may_end_at is not None:

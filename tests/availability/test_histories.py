@@ -256,7 +256,7 @@ def check_prolongation(history: LimitedHistory) -> None:
             if shown.may_end_at is None or shown.may_end_at <= shown.ends_at:
                 continue
             try:
-                world.service.manager.rehearsals.update(OWNER, lease.id, LeaseChange(ends_at=shown.may_end_at))
+                world.service.manager.dry_runs.update(OWNER, lease.id, LeaseChange(ends_at=shown.may_end_at))
             except NotEnoughResources as refusal:
                 raise AssertionError(f"{lease.id} may last until {shown.may_end_at}") from refusal
             except OverQuota:
@@ -274,7 +274,7 @@ def check_soon(history: LimitedHistory) -> None:
         take(history, wanted, offer.starts_at, offer.ends_at)
     request = FlexibleRequest("soon", (wanted,), window, waits=dice.random() < 0.5 and window.latest is not None)
     for ask in (
-        lambda: world.service.manager.rehearsals.create(OWNER, replace(request, waits=False)),
+        lambda: world.service.manager.dry_runs.create(OWNER, replace(request, waits=False)),
         lambda: world.leases.delete(OWNER, world.leases.create(OWNER, request).id),
         lambda: offers.largest(OWNER, wanted[0], start, start + length),
     ):

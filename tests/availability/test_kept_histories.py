@@ -93,9 +93,7 @@ class KeptHistory:
 
     def fits(self, asked: ReservationRequest, start: datetime, end: datetime) -> bool:
         try:
-            self.world.service.manager.rehearsals.create(
-                OWNER, LeaseRequest("trial", start, end, reservations=(asked,))
-            )
+            self.world.service.manager.dry_runs.create(OWNER, LeaseRequest("trial", start, end, reservations=(asked,)))
         except NotEnoughResources:
             return False
         return True

@@ -167,7 +167,7 @@ def check_prolongation(history: LateHistory) -> None:
             continue
         change = LeaseChange(ends_at=end)
         try:
-            history.world.service.manager.rehearsals.update(booked.actor, booked.id, change)
+            history.world.service.manager.dry_runs.update(booked.actor, booked.id, change)
         except NotEnoughResources as refusal:
             raise AssertionError(f"{booked} may last until {end}") from refusal
         except TenureError:

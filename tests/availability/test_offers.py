@@ -110,7 +110,7 @@ class History:
         """Whether such a lease can be booked."""
         request = LeaseRequest("trial", start, end, reservations=tuple(wanted))
         try:
-            self.world.service.manager.rehearsals.create(OWNER, request)
+            self.world.service.manager.dry_runs.create(OWNER, request)
         except NotEnoughResources:
             return False
         return True

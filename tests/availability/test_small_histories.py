@@ -67,7 +67,7 @@ SITES = {
 
 def is_bookable(world: World, request: LeaseRequest) -> bool:
     try:
-        world.service.manager.rehearsals.create(OWNER, request)
+        world.service.manager.dry_runs.create(OWNER, request)
     except (NotEnoughResources, OverQuota):
         return False
     return True

@@ -49,7 +49,7 @@ from tests.support.world import ADMIN, HOST, NOW, OWNER, STRANGER, World, reserv
 WRITES = frozenset(name for name, lane in LANES.items() if lane is Lane.BOOKING)
 READS = OPERATIONS - WRITES
 #: Reads whose answers have ids that are made for each.
-REHEARSALS = frozenset({"rehearsals.create", "rehearsals.add_reservation", "rehearsals.drop_reservation"})
+DRY_RUNS = frozenset({"dry_runs.create", "dry_runs.add_reservation", "dry_runs.drop_reservation"})
 HOUR = timedelta(hours=1)
 #: The arguments of reads, by name or, for queries, by type.
 QUERIES = {
@@ -107,7 +107,7 @@ def asked_about(world: World, operation: str, lease: Lease) -> Lease:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", sorted(READS - REHEARSALS))
+@pytest.mark.parametrize("operation", sorted(READS - DRY_RUNS))
 def test_remote_reads_equal_local_reads(line: Line, operation: str):
     lease, _ = line.world.book(1, hours=5), line.world.book(1, hours=5)
     line.world.pass_time(timedelta(minutes=1))

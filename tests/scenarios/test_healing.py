@@ -84,8 +84,8 @@ def test_host_is_disabled_emptied_and_unregistered(database_url: str):
         assert [part.lease_id for part in disabled.parts] == [running.id, waiting.id]
         with pytest.raises(Conflict):
             world.resources.unregister(ADMIN, HOST, external_id)
-        rehearsed = world.resources.reallocate(ADMIN, HOST, external_id, running=True, dry_run=True)
-        assert [part.moves_to is None for part in rehearsed.parts] == [False, False]
+        previewed = world.resources.reallocate(ADMIN, HOST, external_id, running=True, dry_run=True)
+        assert [part.moves_to is None for part in previewed.parts] == [False, False]
         assert world.hosts_of(running.id) == [host]
         world.resources.reallocate(ADMIN, HOST, external_id, running=True)
         world.engine.settle()

@@ -122,7 +122,7 @@ def test_lease_that_a_filter_is_asked_about_counts_once(tmp_path: Path):
 
 def test_dry_run_does_not_count(world: World):
     count = Count()
-    world.service.manager.rehearsals.create(OWNER, asked(world))
+    world.service.manager.dry_runs.create(OWNER, asked(world))
     assert count.since() == {}
 
 
@@ -145,7 +145,7 @@ def test_refusal_without_proof_is_counted(world: World, monkeypatch: pytest.Monk
         world.reserve(apart(3), start=1)
     assert count.since() == {"unproven": 1}
     with pytest.raises(NotEnoughResources):
-        world.service.manager.rehearsals.create(OWNER, asked(world, apart(3)))
+        world.service.manager.dry_runs.create(OWNER, asked(world, apart(3)))
     assert count.since() == {"unproven": 1}
 
 

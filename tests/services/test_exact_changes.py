@@ -91,13 +91,13 @@ def test_a_change_that_is_not_searched_in_time_is_not_proven(world: World, monke
 @cases
 def test_a_dry_run_of_a_change_is_searched_too(world: World, case: Case):
     chain = crowd(world, case)
-    rehearsals = world.service.manager.rehearsals
+    dry_runs = world.service.manager.dry_runs
     if case.adds:
         asked = reservation(1, 1, resource_properties=case.adds)
-        rehearsal = rehearsals.add_reservation(OWNER, chain.lease.id, asked)
+        outcome = dry_runs.add_reservation(OWNER, chain.lease.id, asked)
     else:
-        rehearsal = rehearsals.update(OWNER, chain.lease.id, change_of(case, chain))
-    assert rehearsal.lease.id == chain.lease.id
+        outcome = dry_runs.update(OWNER, chain.lease.id, change_of(case, chain))
+    assert outcome.lease.id == chain.lease.id
     carry_out(world, case, chain)  # nothing has moved before
     assert_rearranged(world, chain)
 

@@ -223,7 +223,7 @@ def test_request_over_its_time_budget_is_refused_and_changes_nothing(tmp_path: P
 
 def test_a_dry_run_writes_nothing(world: World):
     request = LeaseRequest("dry", NOW, NOW + timedelta(hours=1), reservations=tuple(apart(6)))
-    run = statements(world, lambda: world.service.manager.rehearsals.create(OWNER, request))
+    run = statements(world, lambda: world.service.manager.dry_runs.create(OWNER, request))
     assert run
     assert all(statement.lstrip().startswith(("BEGIN", "SELECT")) for statement in run)
 
@@ -234,7 +234,7 @@ def test_a_dry_run_does_not_wait_for_a_transaction_that_takes_the_same_hosts(dat
 
         def look(tx: Transaction) -> None:
             assert len(tx.resources.lock_all([HOST])) == 3
-            world.service.manager.rehearsals.create(OWNER, request)
+            world.service.manager.dry_runs.create(OWNER, request)
 
         world.db.write(look)
 
@@ -243,7 +243,7 @@ def test_equal_choices_are_tried_once(world: World):
     def refused(*choices: tuple[ReservationRequest, ...]) -> NotEnoughResources:
         request = FlexibleRequest("flexible", choices, None, NOW, NOW + timedelta(hours=1), is_listed=True)
         with pytest.raises(NotEnoughResources) as raised:
-            world.service.manager.rehearsals.create(OWNER, request)
+            world.service.manager.dry_runs.create(OWNER, request)
         return raised.value
 
     two, three = ((reservation(HOSTS + more, HOSTS + more),) for more in (2, 3))

@@ -23,9 +23,9 @@ from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.versions import Version, by_version
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Alternative
+from tenure.domain.dry_run import DryRunOutcome
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
-from tenure.domain.rehearsal import Rehearsal
 from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, Page, ReservationRequest
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
     history = Pages(
         "history", by_version(lease_models.HistoryEntry, lease_models.HistoryEntry, lease_models.HistoryEntryOf12)
     )
-    rehearsed = Whole(lambda version: schemas(version).rehearsal)
+    previewed = Whole(lambda version: schemas(version).dry_run)
     create = body(lambda schemas: schemas.create_model)
     update = body(lambda schemas: schemas.update_model)
     confirm = body(lambda schemas: schemas.confirm_model)
@@ -72,7 +72,7 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             shown,
             status=201,
             body=create,
-            dry_run=DryRun(use.rehearse_create, rehearsed),
+            dry_run=DryRun(use.dry_run_create, previewed),
             rules=(_MAKE,),
             is_repeatable=True,
         ),
@@ -84,7 +84,7 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             use.update,
             shown,
             body=update,
-            dry_run=DryRun(use.rehearse_update, rehearsed),
+            dry_run=DryRun(use.dry_run_update, previewed),
             rules=(_CHANGE,),
             is_conditional=True,
         ),
@@ -119,7 +119,7 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             status=201,
             body=add,
             since=v1_1,
-            dry_run=DryRun(use.rehearse_add, rehearsed),
+            dry_run=DryRun(use.dry_run_add, previewed),
             rules=(_CHANGE,),
             is_repeatable=True,
             is_conditional=True,
@@ -131,7 +131,7 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             use.drop,
             None,
             since=v1_1,
-            dry_run=DryRun(use.rehearse_drop, rehearsed),
+            dry_run=DryRun(use.dry_run_drop, previewed),
             rules=(_CHANGE,),
             is_conditional=True,
         ),
@@ -153,10 +153,10 @@ class _UseCases:
         with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
             return request.manager.leases.create(request.actor, wanted, repeatable=request.repeatable())
 
-    def rehearse_create(self, request: Request) -> Rehearsal:
+    def dry_run_create(self, request: Request) -> DryRunOutcome:
         wanted = self._wanted(request)
         with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
-            return request.manager.rehearsals.create(request.actor, wanted)
+            return request.manager.dry_runs.create(request.actor, wanted)
 
     def _wanted(self, request: Request) -> LeaseRequest | FlexibleRequest:
         return self._schemas(request.version).read_request(request.body())
@@ -173,10 +173,10 @@ class _UseCases:
         with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
             return request.manager.leases.update(request.actor, lease_id, change, if_version=request.versions())
 
-    def rehearse_update(self, request: Request) -> Rehearsal:
+    def dry_run_update(self, request: Request) -> DryRunOutcome:
         lease_id, change = request.lease_id, self._change(request)
         with _alternatives(request, partial(request.manager.alternatives.to_change, request.actor, lease_id, change)):
-            return request.manager.rehearsals.update(request.actor, lease_id, change, if_version=request.versions())
+            return request.manager.dry_runs.update(request.actor, lease_id, change, if_version=request.versions())
 
     def _change(self, request: Request) -> LeaseChange:
         return self._schemas(request.version).read_change(request.body(), partial(self._find, request))
@@ -204,8 +204,8 @@ class _UseCases:
         )
         return self._add(request, add)
 
-    def rehearse_add(self, request: Request) -> Rehearsal:
-        return self._add(request, partial(request.manager.rehearsals.add_reservation, if_version=request.versions()))
+    def dry_run_add(self, request: Request) -> DryRunOutcome:
+        return self._add(request, partial(request.manager.dry_runs.add_reservation, if_version=request.versions()))
 
     def _add(self, request: Request, carry_out: Callable[[Actor, str, ReservationRequest], R]) -> R:
         lease_id = request.lease_id
@@ -219,9 +219,9 @@ class _UseCases:
         lease_id = request.lease_id
         request.manager.leases.drop_reservation(request.actor, lease_id, reservation_id, if_version=request.versions())
 
-    def rehearse_drop(self, request: Request) -> Rehearsal:
+    def dry_run_drop(self, request: Request) -> DryRunOutcome:
         lease_id, reservation_id = request.lease_id, request.part("reservation_id")
-        drop = request.manager.rehearsals.drop_reservation
+        drop = request.manager.dry_runs.drop_reservation
         return drop(request.actor, lease_id, reservation_id, if_version=request.versions())
 
 

@@ -19,7 +19,7 @@ from tenure.domain.request import FlexibleRequest, PartHealth
 from tenure.metrics import REFUSALS, UNPROVEN, timed
 from tenure.services.lanes import Lanes
 from tenure.services.limits.service import LimitService
-from tenure.services.requests.dry_runs import RehearsalService
+from tenure.services.requests.dry_runs import DryRunService
 from tenure.services.requests.leases import LeaseService
 from tenure.services.resources.service import ResourceService
 from tenure.services.search.alternatives import AlternativeService
@@ -33,7 +33,7 @@ R = TypeVar("R")
 #: The services whose public methods are operations, by the first part of the operations' names.
 SERVICES: Mapping[str, type] = {
     "leases": LeaseService,
-    "rehearsals": RehearsalService,
+    "dry_runs": DryRunService,
     "resources": ResourceService,
     "limits": LimitService,
     "usage": UsageService,
@@ -68,10 +68,10 @@ LANES: Mapping[str, Lane] = {
             "offers.first",
             "offers.largest",
             "offers.longest",
-            "rehearsals.add_reservation",
-            "rehearsals.create",
-            "rehearsals.drop_reservation",
-            "rehearsals.update",
+            "dry_runs.add_reservation",
+            "dry_runs.create",
+            "dry_runs.drop_reservation",
+            "dry_runs.update",
             "usage.show",
         ),
         Lane.SEARCHING,
@@ -117,7 +117,7 @@ class Manager:
     """The use cases that the API may call."""
 
     leases: LeaseService
-    rehearsals: RehearsalService
+    dry_runs: DryRunService
     resources: ResourceService
     limits: LimitService
     usage: UsageService

@@ -195,16 +195,16 @@ class ExpectedAllowanceDocument(AllowanceDocument):
     would_use: int
 
 
-class RehearsalDocument(Answer):
+class DryRunDocument(Answer):
     """What a request would do. A subclass adds the lease.
 
     ``unasked_filters`` are the filters of the site that were not asked, since they keep accounts.
     """
 
-    dry_run: Annotated[Literal[True], From(lambda _rehearsal: True)]
+    dry_run: Annotated[Literal[True], From(lambda _outcome: True)]
     cost: list[CostDocument]
     limits: Annotated[list[ExpectedAllowanceDocument], From("allowances")]
-    unasked_filters: Annotated[list[str], From(lambda rehearsal: list(rehearsal.unasked))]
+    unasked_filters: Annotated[list[str], From(lambda outcome: list(outcome.unasked))]
 
 
 class LeasedAnswer(Answer):

@@ -78,9 +78,7 @@ class LeaseSchemas:
         self.longest_model = _with_reservations("LongestSearch", LongestSearch, _list_of(member))
         self.largest_model = create_model("LargestSearch", __base__=LargestSearch, reservation=(member, ...))
         self.answer = _answer_model(self._kinds, forms)
-        self.rehearsal: type[Answer] = create_model(
-            "Rehearsal", __base__=answers.RehearsalDocument, lease=(self.answer, ...)
-        )
+        self.dry_run: type[Answer] = create_model("DryRun", __base__=answers.DryRunDocument, lease=(self.answer, ...))
 
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest | FlexibleRequest:
         """Return the lease that ``body`` requests."""

@@ -18,10 +18,10 @@ from tenure.clock import Clock
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Allocation
 from tenure.domain.changes import Changes
+from tenure.domain.dry_run import Cost, DryRunOutcome, ExpectedAllowance
 from tenure.domain.errors import NotEnoughResources, TooManyConflicts
 from tenure.domain.lanes import Lane
 from tenure.domain.lease import PAST, Lease, LeaseStatus
-from tenure.domain.rehearsal import Cost, ExpectedAllowance, Rehearsal
 from tenure.domain.resource import Resource
 from tenure.planning.snapshot import Snapshot
 from tenure.resources.contract import ResourceTypes
@@ -195,7 +195,7 @@ class Admission:
         """Return the lane of bookings for a request that comes from the lane of searches."""
         return self._lanes.enter(Lane.BOOKING, request.project_id) if request.is_search else nullcontext()
 
-    def try_out(self, request: Request[P, R]) -> Rehearsal:
+    def try_out(self, request: Request[P, R]) -> DryRunOutcome:
         """Return what carrying out a request would do; nothing is written, and nothing waits for it.
 
         Filters that keep accounts of what they agree to are not asked. Raises what ``admit`` raises.
@@ -208,7 +208,7 @@ class Admission:
         with self._db.read() as tx:
             question = self._question(tx, request, proposal)
         unasked = self._enforcement.try_out(question)
-        return Rehearsal(
+        return DryRunOutcome(
             proposal.lease,
             self._cost(proposal),
             tuple(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tenure.domain.actor import Actor
+from tenure.domain.dry_run import DryRunOutcome
 from tenure.domain.lease import Lease
-from tenure.domain.rehearsal import Rehearsal
 from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, ReservationRequest
 from tenure.services.booking.admission import Admission
 from tenure.services.booking.changes import Addition, ChangeRequest, Removal, Update
@@ -18,7 +18,7 @@ from tenure.services.leases.parameters import NO_FACTS
 from tenure.services.search.flexible import FlexibleBooker
 
 
-class RehearsalService(ContextualService):
+class DryRunService(ContextualService):
     """The use cases of dry runs. Each raises what the request itself would raise, and leaves no trace.
 
     The cloud is not asked whether it would carry out the request.
@@ -41,7 +41,7 @@ class RehearsalService(ContextualService):
         self._admission = admission
         self._flexible = flexible
 
-    def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest) -> Rehearsal:
+    def create(self, actor: Actor, request: LeaseRequest | FlexibleRequest) -> DryRunOutcome:
         """Return what creating this lease would do."""
         target = target_of(actor)
         require(self._authorize, "blazar:leases:post", actor, target)
@@ -52,7 +52,7 @@ class RehearsalService(ContextualService):
 
     def update(
         self, actor: Actor, lease_id: str, change: LeaseChange, *, if_version: tuple[int, ...] | None = None
-    ) -> Rehearsal:
+    ) -> DryRunOutcome:
         """Return what this change of a lease would do."""
         lease, now = self._find(actor, lease_id), self._clock.now()
         facts = self._intake.facts_of_change(actor, lease, change) if change.reservations else NO_FACTS
@@ -65,7 +65,7 @@ class RehearsalService(ContextualService):
         request: ReservationRequest,
         *,
         if_version: tuple[int, ...] | None = None,
-    ) -> Rehearsal:
+    ) -> DryRunOutcome:
         """Return what adding this reservation would do."""
         lease, now = self._find(actor, lease_id), self._clock.now()
         request = self._intake.completed_one(actor, request, len(lease.reservations))
@@ -82,7 +82,7 @@ class RehearsalService(ContextualService):
 
     def drop_reservation(
         self, actor: Actor, lease_id: str, reservation_id: str, *, if_version: tuple[int, ...] | None = None
-    ) -> Rehearsal:
+    ) -> DryRunOutcome:
         """Return what dropping this reservation would do."""
         lease, now = self._find(actor, lease_id), self._clock.now()
         removal = Removal(self._booking, actor, lease, now, if_version=if_version, reservation_id=reservation_id)
@@ -92,6 +92,6 @@ class RehearsalService(ContextualService):
         with self._db.read() as tx:
             return self._access.get_for(tx, actor, lease_id, "blazar:leases:put")
 
-    def _try_out(self, request: ChangeRequest) -> Rehearsal:
+    def _try_out(self, request: ChangeRequest) -> DryRunOutcome:
         found = self._admission.try_out(request)
         return replace(found, lease=self._access.redacted(request.actor, found.lease))

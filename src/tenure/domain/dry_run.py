@@ -32,7 +32,7 @@ class ExpectedAllowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRunOutcome:
     """The lease as it would be, what it would cost, and what would be left of the limits of its project.
 
     ``unasked`` are the enforcement filters that were not asked, since they keep accounts of what they agree to.
