@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event
 
 from tenure.domain.errors import (
     Forbidden,
@@ -16,10 +16,11 @@ from tenure.domain.errors import (
     NotFound,
 )
 from tenure.domain.lease import AllocationState, EventStatus, EventType, LeaseStatus, ReservationStatus
-from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange
+from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, Moment, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
-from tests.support.databases import MARIADB, POSTGRESQL
-from tests.support.world import ADMIN, HOST, NOW, OWNER, READER, STRANGER, World, open_world, reservation
+from tenure.services.limits.quotas import Quotas
+from tests.support.engines import rebuild
+from tests.support.world import ADMIN, HOST, NOW, OWNER, READER, STRANGER, World, reservation
 
 HOUR = timedelta(hours=1)
 
@@ -380,22 +381,30 @@ def test_messages_are_delivered_in_order(world: World):
     ]
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(POSTGRESQL, marks=pytest.mark.postgresql), pytest.param(MARIADB, marks=pytest.mark.mariadb)]
-)
-def test_host_freed_during_a_refusal_is_booked(fresh_database, kind: str):
-    """A refusal never says that enough hosts are free."""
-    with fresh_database(kind) as url, open_world(url, hosts=1) as world:
-        first = world.book(1, start=1, hours=1)
+class SlowLimits:
+    """Limits that take their time to be read, in which something else happens."""
 
-        waiting = [first.id]
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile = meanwhile
 
-        @event.listens_for(world.db.engine, "after_cursor_execute")
-        def give_back(_connection, _cursor, statement: str, *_: object) -> None:
-            if "free_since" in statement and waiting:
-                world.leases.delete(OWNER, waiting.pop())
+    def of_project(self, _project_id: str, _names: Collection[str]) -> Mapping[str, int]:
+        self._meanwhile()
+        return {}
 
-        second = world.book(1, start=1, hours=1)
-        assert world.leases.get(OWNER, second.id).status is LeaseStatus.PENDING
-        with pytest.raises(NotEnoughResources, match=r"1 asked for, 1 can be reserved.* 0 are free"):
-            world.book(1, start=1, hours=1)
+
+def test_host_that_is_given_back_after_a_request_came_is_not_booked_from_before(world: World):
+    """A lease of now takes its hosts from when the request came, not from when planning looks at them."""
+    before = world.book(4, hours=2)
+    world.engine.settle()
+    world.clock.advance(timedelta(seconds=20))
+    now = LeaseRequest("now", Moment.NOW, NOW + HOUR, reservations=(reservation(1, 1),))
+
+    def give_back() -> None:
+        world.clock.advance(timedelta(seconds=1))
+        world.leases.delete(OWNER, before.id)
+
+    rebuild(world, quotas=Quotas(SlowLimits(give_back)))
+    with pytest.raises(NotEnoughResources):
+        world.leases.create(OWNER, now)
+    rebuild(world, quotas=Quotas())
+    world.leases.create(OWNER, now)
