@@ -30,6 +30,7 @@ from tenure.domain.errors import Denied, NotPermitted, Unavailable
 from tenure.domain.lanes import Lane
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service
 from tenure.metrics import PRESENT
@@ -40,7 +41,6 @@ from tenure.services.notifications.outbox import Message
 from tenure.tracing import traced
 from tests.support.deployment import Options, write_config
 from tests.support.openstack import PASSWORD, FakeOpenStack
-from tests.support.simulated import SimulatedCloud
 
 OURS = "req-00000000-0000-4000-8000-000000000001"
 THEIRS = "req-00000000-0000-4000-8000-000000000002"

@@ -11,6 +11,7 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
+from tenure.store.database import Transaction
 from tests.support import ledger
 from tests.support.world import NOW, OWNER, World, open_world
 
@@ -18,15 +19,18 @@ HOUR = timedelta(hours=1)
 
 
 def lay_out(world: World, *places: tuple[Lease, int, str]) -> None:
-    """Put the allocation of each lease on the given host, in the given state."""
-    with world.db.engine.begin() as connection:
+    """Put the allocation of each lease on the given host, in the given state, and tell the index that follows."""
+    move = text("UPDATE allocations SET resource_id = :host, state = :state WHERE reservation_id = :reservation")
+
+    def write(tx: Transaction) -> None:
         if world.db.dialect == "postgresql":
-            connection.execute(text("SET CONSTRAINTS ALL DEFERRED"))
+            tx.session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
         for lease, host, state in places:
-            connection.execute(
-                text("UPDATE allocations SET resource_id = :host, state = :state WHERE reservation_id = :reservation"),
-                {"host": host, "state": state, "reservation": lease.reservations[0].id},
-            )
+            values = {"host": host, "state": state, "reservation": lease.reservations[0].id}
+            tx.session.execute(move, values)
+        tx.changed.add_resources(range(1, 5))
+
+    world.db.write(write)
 
 
 def test_host_that_has_just_received_a_plan_gives_no_room(database_url: str):

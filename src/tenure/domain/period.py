@@ -12,6 +12,9 @@ TICK = timedelta(microseconds=1)
 #: How soon a period must begin for an overdue teardown to block it. By a later start, the teardown will be over or the
 #: plan will have moved.
 OVERDUE_MATTERS = timedelta(minutes=15)
+#: For how long an allocation that is over matters to planning: a lease of now starts at a full minute, or when its
+#: request came, and requests wait.
+PAST_MATTERS = timedelta(minutes=3)
 
 
 @dataclass(frozen=True, slots=True, order=True)

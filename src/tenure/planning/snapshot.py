@@ -15,7 +15,7 @@ from tenure.domain.allocation import Allocation, Demand, Room, Use
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
 from tenure.domain.listing import ListedResource, ListedUse
-from tenure.domain.period import ENDLESS, OVERDUE_MATTERS, TICK, Period
+from tenure.domain.period import ENDLESS, OVERDUE_MATTERS, PAST_MATTERS, TICK, Period
 from tenure.planning.catalogue import Catalogue
 from tenure.planning.distinct import Distinct
 from tenure.planning.steps import FOREVER, NEVER, Ints, Mask, moment, ticks
@@ -124,9 +124,9 @@ class Snapshot:
         )
 
     def consolidated(self, now: datetime) -> Snapshot:
-        """Return the same snapshot with all allocations in ``base``, without those that are over."""
+        """Return the same snapshot with all allocations in ``base``, without those that have long been over."""
         base = self.base.uses
-        uses = base.select(~self.changed[base.rows] & (base.ends > ticks(now))).beside(self.latest.uses)
+        uses = base.select(~self.changed[base.rows] & (base.ends > ticks(now - PAST_MATTERS))).beside(self.latest.uses)
         distinct, uses = self.distinct.in_use_by(uses)
         size, none = len(self.catalogue), np.zeros(0, dtype=np.int32)
         return replace(
@@ -172,7 +172,7 @@ class Snapshot:
         return layers
 
     def on(self, row: int) -> tuple[Allocation, ...]:
-        """Return the allocations of a resource that are not over, the earliest first.
+        """Return the allocations of a resource that have not long been over, the earliest first.
 
         An overdue one ends as late as it is expected to matter.
         """

@@ -19,6 +19,7 @@ Rows = NDArray[np.int32]
 #: The states of allocations by the numbers that arrays have; the last one is that of overdue allocations.
 STATES = (*AllocationState, AllocationState.HELD)
 OVERDUE = len(STATES) - 1
+_HELD = STATES.index(AllocationState.HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,12 @@ class Uses:
     def planned(self) -> Mask:
         """Which are plans, which may move."""
         found: Mask = self.states == 0
+        return found
+
+    @property
+    def in_use(self) -> Mask:
+        """Which have a resource that is to be given back."""
+        found: Mask = (self.states == _HELD) | (self.states == OVERDUE)
         return found
 
     def select(self, chosen: Mask | Ints) -> Uses:

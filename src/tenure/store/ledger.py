@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
 from tenure.domain.listing import ListedResource, ListedUse
+from tenure.domain.period import PAST_MATTERS
 from tenure.domain.resource import Registration
 from tenure.store.amounts import AMOUNTS, capacity_of
 from tenure.store.feed import batched
@@ -63,7 +64,7 @@ _USES = (
     .select_from(AllocationRow)
     .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id)
     .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id)
-    .where(or_(AllocationRow.ends_at > bindparam("now"), _IS_OVERDUE))
+    .where(or_(AllocationRow.ends_at > bindparam("since"), _IS_OVERDUE))
 )
 _RESOURCES_OF_IDS = _RESOURCES.where(ResourceRow.id.in_(bindparam("ids", expanding=True)))
 _USES_OF_IDS = _USES.where(AllocationRow.resource_id.in_(bindparam("ids", expanding=True)))
@@ -94,8 +95,8 @@ class LedgerStore:
             )
 
     def uses(self, now: datetime, only: Collection[int] | None = None) -> Iterator[ListedUse]:
-        """Yield the allocations of all resources, or of these, that have not ended, or that are overdue."""
-        for row in self._rows(_USES, _USES_OF_IDS, only, {"now": now}):
+        """Yield the allocations of all resources, or of these, that have not ended long ago, or that are overdue."""
+        for row in self._rows(_USES, _USES_OF_IDS, only, {"now": now, "since": now - PAST_MATTERS}):
             allocation_id, resource_id, reservation_id, project_id, *rest = row
             starts_at, ends_at, state, exclusive, units, amounts, booked_from = rest
             yield ListedUse(

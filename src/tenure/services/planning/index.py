@@ -120,7 +120,7 @@ class AvailabilityIndex:
 
         Their allocations are read again at each look: an overdue allocation counts as one that goes on for a while.
         """
-        over = view.uses_where(lambda uses: ~uses.planned & (uses.ends <= ticks(now)))
+        over = view.uses_where(lambda uses: uses.in_use & (uses.ends <= ticks(now)))
         return self._late | {view.catalogue.ids[row] for row in over.rows}
 
 
