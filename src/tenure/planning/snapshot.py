@@ -212,10 +212,22 @@ class Snapshot:
         there = [each for each in self.on(row) if each.period.overlaps(period)]
         if not overdue:
             there = [each for each in there if each.id not in self.overdue]
-        if demand.exclusive:
+        return self._units_beside(there, row, demand.amounts, demand.exclusive, period)
+
+    def has_room_for(self, allocation: Allocation) -> bool:
+        """Whether there is room for an allocation, as it is, on its resource."""
+        row, period = self.row_of(allocation.resource_id), allocation.period
+        there = [each for each in self.on(row) if each.period.overlaps(period)]
+        return self._units_beside(there, row, allocation.amounts, allocation.exclusive, period) > 0
+
+    def _units_beside(
+        self, there: Sequence[Allocation], row: int, amounts: Capacity, exclusive: bool, period: Period
+    ) -> int:
+        """Return how many units of these amounts, or of the whole resource, fit beside these allocations."""
+        if exclusive:
             return int(not there)
         uses = tuple(Use(each.id, each.amounts, each.exclusive, each.period) for each in there)
-        return Room(self.catalogue.capacity_of(row), uses).units(demand.amounts, period)
+        return Room(self.catalogue.capacity_of(row), uses).units(amounts, period)
 
     def allocate(
         self,

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tenure.clock import Clock
 from tenure.domain.admission import AdmissionWay
@@ -23,6 +23,7 @@ from tenure.domain.errors import NotEnoughResources, TooManyConflicts
 from tenure.domain.lanes import Lane
 from tenure.domain.lease import PAST, Lease, LeaseStatus
 from tenure.domain.resource import Resource
+from tenure.planning.renewal import renewed
 from tenure.planning.snapshot import Snapshot
 from tenure.resources.contract import ResourceTypes
 from tenure.services.booking.order import LAST, Turn
@@ -120,12 +121,21 @@ class Standing:
     account: Account
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned(Generic[P]):
+    """A proposal, the snapshot that it was made on, and the question to the filters."""
+
+    proposal: P
+    snapshot: Snapshot
+    question: Question | None
+
+
 class _NotAgreed(Exception):
     """A plan is not the one to which the filters have agreed."""
 
-    def __init__(self, question: Question | None) -> None:
+    def __init__(self, planned: _Planned[Any]) -> None:
         super().__init__()
-        self.question = question
+        self.planned = planned
 
 
 class Admission:
@@ -166,29 +176,38 @@ class Admission:
             self._db.project_turn() if request.is_large else nullcontext(),
             self._enforcement.judgement() as judgement,
         ):
+            planned: _Planned[P] | None = None
             for attempt in self._db.attempts():
                 try:
                     with attempt:
-                        # 2. The snapshot, the plan, and the agreement of the filters to it.
-                        agreed = None if attempt.locks_first else self._agreed_proposal(request, judgement)
+                        # 2. The snapshot, the plan, and the agreement of the filters to it. A plan before which only
+                        #    others have changed its resources stays if it can.
+                        if not attempt.locks_first:
+                            planned = self._planned(request, judgement, planned)
+                            judgement.ask(planned.question)
                         with self._lane_of(request), attempt.transaction() as tx:
                             # 3. If others came in between again and again: the plan while the resources are locked.
-                            proposal = agreed or self._locked_proposal(tx, request, judgement)
+                            if attempt.locks_first:
+                                planned = self._planned_locked(tx, request, judgement, planned)
+                            assert planned is not None
                             # 4. The lease.
-                            done = request.begin(tx, proposal)
+                            done = request.begin(tx, planned.proposal)
                             judgement.confirm(tx, is_new=done is None)
                             # 5. The changes of the ledger, under the versions with which they were planned.
-                            result = self._finish(tx, request, proposal, limits) if done is None else done
+                            result = self._finish(tx, request, planned.proposal, limits) if done is None else done
                             tx.commit()
-                        if done is None and proposal.is_new:
-                            self._on_admitted(proposal.way)
+                        if done is None and planned.proposal.is_new:
+                            self._on_admitted(planned.proposal.way)
                         return result
+                    if not attempt.wanted:
+                        planned = None  # the lease has changed
                 except WaitersFirst:
                     if make_way is None:
                         raise
                     make_way()
                 except _NotAgreed as other:
-                    judgement.ask(other.question)
+                    planned = other.planned
+                    judgement.ask(planned.question)
         raise TooManyConflicts
 
     def _lane_of(self, request: Request[P, R]) -> AbstractContextManager[None]:
@@ -218,27 +237,27 @@ class Admission:
             unasked,
         )
 
-    def _agreed_proposal(self, request: Request[P, R], judgement: Judgement) -> P:
-        """Return what a request would write, to which the filters agree. Raises their refusals."""
-        proposal, question = self._proposal(request, judgement)
-        judgement.ask(question)
-        return proposal
-
-    def _locked_proposal(self, tx: Transaction, request: Request[P, R], judgement: Judgement) -> P:
-        """Return what a request would write on resources that are locked, so that nobody comes in between.
+    def _planned_locked(
+        self, tx: Transaction, request: Request[P, R], judgement: Judgement, before: _Planned[P] | None
+    ) -> _Planned[P]:
+        """Return what a request would write on resources that are locked, so that no other request comes in between.
 
         Raises ``_NotAgreed`` if the filters have not agreed to that.
         """
         tx.lock_contended(self._inventories)
-        proposal, question = self._proposal(request, judgement)
-        if not judgement.agrees(question):
-            raise _NotAgreed(question)
-        return proposal
+        planned = self._planned(request, judgement, before)
+        if not judgement.agrees(planned.question):
+            raise _NotAgreed(planned)
+        return planned
 
-    def _proposal(self, request: Request[P, R], judgement: Judgement) -> tuple[P, Question | None]:
-        """Return what a request would write, and the question to the filters."""
+    def _planned(self, request: Request[P, R], judgement: Judgement, before: _Planned[P] | None) -> _Planned[P]:
+        """Return what a request would write now: what it would have written ``before``, if that is still possible."""
         with judgement.planning() as claimed:
             snapshot = self._planning.snapshot()
+            if before is not None:
+                changes = renewed(before.proposal.changes, before.snapshot, snapshot)
+                if changes is not None:
+                    return _Planned(replace(before.proposal, changes=changes), snapshot, before.question)
             try:
                 proposal = request.propose(snapshot.beside(claimed) if claimed else snapshot)
             except NotEnoughResources:
@@ -247,9 +266,9 @@ class Admission:
                 proposal = request.propose(snapshot)  # these requests may yet be refused
             judgement.claim(proposal.changes.added)
         if not self._enforcement.is_asked:
-            return proposal, None
+            return _Planned(proposal, snapshot, None)
         with self._db.read() as tx:
-            return proposal, self._question(tx, request, proposal)
+            return _Planned(proposal, snapshot, self._question(tx, request, proposal))
 
     def _question(self, tx: Transaction, request: Request[P, R], proposal: P) -> Question | None:
         if not self._enforcement.is_asked:

@@ -1,0 +1,28 @@
+"""A plan that others came before: whether it can be carried out on a later snapshot as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tenure.domain.changes import Changes
+from tenure.planning.snapshot import Snapshot
+
+
+def renewed(changes: Changes, planned_on: Snapshot, later: Snapshot) -> Changes | None:
+    """Return the same changes under the versions of a later snapshot.
+
+    None if what they change is not there any more, if there is no room left, or if any resource is described otherwise
+    than when they were planned.
+    """
+    if later.catalogue is not planned_on.catalogue:
+        return None
+    before = [*changes.dropped, *(was for was, _ in changes.changed)]
+    if any(each not in later.original_on(later.row_of(each.resource_id)) for each in before):
+        return None
+    after = later.without(before)
+    for each in (*changes.added, *(new for _, new in changes.changed)):
+        if not after.has_room_for(each):
+            return None
+        after = after.with_([each])
+    versions = {resource_id: int(later.versions[later.row_of(resource_id)]) for resource_id in changes.versions}
+    return replace(changes, versions=versions)
