@@ -312,7 +312,7 @@ def carry_out(
     faults = list(_differences(ledger, after))
     faults += _faults_of_tasks(found, was)
     faults += _faults_of_others(found, was, moving, found.names | {growing})
-    faults += _faults_of_hosts(ledger, was)
+    faults += faults_of_hosts(ledger, was)
     taken_on = {each.resource_id for each in changes.added} | {
         now.resource_id for before, now in changes.changed if now.resource_id != before.resource_id
     }
@@ -334,7 +334,7 @@ def _differences(ledger: PlainLedger, after: Snapshot) -> Iterator[str]:
             yield f"host {number} has {there}, not {expected}"
 
 
-def _faults_of_hosts(ledger: PlainLedger, was: Mapping[int, Allocation]) -> Iterator[str]:
+def faults_of_hosts(ledger: PlainLedger, was: Mapping[int, Allocation]) -> Iterator[str]:
     """Yield where something that is new, or elsewhere, or at another time, has no room."""
     new = {each.id for each in ledger.allocations.values() if was.get(each.id) != each}
     for number in ledger.resources:

@@ -52,13 +52,13 @@ class AtOnce:
 
     def carry_out(self, event_id: str, token: str) -> None:
         """Carry out a claimed event and record the outcome; the engine does it if no worker is free."""
-        if not self._attempt(event_id, lambda: self._events.claimed(event_id, token)):
+        if not self._attempt(event_id, partial(self._events.claimed, event_id, token)):
             self._events.give_back(event_id, token)
             self._wake()
 
     def try_now(self, event_id: str) -> None:
         """Make one attempt at a due event, or wait for the attempt that is running."""
-        self._attempt(event_id, lambda: self._events.claim(event_id))
+        self._attempt(event_id, partial(self._events.claim, event_id))
 
     def take_back(self, reservation_ids: Collection[str]) -> None:
         """Take back the cloud resources of reservations that are over; the repair does what is not done at once."""
