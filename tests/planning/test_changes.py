@@ -151,3 +151,10 @@ def content(snapshot: Snapshot) -> dict[int, tuple[int, tuple[Allocation, ...]]]
         ids[row]: (int(snapshot.versions[row]), tuple(sorted(snapshot.on(row), key=lambda each: each.id)))
         for row in range(len(snapshot.catalogue))
     }
+
+
+def test_a_plan_that_has_an_allocation_twice_is_a_mistake(ledger: PlainLedger):
+    [plan], before = ledger.of_reservation("second"), ledger.snapshot()
+    twice = before.without(ledger.of_reservation("first")).with_([replace(plan, resource_id=2)])
+    with pytest.raises(RuntimeError, match="twice, on resources 1 and 2"):
+        changes_of(before, twice)
