@@ -178,10 +178,10 @@ _MANAGER = (
         "are being saved. After that its servers are deleted all the same.",
     ),
     cfg.IntOpt(
-        "repair_interval",
+        "reconcile_interval",
         default=60,
         min=1,
-        help="The interval in seconds between comparisons of the cloud with the ledger; differences are repaired.",
+        help="The interval in seconds between comparisons of the cloud with the ledger; differences are reconciled.",
     ),
     cfg.IntOpt(
         "preemption_notice",

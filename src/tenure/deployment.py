@@ -93,7 +93,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             workers=conf.manager.workers,
             places=conf.manager.rpc_threads // 2,
             bounds=bounds_of(conf),
-            repair_interval=timedelta(seconds=conf.manager.repair_interval),
+            reconcile_interval=timedelta(seconds=conf.manager.reconcile_interval),
             inventory_interval=timedelta(seconds=conf.manager.inventory_interval) or None,
             purge=_purge_terms(conf),
             feed_kept=timedelta(hours=conf.purge.feed_hours),

@@ -29,9 +29,9 @@ from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
 from tenure.engine.loop import POLL, Engine, Periodic
 from tenure.engine.preemption import Preemption
+from tenure.engine.reconciler import DriftTally, Reconciler
 from tenure.engine.refresh import Refresh
-from tenure.engine.repair import DriftTally, Repair
-from tenure.metrics import ADMISSIONS, DRIFT_FOUND, DRIFT_MENDED
+from tenure.metrics import ADMISSIONS, DRIFT_FOUND, DRIFT_RECONCILED
 from tenure.planning import cp_sat
 from tenure.planning.backtracking import BacktrackingSolver
 from tenure.planning.cp_sat import CpSatSolver
@@ -157,7 +157,7 @@ class Parts:
     #: How long a request waits for the cloud's work on a lease, and for repeated checks of filters, in seconds.
     answer_seconds: float = ANSWER_SECONDS
     #: The interval between comparisons of the cloud with the ledger.
-    repair_interval: timedelta = timedelta(minutes=1)
+    reconcile_interval: timedelta = timedelta(minutes=1)
     #: The interval between updates of the resources from the cloud; None for never.
     inventory_interval: timedelta | None = timedelta(minutes=10)
     #: The interval between checks of the resources' health; None to check only after a notification.
@@ -182,7 +182,7 @@ class Service:
     events: EventService
     drift: DriftService
     outbox: OutboxService
-    repair: Repair
+    reconciler: Reconciler
     clock_watch: ClockWatch
     healing: HealingService
     health_check: HealthCheck
@@ -204,17 +204,17 @@ def build(parts: Parts) -> Service:
     inventories = {kind.inventory for kind in parts.types}
     tally = DriftTally(
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
-        on_mended=lambda inventory: DRIFT_MENDED.labels(inventory).inc(),
+        on_reconciled=lambda inventory: DRIFT_RECONCILED.labels(inventory).inc(),
     )
     events = EventService(
         parts.db,
         parts.types,
         parts.rules,
         planning,
-        on_mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
+        on_reconciled=lambda resource_type: tally.count_reconciled(parts.types[resource_type].inventory),
     )
     performer = Performer(events, driver, parts.clock, wake=wake, checkpoint=parts.checkpoint)
-    repair = Repair(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
+    reconciler = Reconciler(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, planning, wake, look)
     listed = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_listed}
     health_check = HealthCheck(healing, driver, inventories)
@@ -231,7 +231,7 @@ def build(parts: Parts) -> Service:
         Periodic("availability", index.refresh, INDEX_INTERVAL),
         Periodic("feed", FeedService(parts.db, parts.feed_kept).prune, FEED_INTERVAL),
         Periodic("purge", purge.run, PURGE_INTERVAL),
-        Periodic("repair", repair.run, parts.repair_interval),
+        Periodic("reconciliation", reconciler.run, parts.reconcile_interval),
         Periodic("clock", clock_watch.run, CLOCK_INTERVAL),
         health,
     ]
@@ -351,7 +351,7 @@ def build(parts: Parts) -> Service:
         events,
         drift,
         outbox,
-        repair,
+        reconciler,
         clock_watch,
         healing,
         health_check,

@@ -90,7 +90,7 @@ DRIVER_CALLS = Histogram(
 DRIFT_FOUND = Counter(
     "tenure_drift_found_total", "Differences found between the cloud and the ledger", ("resource_type",)
 )
-DRIFT_MENDED = Counter("tenure_drift_mended_total", "Differences that were mended", ("resource_type",))
+DRIFT_RECONCILED = Counter("tenure_drift_reconciled_total", "Differences that were reconciled", ("resource_type",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,5 +149,5 @@ def test_a_nova_killed_before_its_answer_leaves_neither_lease_nor_server(
     assert lease["hold_until"]
     api.world.pass_time(timedelta(minutes=1))
     assert leases(api) == []
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert servers(api) == []

@@ -239,7 +239,7 @@ def test_server_booted_in_an_unconfirmed_hold_is_deleted(api: Api, ends: str) ->
     if ends == "it is given up":
         api.delete(f"/v1/leases/{lease['id']}")
     pass_hours(api, 0.1)
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
 
     assert server(api, orphan) is None
     assert server(api, old) is not None
@@ -257,10 +257,10 @@ def test_metadata_of_users_never_moves_a_server(api: Api, confirmed: bool) -> No
     liar = boot(api, metadata=marks)
     pass_hours(api, 2.5)
     assert status(api, lease) == "TERMINATED"
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert server(api, liar) is not None
     late = boot(api, metadata=marks)
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert server(api, late) is not None
 
 
@@ -269,7 +269,7 @@ def test_a_server_that_cannot_be_shelved_gets_no_lease_and_is_unchanged(api: Api
     api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_prepared", after_effects=1))
     refused = refusal(api, server_id=server_id)
     assert refused.status_code == 409, refused.text
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
 
     assert not found(api, server_id).shelved
     assert not found(api, server_id).metadata
@@ -286,7 +286,7 @@ def test_a_start_that_fails_leaves_the_server_to_its_owner(api: Api, at_end: str
     assert found(api, server_id).shelved
     api.delete(f"/v1/leases/{lease['id']}")
     pass_hours(api, 0.1)
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert found(api, server_id).shelved
 
 
@@ -313,7 +313,7 @@ def test_a_server_of_which_no_image_can_be_made_is_not_deleted(api: Api, busy: i
     shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
     assert shown["status"] == "TERMINATED"
     assert busy or "SHELVED" in shown["status_reason"]
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert found(api, server_id).shelved
 
 
@@ -330,7 +330,7 @@ def test_a_server_of_a_failed_confirmation_is_deleted_with_its_lease(api: Api, e
     if ends == "deleted":
         assert api.delete(f"/v1/leases/{lease['id']}").status_code == 204
     pass_hours(api, 0.1)
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert server(api, fresh) is None
 
 
@@ -364,7 +364,7 @@ def test_failure_after_the_answer_is_recorded(api: Api, tmp_path: Path, booked: 
     assert all("ensure_prepared" in str(message.payload["status_reason"]) for message in sent)
     everything = [{**api.lease_body()["reservations"][0], "min": 4, "max": 4}]
     assert api.post("/v1/leases", api.lease_body(reservations=everything)).status_code == 201
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     kept = server(api, server_id)
     if booked == "at once":
         assert kept is not None
@@ -440,10 +440,10 @@ def test_server_resized_beyond_the_booked_size_is_reported_and_ends(api: Api, at
     server_id = boot(api)
     lease = book(api, server_id=server_id, at_end=at_end)
     pass_hours(api, 1.5)
-    assert api.world.service.repair.run() == 0
+    assert api.world.service.reconciler.run() == 0
     api.world.cloud.world.instances.resize(server_id, LARGE)
     for _ in range(2):
-        assert api.world.service.repair.run() == 1
+        assert api.world.service.reconciler.run() == 1
     shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
     assert shown["status"] == "ACTIVE"
     assert "4 VCPU instead of 1" in shown["status_reason"]

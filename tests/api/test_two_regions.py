@@ -121,7 +121,7 @@ class TestIds:
         regions.cloud.world.drop_group(mine)  # nothing of that name is there
         regions.engine.settle()
         assert mine in regions.south.world.groups()
-        assert regions.service.repair.run() == 0
+        assert regions.service.reconciler.run() == 0
 
 
 class TestTypes:
@@ -149,7 +149,7 @@ class TestTypes:
         assert regions.cloud.world.groups() == {}
         assert regions.cloud.world.instances.aggregates() == {}
         assert regions.cloud.world.volumes.all() == {}
-        assert regions.service.repair.run() == 0
+        assert regions.service.reconciler.run() == 0
         regions.pass_time(timedelta(hours=1, minutes=1))
         assert shown(api, lease)["status"] == "TERMINATED"
         assert regions.south.world.groups() == {}

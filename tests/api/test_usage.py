@@ -120,7 +120,7 @@ def test_accounts_of_the_past_stay_when_kept_volumes_are_deleted_later(api: Api)
     for left in (3, 2, 0):
         for volume_id in sorted(kept.all())[: len(kept.all()) - left]:
             kept.delete(volume_id)
-        api.world.service.repair.run()
+        api.world.service.reconciler.run()
         api.world.engine.settle()
         assert hours(api) == [(50, 50)]
         [shown] = api.using("admin").get("/v1/volume-pools").json["volume_pools"]

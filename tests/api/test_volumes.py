@@ -154,7 +154,7 @@ class TestPools:
         assert latest.get(f"{PATH}/{pool['id']}/allocation").json == {"allocation": found}
         for volume in list(latest.world.cloud.world.volumes.all()):
             latest.world.cloud.world.volumes.delete(volume)
-        latest.world.service.repair.run()
+        latest.world.service.reconciler.run()
         assert latest.get(f"{PATH}/{pool['id']}/allocation").json["allocation"]["reservations"] == []
 
     def test_disabled_pool_is_not_booked(self, latest: Api) -> None:
@@ -219,20 +219,20 @@ class TestLeases:
         kept = latest.world.cloud.world.volumes.all()
         assert [volume.snapshots for volume in kept.values()] == [int(at_end == "snapshot")] * 2
         assert latest.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "TERMINATED"
-        latest.world.service.repair.run()
+        latest.world.service.reconciler.run()
         assert refused(latest).status_code == 409
         assert latest.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204
-        latest.world.service.repair.run()
+        latest.world.service.reconciler.run()
         assert (refused(latest).status_code, len(latest.world.cloud.world.volumes.all())) == (409, 2)
         assert latest.delete(f"{PATH}/{pool['id']}").status_code == 409
         first, second = kept
         self.delete(latest, first)
-        latest.world.service.repair.run()
+        latest.world.service.reconciler.run()
         assert refused(latest, amount=3).status_code == 409
         book(latest)
         latest.world.pass_time(timedelta(hours=2))
         self.delete(latest, second)
-        latest.world.service.repair.run()
+        latest.world.service.reconciler.run()
         book(latest, amount=3)
 
     def delete(self, latest: Api, volume: str) -> None:
@@ -310,7 +310,7 @@ class TestLeases:
         [first, second] = lease["reservations"][0]["volume_ids"]
         latest.world.cloud.world.volumes.delete(first)
         latest.world.cloud.world.volumes.change_metadata(second, {})
-        latest.world.service.repair.run()
+        latest.world.service.reconciler.run()
         latest.world.engine.settle()
         [reservation] = latest.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"]
         assert sorted(reservation["volume_ids"]) == sorted(latest.world.cloud.world.volumes.all())

@@ -79,7 +79,7 @@ class KeptHistory:
         if kept and dice.random() < 0.4:
             for volume_id in kept[: dice.randint(1, 2)]:
                 world.cloud.world.volumes.delete(volume_id)
-            world.service.repair.run()
+            world.service.reconciler.run()
             world.engine.settle()
             return
         asked, actor = draw(dice), Actor("user", f"project-{len(self.booked)}", frozenset({"member", "reader"}))

@@ -122,7 +122,7 @@ def test_only_addresses_outside_of_allocation_pools_can_be_reserved(site: Site, 
 def mending(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tenure that looks often, and replaces what fails as soon as it sees that."""
     options = {
-        "manager": {"repair_interval": 2},
+        "manager": {"reconcile_interval": 2},
         "physical:host": {"polling_interval": 2, "replace_after": 0},
     }
     with open_site(tmp_path_factory.mktemp("addresses"), cloud, options=options) as site:

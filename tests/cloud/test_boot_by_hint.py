@@ -40,7 +40,7 @@ NOVA_SECONDS = 120
 @pytest.fixture(scope="module")
 def looking_often(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tenure that looks every second for servers of leases that are not there."""
-    options = {"manager": {"repair_interval": 1}}
+    options = {"manager": {"reconcile_interval": 1}}
     with open_site(tmp_path_factory.mktemp("hints"), cloud, options=options) as site:
         yield site
 

@@ -1,4 +1,4 @@
-"""Another administrator changes aggregates, their metadata and members, and providers; a repair pass mends them."""
+"""Another administrator changes aggregates, their metadata and members, and providers; reconciling undoes that."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rig:
 @pytest.fixture
 def rig(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A deployment whose calls are seen, over the four hosts that work and some that nothing runs on."""
-    options = {"manager": {"repair_interval": REPAIR_SECONDS}}
+    options = {"manager": {"reconcile_interval": REPAIR_SECONDS}}
     with (
         seeded_hosts(SEEDED, pooled=True) as names,
         interception(cloud) as between,

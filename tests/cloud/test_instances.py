@@ -138,7 +138,7 @@ def seen_of(site: Site, lease: Lease) -> dict[str, Any]:
 def test_changes_by_others_are_mended(
     cloud: Cloud, demo: Session, other: Session, tmp_path_factory: pytest.TempPathFactory
 ):
-    options = {"manager": {"repair_interval": 2}}
+    options = {"manager": {"reconcile_interval": 2}}
     with open_site(tmp_path_factory.mktemp("mending"), cloud, options=options) as site:
         nova, placement = site.nova.api, site.nova.placement
         site.register("compute-1", "compute-2")

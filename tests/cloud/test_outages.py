@@ -37,7 +37,7 @@ def far(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]
         options = {
             **between.options,
             "cloud": {"request_timeout": REQUEST_SECONDS, "verb_timeout": VERB_SECONDS},
-            "manager": {"repair_interval": 3600, "max_attempts": 20},
+            "manager": {"reconcile_interval": 3600, "max_attempts": 20},
             "physical:host": {"enable_polling_monitor": "false"},
         }
         with open_site(folder, cloud, options=options) as site:

@@ -23,7 +23,7 @@ AT_ONCE = 6
 @pytest.fixture(scope="module")
 def volumes_site(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tenure with a pool of volumes, which looks every second for what is gone."""
-    options = {"manager": {"repair_interval": 1}}
+    options = {"manager": {"reconcile_interval": 1}}
     with open_site(tmp_path_factory.mktemp("volumes"), cloud, options=options) as site:
         yield site
 

@@ -50,7 +50,7 @@ def scheduler_filter(cloud: Cloud, request: pytest.FixtureRequest) -> Iterator[s
 @pytest.fixture(scope="module")
 def looking_often(scheduler_filter: str, cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tenure that looks every second for servers of leases that are not there."""
-    options = {"manager": {"repair_interval": 1}}
+    options = {"manager": {"reconcile_interval": 1}}
     with open_site(tmp_path_factory.mktemp("zones"), cloud, options=options) as site, racks(site):
         yield site
 

@@ -142,7 +142,7 @@ def test_managers_catch_up_after_a_restore(site: Site, tmp_path: Path, kind: str
         # The steps of the page for data that is not in a dump.
         with pytest.raises(NotFound):
             world.leases.get(OWNER, lost.id)
-        world.service.repair.run()
+        world.service.reconciler.run()
         world.service.health_check.run()
         assert lost.reservations[0].id in world.cloud.world.groups()
         next_lease = world.book(1, hours=1, name="on the host of the lost lease")

@@ -393,7 +393,7 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "start_patience": (Row("7", of_rules("start_patience"), 7 * MINUTE),),
         "start_patience_percent": (Row("7", of_rules("start_share"), 0.07),),
         "before_end_patience": (Row("7", of_rules("before_end_patience"), 7 * MINUTE),),
-        "repair_interval": (Row("7", lambda it: it.parts.repair_interval, 7 * SECOND),),
+        "reconcile_interval": (Row("7", lambda it: it.parts.reconcile_interval, 7 * SECOND),),
         "preemption_notice": (Row("7", of_rules("preemption_notice"), 7 * SECOND),),
         "inventory_interval": (
             Row("7", lambda it: it.parts.inventory_interval, 7 * SECOND),

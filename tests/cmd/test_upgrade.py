@@ -278,5 +278,5 @@ def let_passes_run(world: World) -> None:
     world.service.refresh.run()
     healed = world.service.health_check.run()
     assert (healed.moved, list(healed.degraded)) == (0, [])
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
     world.engine.settle()

@@ -110,7 +110,7 @@ def test_simultaneous_events_have_an_order():
         EventType.UPDATE,
         EventType.BEFORE_END,
         EventType.END,
-        EventType.MEND,
+        EventType.RECONCILE,
         EventType.PREPARE,
         EventType.NOTIFY,
         EventType.HOLD,

@@ -498,14 +498,14 @@ def test_trust_is_kept_while_an_action_still_needs_it(world: World):
     )
     world.pass_time(3 * HOUR + 2 * MINUTE, leap=20 * SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.ERROR
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert len(world.cloud.world.trusts()) == 1
     world.pass_time(5 * MINUTE, leap=20 * SECOND)
     assert images(world) == [(lease.reservations[0].id, "active")]
     world.cloud.clear_faults(refused)
     world.pass_time(5 * MINUTE, leap=20 * SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert world.cloud.world.trusts() == frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Problems of one lease that must not affect another: in the ledger, in a round, in the repair pass."""
+"""Problems of one lease that must not affect another: in the ledger, in a round, in the reconciliation pass."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_start_that_cannot_be_replanned_blocks_no_other(world: World, caplog: py
 
 
 def test_stuck_leftover_blocks_no_other(world: World):
-    """The repair pass takes back the other leftovers."""
+    """The reconciliation pass takes back the other leftovers."""
     leases = [world.book(1), world.book(1)]
     world.engine.settle()
     for lease in leases:
@@ -148,9 +148,9 @@ def test_stuck_leftover_blocks_no_other(world: World):
     stays, goes = sorted(lease.reservations[0].id for lease in leases)
     assert set(world.cloud.world.groups()) == {stays, goes}
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_ended", reservation_id=stays, count=None))
-    assert world.service.repair.run() == 2
+    assert world.service.reconciler.run() == 2
     assert set(world.cloud.world.groups()) == {stays}
-    assert (world.service.repair.tally.found[HOST], world.service.repair.tally.mended[HOST]) == (2, 1)
+    assert (world.service.reconciler.tally.found[HOST], world.service.reconciler.tally.reconciled[HOST]) == (2, 1)
 
 
 def test_unknown_reservation_in_the_cloud_is_left_alone(world: World, caplog: pytest.LogCaptureFixture):
@@ -160,6 +160,6 @@ def test_unknown_reservation_in_the_cloud_is_left_alone(world: World, caplog: py
     [order] = world.orders(lease.id)
     world.cloud.ensure_started(replace(order, reservation_id="somebody's", resources=()))
     for _ in range(3):
-        assert world.service.repair.run() == 0
+        assert world.service.reconciler.run() == 0
     assert set(world.cloud.world.groups()) == {"somebody's", order.reservation_id}
     assert caplog.text.count("somebody's looks like a reservation") == 1

@@ -131,7 +131,7 @@ def test_a_worker_that_lost_its_claim_stops_before_the_next_call(world: World, c
     assert effects_of(world, EffectKind.HOST_TAKEN, EffectKind.GROUP_MADE) == []
 
 
-def test_late_effects_are_undone_by_the_repair_pass(world: World):
+def test_late_effects_are_undone_by_the_reconciliation_pass(world: World):
     """A call hangs longer than its claim; the lease is over when it continues, and its result is ignored."""
     lease = world.book(2, hours=3)
     fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started"))
@@ -146,33 +146,33 @@ def test_late_effects_are_undone_by_the_repair_pass(world: World):
     late.join()
     assert len(effects_of(world, EffectKind.HOST_TAKEN)) == 2
     assert status_of(world, lease.id) is LeaseStatus.DELETED
-    assert other.repair.run() == 1
+    assert other.reconciler.run() == 1
     assert_all_in_pool(world)
-    assert other.repair.run() == 0
+    assert other.reconciler.run() == 0
 
 
-def test_repair_pass_leaves_live_reservations_alone(world: World, checkpoints: Checkpoints):
+def test_reconciliation_pass_leaves_live_reservations_alone(world: World, checkpoints: Checkpoints):
     """Also a lease that is just being started: its claim was written before the first effect."""
     other = another(world, checkpoint=nothing)
     repaired: list[int] = []
-    checkpoints.at("start_lease:before_record", lambda: repaired.append(other.repair.run()))
+    checkpoints.at("start_lease:before_record", lambda: repaired.append(other.reconciler.run()))
     lease = world.book(2, hours=1)
     world.engine.settle()
-    repaired.append(other.repair.run())
+    repaired.append(other.reconciler.run())
     assert repaired == [0, 0]
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 
-def test_failed_repair_pass_is_repeated(world: World):
+def test_failed_reconciliation_pass_is_repeated(world: World):
     lease = world.book(1, hours=1)
     world.engine.settle()
     [order] = world.orders(lease.id)
     world.pass_time(2 * HOUR)
     world.cloud.ensure_started(order)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended"))
-    assert world.service.repair.run() == 1
+    assert world.service.reconciler.run() == 1
     assert world.cloud.world.groups() != {}
-    assert world.service.repair.run() == 1
+    assert world.service.reconciler.run() == 1
     assert_all_in_pool(world)
 
 

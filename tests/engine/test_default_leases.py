@@ -190,7 +190,7 @@ def test_default_lease_gives_way_to_a_users_lease(world: World, way: str):
         world.leases.update(OWNER, mine.id, LeaseChange(reservations=named))
     assert [lease.id for lease in leases(world)] == [mine.id]
     sweep(world).run()
-    world.service.repair.run()
+    world.service.reconciler.run()
     [server] = world.cloud.world.servers()
     assert (server.shelved, server.metadata["tenure:lease"]) == (True, mine.id)
     world.pass_time(timedelta(minutes=90))
@@ -210,8 +210,8 @@ def test_server_stays_after_its_default_lease_gave_way(world: World, kind: Fault
     world.cloud.inject(Fault(kind, verb="ensure_prepared", count=1))
     with suppress(Conflict):
         world.leases.create(OWNER, asked)
-    world.service.repair.run()
-    world.service.repair.run()
+    world.service.reconciler.run()
+    world.service.reconciler.run()
     assert [server.id for server in world.cloud.world.servers()] == [server_id]
 
 

@@ -54,20 +54,20 @@ def assert_as_it_should_be(world: World) -> None:
 
 
 def tally(world: World) -> tuple[int, int]:
-    found = world.service.repair.tally
-    return found.found[HOST], found.mended[HOST]
+    found = world.service.reconciler.tally
+    return found.found[HOST], found.reconciled[HOST]
 
 
 def test_deleted_group_is_recreated_once(world: World):
     lease = running(world, 2)
     seen, history = lease_of(world, lease.id), world.leases.history(ADMIN, lease.id)
     world.cloud.world.drop_group(group_of(world, lease))
-    assert world.service.repair.run() == 1
+    assert world.service.reconciler.run() == 1
     world.engine.settle()
     assert_as_it_should_be(world)
     assert tally(world) == (1, 1)
     effects = world.cloud.world.journal()
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
     assert world.engine.settle() == 0
     assert world.cloud.world.journal() == effects
     assert lease_of(world, lease.id).events == seen.events  # the owner sees nothing of it
@@ -89,15 +89,15 @@ def test_every_kind_of_drift_is_repaired(world: World, change: str):
     else:
         world.cloud.world.put_in(mine, group_of(world, second))
         world.cloud.world.put_in(yours, group_of(world, first))
-    world.service.repair.run()
+    world.service.reconciler.run()
     world.pass_time(10 * SECOND)
     assert_as_it_should_be(world)
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
 
 
 def test_a_free_host_goes_back_into_the_pool(world: World):
     world.cloud.world.take_out("sim-host-002")
-    assert world.service.repair.run() == 1
+    assert world.service.reconciler.run() == 1
     assert_as_it_should_be(world)
     assert tally(world) == (1, 1)
 
@@ -105,7 +105,7 @@ def test_a_free_host_goes_back_into_the_pool(world: World):
 def test_free_host_in_use_by_others_is_logged(world: World, caplog: pytest.LogCaptureFixture):
     world.cloud.world.take_out("sim-host-002")
     world.cloud.world.boot_server("somebody", host="sim-host-002")
-    assert world.service.repair.run() == 1
+    assert world.service.reconciler.run() == 1
     assert tally(world) == (1, 0)
     assert "sim-host-002 is not in the pool any more, and others use it" in caplog.text
     assert len(world.cloud.world.servers()) == 1
@@ -116,13 +116,13 @@ def test_occupied_host_of_a_running_lease_stays(world: World):
     [host] = world.hosts_of(lease.id)
     world.cloud.world.take_out(host)
     intruder = world.cloud.world.boot_server("somebody", host=host)
-    world.service.repair.run()
+    world.service.reconciler.run()
     world.pass_time(MINUTE)
     assert world.hosts_of(lease.id) == [host]
     assert [server.id for server in world.cloud.world.servers()] == [intruder]
     world.cloud.world.delete_server(intruder)
     world.pass_time(HOUR)
-    world.service.repair.run()
+    world.service.reconciler.run()
     world.pass_time(MINUTE)
     assert_as_it_should_be(world)
 
@@ -130,7 +130,7 @@ def test_occupied_host_of_a_running_lease_stays(world: World):
 def test_host_unregistered_during_repair_stays_out_of_the_pool(world: World):
     """The host is unregistered between the read of the ledger and the call."""
     world.cloud.world.take_out("sim-host-002")
-    repair = world.service.repair
+    reconciler = world.service.reconciler
     ensure = world.cloud.ensure_registered
 
     def late(resource_type, resource):
@@ -138,7 +138,7 @@ def test_host_unregistered_during_repair_stays_out_of_the_pool(world: World):
         ensure(resource_type, resource)
 
     world.cloud.ensure_registered = late  # type: ignore[method-assign]
-    assert repair.run() == 1
+    assert reconciler.run() == 1
     assert "2" not in world.cloud.world.pool()
 
 
@@ -155,7 +155,7 @@ def test_lease_that_starts_or_ends_during_the_pass_is_left_alone(world: World, v
             world.engine.settle()
 
     watch(world, before)
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
     assert at_work == [verb]
     assert [status_of(world, lease.id) for lease in (ending, starting)] == [LeaseStatus.TERMINATED, LeaseStatus.ACTIVE]
     world.engine.settle()
@@ -172,7 +172,7 @@ class TestUnderAClaim:
     def test_two_managers_mend_once(self, world: World):
         lease = self.mending(world)
         other = another(world)
-        assert (world.service.repair.run(), other.repair.run()) == (1, 0)
+        assert (world.service.reconciler.run(), other.reconciler.run()) == (1, 0)
         world.engine.settle()
         other.engine.settle()
         assert_as_it_should_be(world)
@@ -180,7 +180,7 @@ class TestUnderAClaim:
 
     def test_end_waits_only_for_the_running_call(self, world: World, checkpoints: Checkpoints):
         lease = self.mending(world)
-        world.service.repair.run()
+        world.service.reconciler.run()
         seen: list[LeaseStatus] = []
         world.clock.advance(HOUR - 30 * SECOND)  # a claim lasts a minute: the end comes in the middle of it
 
@@ -189,7 +189,7 @@ class TestUnderAClaim:
             another(world).engine.settle()
             seen.append(lease_of(world, lease.id).status)
 
-        checkpoints.at("mend_lease:before_record", at_the_end)
+        checkpoints.at("reconcile_lease:before_record", at_the_end)
         world.engine.round()
         assert seen == [LeaseStatus.ACTIVE]
         world.engine.settle()
@@ -198,7 +198,7 @@ class TestUnderAClaim:
 
     def test_ended_lease_is_not_repaired(self, world: World):
         lease = self.mending(world)
-        world.service.repair.run()
+        world.service.reconciler.run()
         world.clock.advance(HOUR)
         world.engine.settle()
         assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
@@ -207,7 +207,7 @@ class TestUnderAClaim:
 
     def test_change_by_the_owner_is_refused_as_busy(self, world: World, checkpoints: Checkpoints):
         lease = self.mending(world)
-        world.service.repair.run()
+        world.service.reconciler.run()
         more = LeaseChange(reservations=(ReservationChange(group_of(world, lease), {"min": 2, "max": 2}),))
         refused: list[type[Exception]] = []
 
@@ -216,7 +216,7 @@ class TestUnderAClaim:
                 another(world).manager.leases.update(OWNER, lease.id, more)
             refused.append(error.type)
 
-        checkpoints.at("mend_lease:after_claim", ask)
+        checkpoints.at("reconcile_lease:after_claim", ask)
         world.engine.settle()
         assert refused == [LeaseBusy]
         world.leases.update(OWNER, lease.id, more)
@@ -225,8 +225,8 @@ class TestUnderAClaim:
     @pytest.mark.parametrize("point", ["after_claim", "after_act", "before_record"])
     def test_repair_of_a_killed_manager_is_taken_over(self, world: World, checkpoints: Checkpoints, point: str):
         lease = self.mending(world)
-        world.service.repair.run()
-        checkpoints.kill_at(f"mend_lease:{point}")
+        world.service.reconciler.run()
+        checkpoints.kill_at(f"reconcile_lease:{point}")
         with pytest.raises(Killed):
             world.engine.settle()
         rebuild(world)
@@ -238,11 +238,11 @@ class TestUnderAClaim:
     def test_a_cloud_that_refuses_is_asked_again_at_the_next_look(self, world: World):
         lease = self.mending(world)
         world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started"))
-        world.service.repair.run()
+        world.service.reconciler.run()
         world.engine.settle()
         assert world.cloud.world.groups() == {}
         assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
-        assert world.service.repair.run() == 1
+        assert world.service.reconciler.run() == 1
         world.engine.settle()
         assert_as_it_should_be(world)
         assert tally(world) == (2, 1)
@@ -250,21 +250,21 @@ class TestUnderAClaim:
     def test_a_cloud_that_is_busy_is_asked_again_at_growing_intervals(self, world: World):
         self.mending(world)
         world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=3))
-        world.service.repair.run()
-        assert world.service.repair.run() == 0  # it is being mended already
+        world.service.reconciler.run()
+        assert world.service.reconciler.run() == 0  # it is being reconciled already
         world.pass_time(MINUTE)
         assert_as_it_should_be(world)
 
     def test_repair_event_is_not_visible_to_users(self, world: World):
         lease = self.mending(world)
-        world.service.repair.run()
-        assert event_of(world, lease.id, EventType.MEND)
+        world.service.reconciler.run()
+        assert event_of(world, lease.id, EventType.RECONCILE)
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
         with world.db.engine.connect() as connection:
             messages = connection.execute(text("SELECT payload FROM outbox WHERE lease_id = :id"), {"id": lease.id})
             payloads = [payload for payload in map(str, messages.scalars()) if payload != "{}"]  # not delivered yet
         assert payloads
-        assert all("end_lease" in payload and "mend_lease" not in payload for payload in payloads)
+        assert all("end_lease" in payload and "reconcile_lease" not in payload for payload in payloads)
 
 
 def event_count(world: World, lease: Lease) -> int:
@@ -301,10 +301,10 @@ def test_one_pass_repairs_any_combination_of_changes(tmp_path_factory, seed: int
             if rng.random() < 0.2:
                 world.pass_time(timedelta(minutes=rng.randint(1, 40)))
         world.pass_time(5 * MINUTE)
-        world.service.repair.run()
+        world.service.reconciler.run()
         world.pass_time(MINUTE)
         assert_as_it_should_be(world)
         effects = world.cloud.world.journal()
-        assert world.service.repair.run() == 0
+        assert world.service.reconciler.run() == 0
         world.pass_time(MINUTE - SECOND)
         assert world.cloud.world.journal() == effects

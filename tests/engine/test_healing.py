@@ -467,7 +467,7 @@ class TestRunning:
         assert topics(world, lease)[-3:] == ["lease.degraded", "lease.mended", "lease.resources_changed"]
         reasons = [entry.reason for entry in world.leases.history(ADMIN, lease.id) if entry.action == "replace"]
         assert reasons == [f"{host} is replaced by {other}"]
-        assert all(event.event_type is not EventType.MEND for event in after.events)
+        assert all(event.event_type is not EventType.RECONCILE for event in after.events)
         world.pass_time(10 * HOUR)
         assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
         assert world.cloud.world.groups() == {}
@@ -504,7 +504,7 @@ class TestRunning:
         well = {cloud_host.id: Health(True) for cloud_host in world.cloud.world.hosts() if cloud_host.name != host}
         world.service.healing.observe(HOST, well)
         assert resource(world, host).health is ResourceHealth.GONE
-        world.service.repair.run()
+        world.service.reconciler.run()
         world.engine.settle()
         assert servers(world) == {server}
         assert host in members(world, lease)
@@ -525,10 +525,10 @@ class TestRunning:
         server = world.boot(lease, host=other)
         for _ in range(20):  # until a change would have been given up
             world.pass_time(MINUTE)
-            world.service.repair.run()
+            world.service.reconciler.run()
         assert server in servers(world)
         world.pass_time(HOUR)
-        world.service.repair.run()
+        world.service.reconciler.run()
         world.engine.settle()
         assert (members(world, lease), servers(world)) == ([other], {server})
 

@@ -237,7 +237,7 @@ def test_nothing_is_made_in_the_cloud_before_the_confirmation(world: World):
 def test_trust_is_deleted_with_an_expired_hold(world: World):
     hold(world, TOGETHER)
     world.pass_time(10 * MINUTE)
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert set(world.cloud.world.trusts()) == set()
 
 
@@ -401,4 +401,4 @@ def test_first_of_confirmation_and_expiry_wins(database_url: str, first: str):
             assert len(world.cloud.world.trusts()) == confirmed
             if confirmed:
                 world.leases.delete(OWNER, lease.id)
-                world.service.repair.run()
+                world.service.reconciler.run()

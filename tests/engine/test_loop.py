@@ -88,7 +88,7 @@ def test_a_booking_wakes_the_engine_of_its_process(tmp_path):
             wait_for_leases(world, leases[:1], {LeaseStatus.DELETED})
 
 
-def test_hanging_repair_pass_delays_no_event(tmp_path):
+def test_hanging_reconciliation_pass_delays_no_event(tmp_path):
     with open_world(tmp_path, workers=2) as world:
         world.cloud.inject(Fault(FaultKind.BLOCK, verb="held", count=None))
         with running(world):
@@ -109,7 +109,7 @@ def test_the_running_engine_repairs_once_a_minute(tmp_path):
             for _ in range(2):
                 world.cloud.ensure_started(order)
                 world.clock.advance(MINUTE)
-                wait_for("the repair", lambda: world.cloud.world.groups() == {})
+                wait_for("the reconciler", lambda: world.cloud.world.groups() == {})
 
 
 def test_a_sink_that_hangs_delays_no_start(tmp_path):

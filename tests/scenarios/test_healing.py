@@ -23,7 +23,7 @@ def check(world: World) -> None:
     """Do the periodic checks of every manager."""
     for service in (world.service, another(world)):
         service.health_check.run()
-        service.repair.run()
+        service.reconciler.run()
     world.engine.settle()
 
 

@@ -56,7 +56,7 @@ def check(world: World, *, refresh: bool = False) -> None:
         service.health_check.run()
         if refresh:
             service.refresh.run()
-        service.repair.run()
+        service.reconciler.run()
     world.engine.settle()
 
 

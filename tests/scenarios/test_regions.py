@@ -53,7 +53,7 @@ def test_lease_in_both_regions_starts_and_ends_in_both(regions: Regions) -> None
     regions.engine.settle()
     assert regions.status(lease) is LeaseStatus.ACTIVE
     assert regions.free() == (1, 1)
-    assert regions.service.repair.run() == 0
+    assert regions.service.reconciler.run() == 0
     leased = regions.leases.resources(OWNER, lease.id, HOST)
     prefixes = {leased_host.resource.external_id.partition(":")[0] for leased_host in leased}
     assert len(prefixes - {SOUTH}) == len(prefixes) - 1 == 1
@@ -184,7 +184,7 @@ def test_health_and_drift_of_a_region_are_found_while_the_other_does_not_answer(
     regions.service.health_check.run()
     assert regions.resources.get(ADMIN, HOST, f"south:{other}").health.value == "gone"
     regions.south.world.drop_group(lease.reservations[1].id)
-    assert regions.service.repair.run() == 1
+    assert regions.service.reconciler.run() == 1
     regions.engine.settle()
     assert lease.reservations[1].id in regions.south.world.groups()
 
@@ -207,7 +207,7 @@ def test_flavor_of_a_request_is_looked_up_in_the_region_of_the_reservation(regio
     assert len(regions.cloud.world.instances.server_groups()) == 1
     assert regions.south.world.instances.server_groups() == {}
     regions.leases.delete(OWNER, lease.id)
-    regions.service.repair.run()
+    regions.service.reconciler.run()
     assert regions.cloud.world.trusts() | regions.south.world.trusts() == frozenset()
 
 
@@ -239,7 +239,7 @@ def test_trust_is_created_in_regions_that_act_as_the_owner(regions: Regions) -> 
     assert len(regions.south.world.instances.server_groups()) == 2
     regions.leases.delete(OWNER, lease.id)
     regions.engine.settle()
-    regions.service.repair.run()
+    regions.service.reconciler.run()
     assert trusts(regions) == (0, 0)
 
 
@@ -274,7 +274,7 @@ def test_trust_without_a_region_belongs_to_the_home_region(tmp_path: Path) -> No
             world.leases.add_reservation(OWNER, lease.id, ReservationRequest("flavor:instance", GROUPED, region))
         assert (len(world.cloud.world.trusts()), len(south.world.trusts())) == (1, 1)
         world.leases.delete(OWNER, lease.id)
-        world.service.repair.run()
+        world.service.reconciler.run()
         assert (len(world.cloud.world.trusts()), len(south.world.trusts())) == (0, 0)
         south.close()
 
@@ -300,7 +300,7 @@ def test_earlier_hosts_and_leases_belong_to_the_home_region(tmp_path: Path) -> N
         driver = Router({NORTH: world.cloud, SOUTH: south})
         manage(world, driver, NORTH, SOUTH)
         assert world.resources.register(ADMIN, HOST, "1", {}, region=SOUTH).external_id == "south:1"
-        assert world.service.repair.run() == 0
+        assert world.service.reconciler.run() == 0
         world.clock.advance(timedelta(hours=2))
         world.engine.settle()
         assert world.leases.get(OWNER, running.id).status is LeaseStatus.TERMINATED

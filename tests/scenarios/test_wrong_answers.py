@@ -411,7 +411,7 @@ def test_cloud_has_no_flavors_and_aggregates_before_the_start(api: Api):
     assert api.world.cloud.world.addresses.floating_ips() == {}
     assert api.delete(f"/v1/leases/{lease['id']}").status_code == 204
     api.world.engine.settle()
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert api.world.cloud.world.instances.server_groups() == {}
 
 
@@ -429,7 +429,7 @@ def test_trust_of_the_owner_is_deleted_with_the_lease(api: Api):
     assert len(api.world.cloud.world.trusts()) == 1
     assert api.delete(f"/v1/leases/{lease['id']}").status_code == 204
     api.world.pass_time(HOUR)
-    api.world.service.repair.run()
+    api.world.service.reconciler.run()
     assert api.world.cloud.world.trusts() == frozenset()
 
 

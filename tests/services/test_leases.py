@@ -360,9 +360,9 @@ def test_repair_takes_back_late_effects(world: World):
     [order] = world.orders(lease.id)
     world.pass_time(2 * HOUR)
     world.cloud.ensure_started(order)
-    assert world.service.repair.run() == 1
+    assert world.service.reconciler.run() == 1
     assert world.cloud.world.groups() == {}
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
 
 
 def test_messages_are_delivered_in_order(world: World):

@@ -133,7 +133,7 @@ def test_mixed_types_are_never_overbooked_nor_refused_with_room(world: World, do
     for lease_id in booked:
         world.leases.delete(OWNER, lease_id)
     world.engine.settle()
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert disagreements(str(world.db.engine.url), world.cloud) == []
     assert world.cloud.world.instances.server_groups() == {}
 

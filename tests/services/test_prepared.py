@@ -32,7 +32,7 @@ def test_group_is_deleted_with_its_lease(world: World):
     assert groups(world).keys() == set(shown(lease))
     world.leases.delete(OWNER, lease.id)
     assert groups(world) == {}
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
 
 
 def test_lease_is_deleted_while_the_cloud_is_unavailable(world: World):
@@ -42,7 +42,7 @@ def test_lease_is_deleted_while_the_cloud_is_unavailable(world: World):
     world.leases.delete(OWNER, lease.id)
     assert status_of(world, lease.id) is LeaseStatus.DELETED
     assert list(groups(world)) == shown(lease)[:1]
-    assert world.service.repair.run() == 1
+    assert world.service.reconciler.run() == 1
     assert groups(world) == {}
 
 
@@ -58,7 +58,7 @@ def test_group_is_deleted_if_the_lease_is_refused(world: World):
     with pytest.raises(Conflict, match="Quota exceeded"):
         world.reserve(instances(True), instances(False), start=1)
     assert groups(world) == {}
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
 
 
 def test_group_is_deleted_after_a_missed_start(world: World):
@@ -67,14 +67,14 @@ def test_group_is_deleted_after_a_missed_start(world: World):
     world.engine.settle()
     assert status_of(world, lease.id) is LeaseStatus.TERMINATED
     assert groups(world) == {}
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
 
 
 def test_group_is_deleted_with_its_reservation(world: World):
     lease = world.reserve(instances(True), instances(False), start=1)
     world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
     assert list(groups(world)) == shown(lease)[1:]
-    assert world.service.repair.run() == 0
+    assert world.service.reconciler.run() == 0
 
 
 @pytest.mark.parametrize(("after", "policies"), [(False, ["anti-affinity"]), (None, [])])

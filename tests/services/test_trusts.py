@@ -38,11 +38,11 @@ def test_trust_lasts_as_long_as_the_lease(world: World):
     lease = world.book(1, hours=3, before_end="snapshot")
     (trust,) = trusts(world)
     world.pass_time(timedelta(hours=2, minutes=30))
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert trusts(world) == {trust}
     world.pass_time(timedelta(hours=1))
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert trusts(world) == set()
 
 
@@ -66,7 +66,7 @@ def test_trust_is_deleted_with_a_pending_lease(world: World):
     lease = world.book(1, start=5, before_end="snapshot")
     assert len(trusts(world)) == 1
     world.leases.delete(OWNER, lease.id)
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert trusts(world) == set()
 
 
@@ -184,9 +184,9 @@ def test_undeletable_trust_does_not_block_the_lease(world: World):
     with pytest.raises(NotFound):
         world.leases.get(OWNER, lease.id)
     assert world.book(4)
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert len(trusts(world)) == 1
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert trusts(world) == set()
 
 
@@ -196,25 +196,25 @@ def test_surplus_trust_is_deleted_later(world: World):
     with pytest.raises(NotEnoughResources):
         world.book(99, before_end="snapshot")
     assert len(trusts(world)) == 1
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert len(trusts(world)) == 1
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert trusts(world) == set()
     with world.db.read() as tx:
         assert tx.leases.idle_trusts(10) == []
 
 
-def test_unavailable_keystone_is_asked_once_in_a_repair_pass(world: World):
+def test_unavailable_keystone_is_asked_once_in_a_reconciliation_pass(world: World):
     """Each attempt would take half a minute and delay the repair of other differences."""
     for _ in range(3):
         world.leases.delete(OWNER, world.book(1, before_end="snapshot").id)
     asked: list[str] = []
     watch(world, lambda verb, *_: asked.append(verb))
     world.cloud.inject(Fault(FaultKind.BUSY, verb="revoke", count=None))
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert (asked.count("revoke"), len(trusts(world))) == (1, 3)
     world.cloud.clear_faults()
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert trusts(world) == set()
 
 
@@ -228,11 +228,11 @@ def test_undeletable_trust_does_not_block_other_trusts(world: World):
             raise CloudBusy("not that one")
 
     watch(world, resist)
-    world.service.repair.run()
-    world.service.repair.run()
+    world.service.reconciler.run()
+    world.service.reconciler.run()
     assert trusts(world) == {resisting}
     watch(world, lambda *_: None)
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert trusts(world) == set()
 
 

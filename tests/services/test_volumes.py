@@ -74,7 +74,7 @@ def ask(world: World, dice: random.Random, known: list[Lease]) -> None:
                 world.cloud.world.volumes.delete(volume_id)
         case _:
             world.pass_time(timedelta(minutes=dice.choice((10, 60, 150))))
-            world.service.repair.run()
+            world.service.reconciler.run()
 
 
 def change(world: World, lease: Lease, **fields: object) -> None:
@@ -135,7 +135,7 @@ def test_lease_that_failed_to_start_keeps_no_volumes(world: World, pool: str) ->
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started"))
     world.pass_time(timedelta(hours=3))
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ERROR
-    world.service.repair.run()
+    world.service.reconciler.run()
     resource = world.resources.get(ADMIN, VOLUME, pool_id("sim-storage@gone#1"))
     world.resources.unregister(ADMIN, VOLUME, resource.external_id)
 
@@ -183,7 +183,7 @@ def test_unrecorded_volumes_of_a_growth_are_not_kept(world: World, pool: str) ->
     world.cloud.clear_faults()
     world.leases.delete(OWNER, lease.id)
     world.pass_time(timedelta(minutes=5))
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert len(world.cloud.world.volumes.all()) == 2
     volumes(world, size_gb=40)
     world.pass_time(timedelta(minutes=5))

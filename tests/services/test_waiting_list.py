@@ -274,13 +274,13 @@ def test_a_waiting_lease_keeps_its_trust(world: World):
     before = taken(world)
     lease = ask(world, reservation(2, 2, before_end="snapshot"))
     (trust,) = world.cloud.world.trusts()
-    world.service.repair.run()
+    world.service.reconciler.run()
     delete(world, before)
     assert status(world, lease) is LeaseStatus.PENDING
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert set(world.cloud.world.trusts()) == {trust}
     delete(world, lease)
-    world.service.repair.run()
+    world.service.reconciler.run()
     assert set(world.cloud.world.trusts()) == set()
 
 

@@ -263,11 +263,11 @@ class TestClaims:
     def test_only_the_claim_owner_can_remove(self, db: Database):
         """A worker with an expired claim removes nothing that the next worker has claimed."""
         lease = add_lease(db, start=0, end=2)
-        event = add_event(db, lease, EventType.MEND, NOW)
-        claim(db, stored(db, lease, EventType.MEND), MINE)
-        claim(db, stored(db, lease, EventType.MEND), THEIRS, now=NOW + HOUR)
+        event = add_event(db, lease, EventType.RECONCILE, NOW)
+        claim(db, stored(db, lease, EventType.RECONCILE), MINE)
+        claim(db, stored(db, lease, EventType.RECONCILE), THEIRS, now=NOW + HOUR)
         assert not db.write(lambda tx: tx.events.remove(event.id, token=MINE))
-        assert stored(db, lease, EventType.MEND).claim_token == THEIRS
+        assert stored(db, lease, EventType.RECONCILE).claim_token == THEIRS
         assert db.write(lambda tx: tx.events.remove(event.id, token=THEIRS))
         with db.read() as tx:
             assert tx.events.get(event.id) is None

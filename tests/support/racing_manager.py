@@ -28,7 +28,7 @@ from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
 THREADS = 16
-#: Short, so that the repair competes with everything else as well.
+#: Short, so that the reconciler competes with everything else as well.
 REPAIR = timedelta(seconds=10)
 
 
@@ -88,7 +88,7 @@ def _manage(url: str, cloud: Path, tokens: Path, connection: Connection) -> None
             authorize=Policies().authorize,
             clock=SystemClock(),
             workers=THREADS,
-            repair_interval=REPAIR,
+            reconcile_interval=REPAIR,
         )
     )
     app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))

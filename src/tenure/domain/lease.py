@@ -112,7 +112,7 @@ class EventType(StrEnum):
     UPDATE = "update_lease"  # internal: applies a change of a running lease to the cloud
     BEFORE_END = "before_end_lease"
     END = "end_lease"
-    MEND = "mend_lease"  # internal: repairs the cloud for a running lease after it was changed from outside
+    RECONCILE = "reconcile_lease"  # internal: repairs the cloud for a running lease after it was changed from outside
     PREPARE = "prepare_lease"  # internal: creates what clients must see as soon as the lease exists
     NOTIFY = "notify_lease"  # the owner's: sends a notification with the owner's message
     HOLD = "hold_lease"  # internal: removes a held lease that was not confirmed in time
@@ -126,7 +126,7 @@ class EventType(StrEnum):
     @property
     def is_internal(self) -> bool:
         """Whether the event is hidden from users."""
-        return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE, EventType.HOLD, EventType.WAIT}
+        return self in {EventType.UPDATE, EventType.RECONCILE, EventType.PREPARE, EventType.HOLD, EventType.WAIT}
 
 
 #: The maximum number of events that an owner can define for a lease.

@@ -271,7 +271,7 @@ def _claimable() -> ColumnElement[bool]:
                     and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
                     # A lease that is about to end needs no repair.
                     and_(
-                        EventRow.rank == EventType.MEND.rank,
+                        EventRow.rank == EventType.RECONCILE.rank,
                         LeaseRow.status == LeaseStatus.ACTIVE.value,
                         LeaseRow.ends_at > _NOW,
                     ),

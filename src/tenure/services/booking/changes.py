@@ -64,7 +64,7 @@ from tenure.services.leases.properties import check_identifying, check_private, 
 from tenure.services.leases.provisional import check_confirmed
 from tenure.services.notifications.records import apply, notify, write_history
 from tenure.services.notifications.statements import Values, revision, served_by, statement
-from tenure.services.resources.healing import request_mending
+from tenure.services.resources.healing import request_reconciliation
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
@@ -380,7 +380,7 @@ class Update(ChangeRequest):
         changed = self.record(tx, lease, what, **values)
         notify_armed_again(tx, changed, notice_before, now=self.now)
         if dates.ends_at != lease.ends_at and any(draft.demand.subject is not None for draft in proposal.drafts):
-            request_mending(tx, changed, now=self.now)  # writes the new end to the metadata of the server
+            request_reconciliation(tx, changed, now=self.now)  # writes the new end to the metadata of the server
         is_prepared_again = lease.status is LeaseStatus.PENDING and any(
             self.is_prepared(reservation) or self.is_prepared(reservation, parameters_before[reservation.id])
             for reservation in changed.reservations

@@ -77,7 +77,7 @@ class PreparePayload(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MendPayload(Payload):
+class ReconcilePayload(Payload):
     #: The reservations that differ in the cloud from the ledger.
     drifted: tuple[str, ...] = ()
 
@@ -186,7 +186,7 @@ _TYPES: Mapping[EventType, type[Payload]] = {
     EventType.UPDATE: UpdatePayload,
     EventType.END: EndPayload,
     EventType.BEFORE_END: BeforeEndPayload,
-    EventType.MEND: MendPayload,
+    EventType.RECONCILE: ReconcilePayload,
     EventType.PREPARE: PreparePayload,
     EventType.NOTIFY: NotifyPayload,
 }

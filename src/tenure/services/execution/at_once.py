@@ -61,7 +61,7 @@ class AtOnce:
         self._attempt(event_id, partial(self._events.claim, event_id))
 
     def take_back(self, reservation_ids: Collection[str]) -> None:
-        """Take back the cloud resources of reservations that are over; the repair does what is not done at once."""
+        """Take back the cloud resources of reservations that are over; the reconciler does what is not done at once."""
         if reservation_ids:
             self._wait_for(min(reservation_ids), partial(self._take_back, reservation_ids))
 
@@ -77,7 +77,7 @@ class AtOnce:
         try:
             take_back(self._drift, self._driver, reservation_ids)
         except Exception:
-            LOG.exception("reservations that are over could not be taken back; the repair pass will do it")
+            LOG.exception("reservations that are over could not be taken back; the reconciliation pass will do it")
 
     def _wait_for(self, key: str, attempt: Callable[[], object]) -> bool:
         begun = self._workers.begin(key, Lane.REQUESTS, attempt)

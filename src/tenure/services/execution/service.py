@@ -21,9 +21,9 @@ from tenure.services.events.payloads import UpdatePayload, payload_of
 from tenure.services.execution.handler import Claims, Effects, Handler, Work, lease_of, put_off
 from tenure.services.execution.handlers.end import BeforeEndHandler, EndHandler
 from tenure.services.execution.handlers.expiry import ExpiryHandler, SearchHandler
-from tenure.services.execution.handlers.mend import MendHandler
 from tenure.services.execution.handlers.notify import NotifyHandler
 from tenure.services.execution.handlers.prepare import PrepareHandler
+from tenure.services.execution.handlers.reconcile import ReconcileHandler
 from tenure.services.execution.handlers.start import StartHandler
 from tenure.services.execution.handlers.update import UndoHandler, UpdateHandler
 from tenure.services.execution.handlers.wait import WaitHandler
@@ -48,9 +48,9 @@ class EventService:
         rules: Rules,
         planning: Planning,
         *,
-        on_mended: Callable[[str], None],
+        on_reconciled: Callable[[str], None],
     ) -> None:
-        """``on_mended`` is called with the type of each reservation that was mended."""
+        """``on_reconciled`` is called with the type of each reservation that was reconciled."""
         self._db = db
         self._types = types
         self._rules = rules
@@ -61,7 +61,7 @@ class EventService:
             EventType.PREPARE: PrepareHandler(types, rules),
             EventType.START: StartHandler(types, rules),
             EventType.UPDATE: UpdateHandler(types, rules, cleaner),
-            EventType.MEND: MendHandler(types, rules, on_mended),
+            EventType.RECONCILE: ReconcileHandler(types, rules, on_reconciled),
             EventType.NOTIFY: NotifyHandler(types, rules),
             EventType.BEFORE_END: BeforeEndHandler(types, rules),
             EventType.END: EndHandler(types, rules, cleaner),

@@ -46,7 +46,7 @@ def give_way(tx: Transaction, subject: str, reservation_id: str) -> None:
     now = tx.now()
     tx.events.change([event.id for event in lease.events], now=now, claim_token=None)
     unmake(tx, lease, Reason("The server has another lease now."), now=now)
-    # The server keeps the marks of the default lease until it gets those of the other: the repair must not remove them.
+    # The server keeps the marks of the default lease until it gets those of the other: they must not be removed.
     tx.leases.change_reservations([holder], now=now, effects={})
     notify(tx, "lease.delete", lease, now=now)
 

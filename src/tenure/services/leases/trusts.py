@@ -106,7 +106,7 @@ class Trusts:
             raise
 
     def revoke(self, trust_id: str) -> None:
-        """Revoke a surplus trust; if the cloud refuses, the repair deletes it later."""
+        """Revoke a surplus trust; if the cloud refuses, the reconciler deletes it later."""
         try:
             self._cloud.revoke(trust_id)
         except CloudError as error:

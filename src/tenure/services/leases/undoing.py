@@ -29,7 +29,7 @@ from tenure.store.database import Transaction
 def unmake(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:
     """Remove a lease because the cloud refuses what clients must see of it, or because it was not confirmed.
 
-    The repair takes back its remains in the cloud.
+    The reconciler takes back its remains in the cloud.
     """
     _release_plan(tx, lease, ReservationStatus.DELETED, now)
     lease = apply(tx, lease, Action.DELETE, actor=ENGINE, now=now, reason=reason)
@@ -39,7 +39,7 @@ def unmake(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> N
 def give_up(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:
     """Set a promised lease to ERROR because the cloud refuses what clients must see of it.
 
-    It releases all its resources; it stays, with the reason, and others are notified. The repair takes back its
+    It releases all its resources; it stays, with the reason, and others are notified. The reconciler takes back its
     remains.
     """
     reason += " The room is given back, and so is what was made for the lease."

@@ -1,4 +1,4 @@
-"""Drift: reading what should be true of the cloud, and recording what the repair has found different."""
+"""Drift: reading what should be true of the cloud, and recording what the reconciler has found different."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.drivers.contract import Order, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.events.orders import kept_orders, leftover_orders, orders_of
 from tenure.services.notifications.records import columns_of, write_history
-from tenure.services.resources.healing import request_mending
+from tenure.services.resources.healing import request_reconciliation
 from tenure.store.database import Database, Transaction
 
 #: How many leases are read at a time when all are wanted.
@@ -20,7 +20,7 @@ _AT_ONCE = 500
 
 
 class DriftService:
-    """Queries and use cases of the repair pass, which compares the cloud with the ledger."""
+    """Queries and use cases of the reconciliation pass, which compares the cloud with the ledger."""
 
     def __init__(self, db: Database, types: ResourceTypes) -> None:
         self._db = db
@@ -66,7 +66,7 @@ class DriftService:
         with self._db.read() as tx:
             return list(leftover_orders(tx, reservation_ids))
 
-    def mend(self, reservation_ids: Collection[str]) -> set[str]:
+    def reconcile(self, reservation_ids: Collection[str]) -> set[str]:
         """Request that the cloud is made to match the running leases of these reservations again.
 
         Returns the reservations for which this will be done: not those of leases that do not run any more, or that are
@@ -79,7 +79,7 @@ class DriftService:
                     leases.setdefault(reservation.lease_id, []).append(reservation.id)
         wanted: set[str] = set()
         for lease_id, ids in leases.items():
-            if self._db.write(_request_mending, lease_id, ids):
+            if self._db.write(_request_reconciliation, lease_id, ids):
                 wanted.update(ids)
         return wanted
 
@@ -100,9 +100,9 @@ class DriftService:
         return self._db.write(_let_go, inventory, remaining, of)
 
 
-def _request_mending(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
+def _request_reconciliation(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
     lease = tx.leases.get(lease_id, lock=True)
-    return lease is not None and request_mending(tx, lease, now=tx.now(), drifted=reservation_ids)
+    return lease is not None and request_reconciliation(tx, lease, now=tx.now(), drifted=reservation_ids)
 
 
 def _show_drift(tx: Transaction, reservation_id: str, text: str) -> bool:

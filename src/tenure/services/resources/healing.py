@@ -36,7 +36,7 @@ from tenure.planning.snapshot import Snapshot
 from tenure.planning.terms import Terms
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, new_id
-from tenure.services.events.payloads import MendPayload, UpdatePayload
+from tenure.services.events.payloads import ReconcilePayload, UpdatePayload
 from tenure.services.notifications.records import apply, columns_of, notify, write_history
 from tenure.services.planning.demands import demand_of
 from tenure.services.planning.planning import Planning, check_same
@@ -368,7 +368,7 @@ class Healer:
             # raises only the version, so that concurrent requests read it again
             tx.leases.change(lease, now=lease.updated_at)
         if look.lease.degraded and not lease.degraded and lease.status is LeaseStatus.ACTIVE:
-            request_mending(tx, lease, now=look.now)  # the missing resource may have lost its aggregate
+            request_reconciliation(tx, lease, now=look.now)  # the missing resource may have lost its aggregate
 
 
 def _added(tx: Transaction, look: _Look) -> Mapping[str, tuple[int, ...]]:
@@ -485,7 +485,7 @@ def lacking(tx: Transaction, types: ResourceTypes, lease: Lease, reason: Reason 
     }
 
 
-def request_mending(tx: Transaction, lease: Lease, *, now: datetime, drifted: Sequence[str] = ()) -> bool:
+def request_reconciliation(tx: Transaction, lease: Lease, *, now: datetime, drifted: Sequence[str] = ()) -> bool:
     """Request that the cloud is made to match a running lease again.
 
     Returns False if that is requested already, or not possible. ``drifted`` are the reservations with differences.
@@ -493,12 +493,12 @@ def request_mending(tx: Transaction, lease: Lease, *, now: datetime, drifted: Se
     if lease.status is not LeaseStatus.ACTIVE or lease.ends_at <= now:
         return False
     if any(
-        stored.event.event_type is EventType.MEND and stored.ready_at is not None
+        stored.event.event_type is EventType.RECONCILE and stored.ready_at is not None
         for stored in tx.events.of_lease(lease.id)
     ):
         return False
-    event = Event(new_id(), lease.id, EventType.MEND, now, EventStatus.UNDONE, 0, now)
-    tx.events.add([event], payload=MendPayload(drifted=tuple(sorted(drifted))).to_json())
+    event = Event(new_id(), lease.id, EventType.RECONCILE, now, EventStatus.UNDONE, 0, now)
+    tx.events.add([event], payload=ReconcilePayload(drifted=tuple(sorted(drifted))).to_json())
     return True
 
 

@@ -49,7 +49,7 @@ def start_all(
     """Start these reservations. Errors in one do not stop the others: they may be in other regions.
 
     It waits for resources that are being created. It waits for servers to vanish from resources that the lease gives up
-    only if ``waits_for_removal``; otherwise the repair continues with those. Raises ``ResourceMissing`` only if
+    only if ``waits_for_removal``; otherwise the reconciler continues with those. Raises ``ResourceMissing`` only if
     ``needs_all``; otherwise the lease goes on without the missing resources.
     """
     calls = Calls()

@@ -1,4 +1,4 @@
-"""Repair: making the cloud match the ledger again, after a change from outside or a late call of our own."""
+"""Reconciliation: making the cloud match the ledger again, after a change from outside or a late call of our own."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ TRUSTS = 100
 
 @dataclass
 class DriftTally:
-    """How many differences from the ledger were found, and how many were repaired, by resource type.
+    """How many differences from the ledger were found, and how many were reconciled, by resource type.
 
     All differences of one reservation, or of one resource that is not held, count as one. They count again in a later
-    pass if they are still there. ``on_found`` and ``on_mended`` are called with the type for each.
+    pass if they are still there. ``on_found`` and ``on_reconciled`` are called with the type for each.
     """
 
     found: Counter[str] = field(default_factory=Counter)
-    mended: Counter[str] = field(default_factory=Counter)
+    reconciled: Counter[str] = field(default_factory=Counter)
     on_found: Callable[[str], object] = lambda _resource_type: None
-    on_mended: Callable[[str], object] = lambda _resource_type: None
+    on_reconciled: Callable[[str], object] = lambda _resource_type: None
     _guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def count_found(self, resource_type: str) -> None:
@@ -38,16 +38,16 @@ class DriftTally:
             self.found[resource_type] += 1
         self.on_found(resource_type)
 
-    def count_mended(self, resource_type: str) -> None:
+    def count_reconciled(self, resource_type: str) -> None:
         with self._guard:
-            self.mended[resource_type] += 1
-        self.on_mended(resource_type)
+            self.reconciled[resource_type] += 1
+        self.on_reconciled(resource_type)
 
 
-class Repair:
-    """Compares the cloud with the ledger: takes back what is over, and has differences repaired.
+class Reconciler:
+    """Compares the cloud with the ledger: takes back what is over, and has differences reconciled.
 
-    An event of the lease repairs what belongs to a running lease, so that it never coincides with a start, change or
+    An event of the lease reconciles what belongs to a running lease, so that it never coincides with a start, change or
     end of it. Any number of managers may run the pass at the same time.
     """
 
@@ -75,7 +75,7 @@ class Repair:
         self._resisting: set[str] = set()
 
     def run(self) -> int:
-        """Run a pass, and repair what can be repaired at once; return how many differences were found."""
+        """Run a pass, and reconcile what can be reconciled at once; return how many differences were found."""
         count = 0
         for inventory in self._inventories:
             for region, cloud in parts_of(self._driver, inventory).items():
@@ -83,7 +83,7 @@ class Repair:
                     try:
                         count += look(inventory, region, cloud)
                     except CloudError as error:
-                        LOG.warning("the repair pass will be tried again: %s", error)
+                        LOG.warning("the reconciliation pass will be tried again: %s", error)
         self._revoke_trusts()
         return count
 
@@ -122,7 +122,7 @@ class Repair:
             self.tally.count_found(inventory)
         gone = take_back(self._drift, self._driver, over)
         for _ in gone - lasting:
-            self.tally.count_mended(inventory)
+            self.tally.count_reconciled(inventory)
         self._lasting[where] = lasting | gone
         return len(over)
 
@@ -149,17 +149,17 @@ class Repair:
         for reservation_id, difference in lasting.items():
             self.tally.count_found(inventory)
             if self._drift.show_drift(reservation_id, difference):
-                LOG.warning("drift that cannot be repaired: reservation %s: %s", reservation_id, difference)
-        repairing = self._drift.mend(reservations)  # not those that have ended, or changed, since they were read
-        for _ in repairing:
+                LOG.warning("drift that cannot be reconciled: reservation %s: %s", reservation_id, difference)
+        reconciling = self._drift.reconcile(reservations)  # not those that have ended, or changed, since they were read
+        for _ in reconciling:
             self.tally.count_found(inventory)
-        if repairing:
+        if reconciling:
             self._wake()
         loose = [resource for resource in resources if self._drift.is_registered(inventory, resource)]
         for resource in sorted(loose, key=lambda resource: resource.external_id):
             self.tally.count_found(inventory)
             self._return_to_pool(inventory, resource)
-        return len(repairing) + len(loose) + len(lasting)
+        return len(reconciling) + len(loose) + len(lasting)
 
     def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Free the room of kept things that their owners have deleted. This is not a difference, so it returns 0."""
@@ -182,6 +182,6 @@ class Repair:
         except CloudError as error:
             LOG.warning("putting %s back into the pool will be tried again: %s", resource.name, error)
         else:
-            self.tally.count_mended(inventory)
+            self.tally.count_reconciled(inventory)
             if not self._drift.is_registered(inventory, resource):  # it was unregistered in the meantime
                 self._driver.ensure_unregistered(inventory, resource)
