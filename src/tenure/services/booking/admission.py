@@ -37,6 +37,10 @@ from tenure.store.database import Database, Transaction
 R = TypeVar("R")
 P = TypeVar("P", bound="Proposal")
 
+#: How many statements an attempt to book a new lease takes at most, unless more than 500 resources are booked or
+#: have changed since the last snapshot.
+STATEMENTS = 25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
@@ -168,7 +172,11 @@ class Admission:
 
         ``make_way`` serves leases on the waiting list that come first; without it, ``WaitersFirst`` is raised. Raises
         the refusals of the request and of the filters, ``OverQuota``, and ``TooManyConflicts`` if other transactions
-        come in between in each of ``ATTEMPTS`` attempts, or for longer than the patience of the database.
+        come in between in each of ``ATTEMPTS`` (10) attempts, or for longer than ``PATIENCE_SECONDS`` (60).
+
+        So a request takes ten attempts at most, the last of which begins within 60 seconds. Each attempt searches for
+        ``Rules.planning_time`` (5 seconds) at most, and takes ``STATEMENTS`` (25) statements for a new lease, with one
+        more for every further 500 resources. Filters are asked for as long as they have (``again_within``).
         """
         # 1. The limits of the project.
         limits = self._quotas.for_booking(request.project_id, self._types)
