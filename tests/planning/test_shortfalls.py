@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from tenure.domain.allocation import Allocation, Demand, Spread
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
+from tenure.planning.outcomes import NoRoom
+from tenure.planning.plan import plan
 from tenure.planning.shortfalls import is_hopeless, most_units, stages
+from tenure.planning.tasks import NewUnits
 from tests.planning.situations import (
     NOW,
     PLANNED,
@@ -79,10 +82,9 @@ def test_what_is_hopeless_is_impossible_however_plans_move():
     def agrees(seed: int) -> None:
         found = crowded(seed)
         snapshot = found.ledger.snapshot()
-        hopeless = any(
-            is_hopeless(snapshot, [each.demand for each in found.tasks if each.period == span], span)  # type: ignore[union-attr]
-            for span in {task.period for task in found.tasks}  # type: ignore[union-attr]
-        )
+        hopeless = any(isinstance(task, NewUnits) and is_hopeless(snapshot, task) for task in found.tasks)
+        outcome = plan(snapshot, found.tasks, found.terms)
+        assert hopeless is (isinstance(outcome, NoRoom) and outcome.is_hopeless)
         outcomes[hopeless, is_possible(found)] += 1
 
     agrees()
@@ -100,5 +102,5 @@ def test_plans_take_what_they_find_no_place_for_elsewhere():
     assert most_units(snapshot, whole(), hours(4, 5)) == 3
     book(ledger, "held", parts(), hours(-1, 9), {3: 1}, AllocationState.HELD)
     assert most_units(ledger.snapshot(), whole(), hours(4, 5)) == 2
-    assert is_hopeless(ledger.snapshot(), [whole(3)], hours(4, 5))
-    assert not is_hopeless(ledger.snapshot(), [whole(2), whole(1)], hours(4, 5))
+    assert is_hopeless(ledger.snapshot(), NewUnits("new", whole(3), hours(4, 5)))
+    assert not is_hopeless(ledger.snapshot(), NewUnits("new", whole(2), hours(4, 5)))

@@ -10,6 +10,7 @@ from tenure.domain.allocation import Spread, choose
 from tenure.planning.candidates import find
 from tenure.planning.moving import Vacancy, add_units, clear, move_another_first
 from tenure.planning.outcomes import NoRoom
+from tenure.planning.shortfalls import is_hopeless
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.tasks import NewUnits
 from tenure.planning.terms import Terms
@@ -26,7 +27,7 @@ def allocate(snapshot: Snapshot, task: NewUnits, terms: Terms) -> Snapshot | NoR
     units = Counter({slot.resource_id: slot.units for slot in choose(found, demand, span, seed=terms.seed)})
     if units.total() >= demand.minimum:
         return _with_all_named(cleared, task, units) or NoRoom(task, snapshot)
-    moved = _allocate_behind_plans(cleared, task, units, terms)
+    moved = None if is_hopeless(snapshot, task) else _allocate_behind_plans(cleared, task, units, terms)
     return NoRoom(task, snapshot) if moved is None else _with_all_named(*moved) or NoRoom(task, snapshot)
 
 

@@ -19,7 +19,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """What finds no room, and the snapshot in which room for it was searched."""
+    """What finds no room, and the snapshot in which room for it was searched.
+
+    It is hopeless if a count shows that there is too little room, wherever plans move.
+    """
 
     task: NewUnits | Extension
     snapshot: Snapshot
+    is_hopeless: bool = False

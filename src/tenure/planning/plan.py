@@ -15,6 +15,7 @@ from tenure.planning.greedy import allocate_alike
 from tenure.planning.new_units import allocate
 from tenure.planning.outcomes import NoRoom, Plan
 from tenure.planning.revisions import revise
+from tenure.planning.shortfalls import is_hopeless
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.tasks import Extension, NewUnits, Revision, Task
 from tenure.planning.terms import Terms
@@ -24,7 +25,7 @@ MOST_ORDERS = 8
 
 
 def plan(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms) -> Plan | NoRoom:
-    """Return a plan for all tasks, or what finds no room in the first order that was tried.
+    """Return a plan for all tasks; or what finds no room in the first order that was tried, or is hopeless.
 
     If something finds no room, all is planned again with that first, in a bounded number of orders: what is hard to
     fit moves to the front ("Squeaky wheel" optimization, Joslin and Clements, 1999). Orders that differ only in equal
@@ -48,6 +49,8 @@ def plan(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms) -> Plan | NoRo
             break
         if isinstance(outcome, Snapshot):
             return Plan(outcome, AdmissionWay.MOVED if outcome.has_moved else AdmissionWay.GREEDY)
+        if refusal is None and (hopeless := _first_hopeless(snapshot, tasks)) is not None:
+            return hopeless
         refusal = refusal or outcome
         order = [failed_at, *(other for other in order if other != failed_at)]
     assert refusal is not None
@@ -82,6 +85,12 @@ def do(snapshot: Snapshot, task: Task, terms: Terms) -> Snapshot | NoRoom:
             return extend(snapshot, task, terms)
         case Revision():
             return revise(snapshot, task, terms)
+
+
+def _first_hopeless(snapshot: Snapshot, tasks: Sequence[Task]) -> NoRoom | None:
+    """Return the first task that is hopeless even without the others."""
+    hopeless = (task for task in tasks if isinstance(task, NewUnits) and is_hopeless(snapshot, task))
+    return next((NoRoom(task, snapshot, is_hopeless=True) for task in hopeless), None)
 
 
 def _comes_first(task: Task) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from tenure.domain.shortfall import Shortfall, Stage
 from tenure.planning.candidates import bounds_of, eligible
 from tenure.planning.room import fitting, taken_as_whole, units
 from tenure.planning.snapshot import Snapshot
+from tenure.planning.tasks import NewUnits
 
 
 def stages(snapshot: Snapshot, demand: Demand, period: Period, *, without: Collection[int] = ()) -> tuple[Stage, ...]:
@@ -47,19 +47,12 @@ def most_units(snapshot: Snapshot, demand: Demand, period: Period) -> int:
     return most - max(0, planned - others)
 
 
-def is_hopeless(snapshot: Snapshot, demands: Sequence[Demand], period: Period) -> bool:
-    """Whether there is too little room for one of the demands, wherever plans move.
-
-    Demands that differ in their numbers only are counted once, with the largest least number.
-    """
-    most: dict[Demand, int] = {}
-    for demand in demands:
-        kind = replace(demand, minimum=1, maximum=1)
-        most[kind] = max(demand.minimum, most.get(kind, 0))
-    return any(
-        most_units(snapshot, replace(kind, minimum=minimum, maximum=minimum), period) < minimum
-        for kind, minimum in most.items()
-    )
+def is_hopeless(snapshot: Snapshot, task: NewUnits) -> bool:
+    """Whether a count shows that there is too little room, wherever plans move. It is not made for what is added."""
+    if task.without or task.only is not None:
+        return False
+    least = task.least.demand
+    return most_units(snapshot, least, task.period) < least.minimum
 
 
 def shortfall(

@@ -16,9 +16,9 @@ from tenure.domain.period import Period
 from tenure.planning.exact import Answer, Solver, arrange
 from tenure.planning.outcomes import NoRoom, Plan
 from tenure.planning.plan import plan
-from tenure.planning.shortfalls import is_hopeless, shortfall
+from tenure.planning.shortfalls import shortfall
 from tenure.planning.snapshot import Snapshot
-from tenure.planning.tasks import Extension, NewUnits, Task
+from tenure.planning.tasks import Extension, Task
 from tenure.planning.terms import Terms
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
@@ -66,14 +66,15 @@ class Planning:
             return self._plan(snapshot, tasks, now=now, seed=seed)
 
     def _plan(self, snapshot: Snapshot, tasks: Sequence[Task], *, now: datetime, seed: int) -> Plan:
-        # 1. A count shows that there can be no room, wherever plans move.
-        self._refuse_hopeless(snapshot, tasks)
-        # 2. As the plans are, or with moves of single plans; each reservation with as many units as it can get, or all
+        # 1. As the plans are, or with moves of single plans; each reservation with as many units as it can get, or all
         #    with the least that they ask for.
         terms = self.terms(snapshot, tasks, now=now, seed=seed)
         outcome = plan(snapshot, tasks, terms)
         if isinstance(outcome, Plan):
             return outcome
+        # 2. A count shows that there can be no room, wherever plans move.
+        if outcome.is_hopeless:
+            raise self._refusal(outcome)
         least = [task.least for task in tasks]
         if len(tasks) > 1 and least != list(tasks):
             again = plan(snapshot, least, terms)
@@ -108,16 +109,6 @@ class Planning:
             check=deadlines.check,
         )
 
-    def _refuse_hopeless(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
-        """Raise ``NotEnoughResources`` if there is too little room for new units, wherever plans move."""
-        whole = [task for task in tasks if isinstance(task, NewUnits) and not task.without and task.only is None]
-        for period in {task.period for task in whole}:
-            demands = [task.demand for task in whole if task.period == period]
-            if not is_hopeless(snapshot, demands, period):
-                continue
-            alone = (task for task in whole if is_hopeless(snapshot, [task.demand], task.period))
-            raise self._refusal(NoRoom(next(alone, whole[0]), snapshot), is_hopeless=True)
-
     def _arrange(self, snapshot: Snapshot, tasks: Sequence[Task], terms: Terms) -> Answer:
         """Return the answer of the exact search. If it fails, nothing is proven, and the refusal is the answer."""
         seconds = min(self._rules.exact_time.total_seconds(), deadlines.seconds_left())
@@ -131,9 +122,7 @@ class Planning:
             LOG.exception("the exact search failed")
             return Answer(None, is_proven=False)
 
-    def _refusal(
-        self, outcome: NoRoom, *, is_hopeless: bool = False, is_proven: bool = False, is_undecided: bool = False
-    ) -> NotEnoughResources:
+    def _refusal(self, outcome: NoRoom, *, is_proven: bool = False, is_undecided: bool = False) -> NotEnoughResources:
         """Return the refusal for what finds no room."""
         task, snapshot = outcome.task, outcome.snapshot
         demand = task.demand
@@ -158,7 +147,7 @@ class Planning:
             if demand.named and found.free >= demand.minimum:
                 found = replace(found, naming=demand.naming)
             field = f"reservations[{task.position}].{found.naming or demand.parameter}"
-            refusal = NotEnoughResources(found, field=field, is_hopeless=is_hopeless, is_proven=is_proven)
+            refusal = NotEnoughResources(found, field=field, is_hopeless=outcome.is_hopeless, is_proven=is_proven)
         refusal.is_undecided = is_undecided
         return refusal
 
