@@ -89,10 +89,11 @@ def _in_use(snapshot: Snapshot, chosen: Mask, start: int, end: int) -> Mask:
 
 def _walk(snapshot: Snapshot, chosen: Mask, seed: int) -> Rows:
     """Return the chosen resources, the least scarce first, then by id, beginning at the id ``seed``."""
-    rows = np.flatnonzero(chosen).astype(np.int32)
-    ids = snapshot.catalogue.id_array[rows]
-    order = np.lexsort((ids, ids < seed, snapshot.catalogue.scarcities[rows]))
-    walked: Rows = rows[order]
+    by_id = snapshot.catalogue.by_id
+    rows = by_id[chosen[by_id]]
+    first = np.searchsorted(snapshot.catalogue.id_array[rows], seed)
+    rotated = np.concatenate((rows[first:], rows[:first]))
+    walked: Rows = rotated[np.argsort(snapshot.catalogue.scarcities[rotated], kind="stable")]
     return walked
 
 
@@ -112,9 +113,10 @@ def _roomy(
         found += len(roomy)
         if found >= limit:
             break
-    places = {int(row): place for place, row in enumerate(walked)}
+    positions = np.empty(len(chosen), dtype=np.int64)
+    positions[walked] = np.arange(len(walked))
     all_rows, all_counts = np.concatenate(rows), np.concatenate(counts)
-    order = np.argsort([places[int(row)] for row in all_rows], kind="stable")[:limit]
+    order = np.argsort(positions[all_rows], kind="stable")[:limit]
     return all_rows[order], all_counts[order]
 
 

@@ -99,6 +99,11 @@ class Catalogue:
         """The ids of the resources, by row."""
         return np.array(self.ids[: len(self.reservable)], dtype=np.int64)
 
+    @cached_property
+    def by_id(self) -> Rows:
+        """The rows in the order of the ids."""
+        return np.argsort(self.id_array, kind="stable").astype(np.int32)
+
     def __len__(self) -> int:
         """Return the number of rows, including those of resources that do not exist any more."""
         return len(self.ids)

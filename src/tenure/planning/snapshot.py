@@ -72,6 +72,8 @@ class Snapshot:
     added: int = 0
     #: The ids of overdue allocations.
     overdue: frozenset[int] = frozenset()
+    #: What was read from the arrays already, by row; shared by all snapshots with the same arrays.
+    _read: dict[int, tuple[Allocation, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, resources: Iterable[ListedResource], uses: Iterable[ListedUse], now: datetime) -> Snapshot:
@@ -135,6 +137,7 @@ class Snapshot:
             latest=Timeline(arrays_of((), distinct, now), none),
             changed=np.zeros(size, dtype=np.bool_),
             distinct=distinct,
+            _read={},
         )
 
     def parts(self, chosen: Mask) -> Iterator[tuple[Timeline, Mask]]:
@@ -180,9 +183,12 @@ class Snapshot:
 
     def original_on(self, row: int) -> tuple[Allocation, ...]:
         """Return the allocations of a resource as they are in the ledger; see ``on``."""
-        timeline = self.latest if self.changed[row] else self.base
-        first, last = np.searchsorted(timeline.uses.rows, [row, row + 1])
-        return tuple(self._allocation(timeline.uses, place) for place in range(first, last))
+        found = self._read.get(row)
+        if found is None:
+            timeline = self.latest if self.changed[row] else self.base
+            first, last = np.searchsorted(timeline.uses.rows, [row, row + 1])
+            found = self._read[row] = tuple(self._allocation(timeline.uses, place) for place in range(first, last))
+        return found
 
     @property
     def has_moved(self) -> bool:
