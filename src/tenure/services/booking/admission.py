@@ -290,7 +290,7 @@ class Admission:
         changes = proposal.changes
         if limits:
             tx.projects.take_turn(request.project_id)
-            account = account_of(tx, request.project_id, self._clock.now())
+            account = account_of(tx, request.project_id, self._clock.now(), limited=limits.limits)
             # The lease is written already, if it is new.
             limits.check(*self._usage(replace(account, leases=account.leases - proposal.is_new), proposal))
         if changes:

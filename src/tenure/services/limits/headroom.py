@@ -144,14 +144,15 @@ class Headrooms:
         units: Counter[str] = Counter()
         for name, demand in self._named(reservations, demands):
             units[name] += demand.minimum
-        if not limits.keys() & {LEASES, *units, *(HOURS + name for name in units)}:
+        counts_units = not limits.keys().isdisjoint({*units, *(HOURS + name for name in units)})
+        if not counts_units and LEASES not in limits:
             return Headroom()
         now = self._clock.now()
         leases, booked = 0, list[Booked]()
         if not is_alone:
             with self._db.read() as tx:
                 leases = tx.projects.count_leases(project_id)
-                booked = tx.projects.booked(project_id, after=now)
+                booked = tx.projects.booked(project_id, after=now) if counts_units else []
         return Headroom(
             {name: self._room(name, needed, limits, booked, now, without) for name, needed in units.items()},
             has_lease=bool(without) or leases < limits.get(LEASES, leases + 1),

@@ -194,9 +194,11 @@ class Quotas:
         return used
 
 
-def account_of(tx: Transaction, project_id: str, now: datetime) -> Account:
-    """Return what a project has booked from now on."""
-    return Account(tx.projects.count_leases(project_id), tx.projects.booked(project_id, after=now))
+def account_of(tx: Transaction, project_id: str, now: datetime, *, limited: Collection[str] | None = None) -> Account:
+    """Return what a project has booked from now on; only what matters if nothing but these names is ``limited``."""
+    counts_units = limited is None or any(name != LEASES for name in limited)
+    booked = tx.projects.booked(project_id, after=now) if counts_units else ()
+    return Account(tx.projects.count_leases(project_id), booked)
 
 
 def name_of(kind: ResourceType) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from tenure.services.context import Rules
@@ -56,12 +56,16 @@ class OutboxService:
         """Return messages that were taken and not tried, so that other workers deliver them at once."""
         self._db.write(lambda tx: tx.outbox.give_back(messages, now=tx.now()))
 
-    def delivered(self, message: Message) -> bool:
-        """Record that a message was delivered.
+    def delivered(self, messages: Sequence[Message]) -> list[Message]:
+        """Record that messages were delivered; return those for which nothing is recorded.
 
-        Returns False, and records nothing, if another worker has taken it meanwhile.
+        These have been taken by another worker meanwhile.
         """
-        return self._db.write(lambda tx: tx.outbox.delivered(message, now=tx.now()))
+        return self._db.write(self._record_delivered, messages) if messages else []
+
+    def _record_delivered(self, tx: Transaction, messages: Sequence[Message]) -> list[Message]:
+        now = tx.now()
+        return [message for message in messages if not tx.outbox.delivered(message, now=now)]
 
     def failed(self, message: Message, error: str) -> bool:
         """Record a failed delivery. The message is retried later, and given up after too many refusals.
