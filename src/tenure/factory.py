@@ -27,7 +27,7 @@ from tenure.engine.clock_watch import ClockWatch
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
-from tenure.engine.loop import POLL, Engine, Periodic
+from tenure.engine.loop import Engine, Periodic
 from tenure.engine.preemption import Preemption
 from tenure.engine.reconciler import DriftTally, Reconciler
 from tenure.engine.refresh import Refresh
@@ -43,7 +43,7 @@ from tenure.services.booking.new_leases import NewLeases
 from tenure.services.cloud import CloudCalls
 from tenure.services.context import Authorize, Context, Rules
 from tenure.services.enforcement.filters import Enforcement, Origin, deliver_to_filter
-from tenure.services.execution.at_once import ANSWER_SECONDS, AtOnce
+from tenure.services.execution.at_once import ANSWER_SECONDS, POLL, AtOnce
 from tenure.services.execution.performer import Checkpoint, Performer
 from tenure.services.execution.preemption import PreemptionService
 from tenure.services.execution.service import EventService

@@ -16,8 +16,8 @@ from tenure.domain.lease import EventType, Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, Moment
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import EffectKind
-from tenure.engine.loop import POLL
 from tenure.factory import Parts, Service, build
+from tenure.services.execution.at_once import POLL
 from tenure.simulation import default_policies, installed_types
 from tenure.store.database import Database
 from tests.support import ledger, schemas

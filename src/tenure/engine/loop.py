@@ -14,6 +14,7 @@ from functools import partial
 from tenure.clock import Clock
 from tenure.domain.errors import Unavailable
 from tenure.engine.delivery import Delivery
+from tenure.services.execution.at_once import POLL
 from tenure.services.execution.performer import Performer
 from tenure.services.execution.service import EventService
 from tenure.services.execution.workers import Lane, Workers
@@ -22,8 +23,6 @@ LOG = logging.getLogger(__name__)
 
 #: How many events of a lane to fetch in one round.
 BATCH = 200
-#: The longest sleep if nothing wakes the engine: other managers may have booked something.
-POLL = timedelta(seconds=2)
 #: How long a waiting start is not planned anew after no free resources were found for it, unless the engine is woken:
 #: the search is expensive.
 REPLAN = timedelta(seconds=10)

@@ -6,19 +6,39 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.period import Period
+from tenure.domain.period import ENDLESS, Period
 from tenure.store.conditions import IS_PAST
 from tenure.store.conflict import Overtaken
+from tenure.store.statements import run
 from tenure.store.tables import AllocationRow, LeaseRow, ProjectRow, ReservationRow
 from tenure.store.writing import count_changed
 
 #: The statuses of leases that promise nothing, yet or any more.
 _IDLE = (LeaseStatus.WAITING, LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseStatus.DELETING, LeaseStatus.DELETED)
+_BOOKED = (
+    select(
+        LeaseRow.id,
+        ReservationRow.resource_type,
+        LeaseRow.starts_at,
+        LeaseRow.ends_at,
+        func.sum(AllocationRow.units),
+    )
+    .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)
+    .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
+    .where(
+        LeaseRow.project_id == bindparam("project_id"),
+        LeaseRow.deleted_at.is_(None),
+        LeaseRow.ends_at > bindparam("after"),
+        LeaseRow.starts_at < bindparam("before"),
+        ~IS_PAST,
+    )
+    .group_by(LeaseRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +92,14 @@ class ProjectStore:
         )
         return self._session.execute(counted).scalar_one()
 
-    def booked(self, project_id: str, *, after: datetime) -> list[Booked]:
-        """Return what the project's leases have booked, by lease and type; only leases that end after a moment.
+    def booked(self, project_id: str, *, after: datetime, before: datetime = ENDLESS) -> list[Booked]:
+        """Return what the project's leases have booked, by lease and type, of leases that last into this time.
 
         The database adds up the reservations of a lease: a project may have very many, and they are counted while
         others wait.
         """
-        rows = self._session.execute(
-            select(
-                LeaseRow.id,
-                ReservationRow.resource_type,
-                LeaseRow.starts_at,
-                LeaseRow.ends_at,
-                func.sum(AllocationRow.units),
-            )
-            .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)
-            .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
-            .where(
-                LeaseRow.project_id == project_id,
-                LeaseRow.deleted_at.is_(None),
-                LeaseRow.ends_at > after,
-                ~IS_PAST,
-            )
-            .group_by(LeaseRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
-        )
+        rows = run(self._session, _BOOKED, {"project_id": project_id, "after": after, "before": before})
         return [
-            Booked(lease_id, kind, Period(starts_at, ends_at), int(units))
-            for lease_id, kind, starts_at, ends_at, units in rows
+            Booked(lease_id, resource_type, Period(starts_at, ends_at), int(units))
+            for lease_id, resource_type, starts_at, ends_at, units in rows
         ]

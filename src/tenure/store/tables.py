@@ -5,6 +5,7 @@ The migrations take the types of columns from here: a type whose columns change 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,10 +56,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         moment = value.astimezone(UTC)
         return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None]:
+        return _time_of_text if dialect.name == "sqlite" else _in_utc
+
+
+def _time_of_text(value: str | None) -> datetime | None:
+    """Return the time that SQLite has as a text. The processors of SQLAlchemy take three times as long."""
+    return None if value is None else datetime.fromisoformat(f"{value}+00:00")
+
+
+def _in_utc(value: datetime | None) -> datetime | None:
+    if value is None:
+        return None
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 #: The length of the prefix of a property's value that an index can look up.

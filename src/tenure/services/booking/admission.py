@@ -230,7 +230,8 @@ class Admission:
         proposal = request.propose(self._planning.snapshot())
         standing = self.standing_of(request.project_id)
         limits = standing.limits
-        used, would_use = self._usage(standing.account, proposal)
+        used = self._quotas.usage(standing.account, self._types, self._clock.now())
+        would_use = self._would_use(standing.account, proposal)
         limits.check(used, would_use)
         with self._db.read() as tx:
             question = self._question(tx, request, proposal)
@@ -290,9 +291,7 @@ class Admission:
         changes = proposal.changes
         if limits:
             tx.projects.take_turn(request.project_id)
-            account = account_of(tx, request.project_id, self._clock.now(), limited=limits.limits)
-            # The lease is written already, if it is new.
-            limits.check(*self._usage(replace(account, leases=account.leases - proposal.is_new), proposal))
+            self._check_booked(tx, request.project_id, limits, proposal)
         if changes:
             request.turn.check(tx, changes.versions.keys())
             tx.raise_versions(changes.versions)
@@ -310,14 +309,31 @@ class Admission:
 
         ``standing`` is that of the project.
         """
-        proposal = request.propose(snapshot)
-        standing.limits.check(*self._usage(standing.account, proposal))
+        self._check(standing.limits, standing.account, request.propose(snapshot))
 
-    def _usage(self, account: Account, proposal: Proposal) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return what the project uses, and what it would use."""
-        now = self._clock.now()
+    def _check_booked(self, tx: Transaction, project_id: str, limits: ProjectLimits, proposal: Proposal) -> None:
+        """Raise ``OverQuota`` if a project would have more than it may, of which the lease is written if it is new.
+
+        As long as no limit is reached while the lease lasts, what is booked at other times does not matter.
+        """
+        lease, now = proposal.lease, self._clock.now()
+        if not limits.count_hours:
+            account = account_of(tx, project_id, max(now, lease.starts_at), until=lease.ends_at)
+            account = replace(account, leases=account.leases - proposal.is_new)
+            if not limits.are_exceeded_by(self._would_use(account, proposal)):
+                return
+        account = account_of(tx, project_id, now)
+        self._check(limits, replace(account, leases=account.leases - proposal.is_new), proposal)
+
+    def _check(self, limits: ProjectLimits, account: Account, proposal: Proposal) -> None:
+        """Raise ``OverQuota`` if a project would use more than it may."""
+        would_use = self._would_use(account, proposal)
+        if limits.are_exceeded_by(would_use):
+            limits.check(self._quotas.usage(account, self._types, self._clock.now()), would_use)
+
+    def _would_use(self, account: Account, proposal: Proposal) -> Mapping[str, int]:
         after = account.with_lease(proposal.lease, proposal.allocations_after, is_new=proposal.is_new)
-        return self._quotas.usage(account, self._types, now), self._quotas.usage(after, self._types, now)
+        return self._quotas.usage(after, self._types, self._clock.now())
 
     def _cost(self, proposal: Proposal) -> tuple[Cost, ...]:
         """Return what the reservations of the lease would take, by the names of limits."""

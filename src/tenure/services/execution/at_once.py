@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from tenure.domain.lease import Lease
 from tenure.drivers.contract import CloudDriver, CloudError
 from tenure.services.execution.handler import Work
 from tenure.services.execution.performer import Performer
@@ -18,6 +20,8 @@ from tenure.services.resources.drift import DriftService
 
 LOG = logging.getLogger(__name__)
 
+#: The longest sleep of the engine if nothing wakes it: other managers may have booked something.
+POLL = timedelta(seconds=2)
 #: How long a request waits for the cloud's work on a lease, in seconds. Then it is answered while the work goes on.
 ANSWER_SECONDS = 10.0
 
@@ -66,8 +70,13 @@ class AtOnce:
             self._wait_for(min(reservation_ids), partial(self._take_back, reservation_ids))
 
     def wake(self) -> None:
-        """Tell the engine that something new is due."""
+        """Tell the engine that something new is due, or free."""
         self._wake()
+
+    def wake_if_due(self, lease: Lease, now: datetime) -> None:
+        """Tell the engine that a lease was booked, unless it will look again before the first event of the lease."""
+        if lease.starts_at - now <= 2 * POLL or any(event.due_at - now <= 2 * POLL for event in lease.events):
+            self._wake()
 
     def _attempt(self, event_id: str, take: Callable[[], Work[Any] | None]) -> bool:
         """Start an attempt, and wait for the running attempt within the limit; return whether it is this one."""

@@ -13,6 +13,7 @@ import numpy as np
 from tenure.clock import Clock
 from tenure.domain.allocation import Demand
 from tenure.domain.lease import Reservation
+from tenure.domain.period import ENDLESS, Period
 from tenure.domain.request import ReservationRequest
 from tenure.planning.steps import (
     FOREVER,
@@ -134,11 +135,14 @@ class Headrooms:
         *,
         without: str = "",
         is_alone: bool = False,
+        during: Period | None = None,
     ) -> Headroom:
         """Return what the limits leave for a lease of these reservations, which have these demands.
 
         ``without`` is a lease of the project that does not count, since it is to be changed; if the lease ``is_alone``,
-        no other one counts. Raises ``Unavailable`` if the limits cannot be read now, or if the database does not work.
+        no other one counts. With ``during``, others count as far as they matter to a lease in this period that does not
+        bring the project to a limit. Raises ``Unavailable`` if the limits cannot be read now, or if the database does
+        not work.
         """
         limits = self._quotas.of_project(project_id, self._types)
         units: Counter[str] = Counter()
@@ -152,7 +156,9 @@ class Headrooms:
         if not is_alone:
             with self._db.read() as tx:
                 leases = tx.projects.count_leases(project_id)
-                booked = tx.projects.booked(project_id, after=now) if counts_units else []
+                if counts_units:
+                    start, end = (now, ENDLESS) if during is None else (max(now, during.start), during.end)
+                    booked = tx.projects.booked(project_id, after=start, before=end)
         return Headroom(
             {name: self._room(name, needed, limits, booked, now, without) for name, needed in units.items()},
             has_lease=bool(without) or leases < limits.get(LEASES, leases + 1),
@@ -170,9 +176,24 @@ class Headrooms:
 
         None also if the limits do not leave the least units. Raises the errors of ``of``.
         """
-        if all(demand.maximum == demand.minimum for demand in demands):
+        if all(demand.maximum == demand.minimum for demand in demands) or starts_at >= ends_at:
             return None
+        limits = self._quotas.of_project(project_id, self._types)
+        if not any(name.startswith(HOURS) for name in limits):
+            headroom = self.of(project_id, reservations, demands, during=Period(starts_at, ends_at))
+            if self._reduced(headroom, reservations, demands, starts_at, ends_at) is None:
+                return None
         headroom = self.of(project_id, reservations, demands)
+        return self._reduced(headroom, reservations, demands, starts_at, ends_at)
+
+    def _reduced(
+        self,
+        headroom: Headroom,
+        reservations: Sequence[Reservation],
+        demands: Sequence[Demand],
+        starts_at: datetime,
+        ends_at: datetime,
+    ) -> Sequence[Demand] | None:
         if not headroom.has_lease:
             return None
         spare = {

@@ -15,7 +15,7 @@ from typing import Protocol
 from tenure.domain.allocation import Allocation
 from tenure.domain.errors import OverQuota, Unavailable
 from tenure.domain.lease import PAST, Lease
-from tenure.domain.period import Period
+from tenure.domain.period import ENDLESS, Period
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.store.database import Transaction
 from tenure.store.projects import Booked
@@ -132,6 +132,15 @@ class ProjectLimits:
     def __bool__(self) -> bool:
         return bool(self.limits)
 
+    @property
+    def count_hours(self) -> bool:
+        """Whether something is limited by how long it is booked in total."""
+        return any(name.startswith(HOURS) for name in self.limits)
+
+    def are_exceeded_by(self, usage: Mapping[str, int]) -> bool:
+        """Whether something is above its limit; that was so before, perhaps."""
+        return any(usage.get(name, 0) > limit for name, limit in self.limits.items())
+
     def check(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
         """Raise ``OverQuota`` if the usage increases above a limit; ``Unavailable`` if it does, and none is known."""
         for name, limit in sorted(self.limits.items()):
@@ -194,10 +203,9 @@ class Quotas:
         return used
 
 
-def account_of(tx: Transaction, project_id: str, now: datetime, *, limited: Collection[str] | None = None) -> Account:
-    """Return what a project has booked from now on; only what matters if nothing but these names is ``limited``."""
-    counts_units = limited is None or any(name != LEASES for name in limited)
-    booked = tx.projects.booked(project_id, after=now) if counts_units else ()
+def account_of(tx: Transaction, project_id: str, now: datetime, *, until: datetime = ENDLESS) -> Account:
+    """Return what a project has booked in the time from now until then."""
+    booked = tx.projects.booked(project_id, after=now, before=until) if now < until else ()
     return Account(tx.projects.count_leases(project_id), booked)
 
 

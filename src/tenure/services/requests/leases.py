@@ -367,7 +367,7 @@ class LeaseService(ContextualService):
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
         if booked.is_new and lease.status is LeaseStatus.CREATING and asked.hold_for is None:
             lease = self._prepare(lease, Claim(preparation(lease).id, lease.id))
-        self._at_once.wake()
+        self._at_once.wake_if_due(lease, self._clock.now())
         return self._access.redacted(actor, lease)
 
     def _wait(self, actor: Actor, request: FlexibleRequest, lease_id: str | None) -> Lease:
