@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
 from tenure.store.conflict import Overtaken
-from tenure.store.statements import insert_rows
+from tenure.store.statements import insert_rows, run
 from tenure.store.tables import OutboxRow
 from tenure.store.writing import count_changed, try_change_row
+
+_TABLE: Any = OutboxRow.__table__
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +123,17 @@ class OutboxStore:
 
     def is_ready(self, now: datetime, *, channel: str = "") -> bool:
         """Whether there is anything to deliver."""
-        return self._session.execute(select(OutboxRow.id).where(*_due(now, channel)).limit(1)).first() is not None
+        return run(self._session, _any_due(), {"now": now, "channel": channel}).first() is not None
 
     def take(self, now: datetime, *, until: datetime, limit: int, channel: str = "") -> list[Message]:
         """Claim messages of a channel to deliver: only the oldest of each lease, so that they arrive in order.
 
         A message that was given up holds back the later ones, until it is retried and arrives.
         """
-        due = select(OutboxRow).where(*_due(now, channel)).order_by(OutboxRow.id).limit(limit)
-        rows = self._session.execute(due).scalars()
         taken = []
-        for row in rows.all():
-            claimed = try_change_row(
-                self._session,
-                update(OutboxRow)
-                .where(OutboxRow.id == row.id, OutboxRow.ready_at == row.ready_at)
-                .values(ready_at=until, attempts=OutboxRow.attempts + 1)
-                .execution_options(synchronize_session=False),
-            )
-            if claimed:
+        for row in run(self._session, _due_messages(), {"now": now, "channel": channel, "most": limit}).all():
+            claim = {"message_id": row.id, "seen": row.ready_at, "until": until}
+            if run(self._session, _CLAIM, claim).rowcount == 1:
                 taken.append(_message(row, attempts=row.attempts + 1))
         return taken
 
@@ -165,8 +160,9 @@ class OutboxStore:
 
         The text of a notification is not kept. Messages to services that keep accounts are compared with later ones.
         """
-        emptied: dict[str, Any] = {} if message.channel else {"payload": {}}
-        return self._record(message, ready_at=None, delivered_at=now, last_error=None, **emptied)
+        statement = _DELIVERED if message.channel else _DELIVERED_AND_EMPTIED
+        found = run(self._session, statement, {"message_id": message.id, "seen": message.attempts, "at": now})
+        return bool(found.rowcount == 1)
 
     def failed(self, message: Message, *, error: str, again_at: datetime | None, now: datetime, refusals: int) -> bool:
         """Record a failed delivery; return whether the claim was still valid.
@@ -249,11 +245,36 @@ def _is_oldest_undelivered() -> ColumnElement[bool]:
     )
 
 
-def _due(now: datetime, channel: str) -> tuple[ColumnElement[bool], ...]:
-    return OutboxRow.ready_at <= now, OutboxRow.channel == channel, _is_oldest_undelivered()
+_CLAIM = (
+    update(_TABLE)
+    .where(_TABLE.c.id == bindparam("message_id"), _TABLE.c.ready_at == bindparam("seen"))
+    .values(ready_at=bindparam("until"), attempts=_TABLE.c.attempts + 1)
+)
+#: Each claim is another attempt, so one that was claimed again is not recorded.
+_DELIVERED = (
+    update(_TABLE)
+    .where(_TABLE.c.id == bindparam("message_id"), _TABLE.c.attempts == bindparam("seen"))
+    .values(ready_at=None, delivered_at=bindparam("at"), last_error=None)
+)
+_DELIVERED_AND_EMPTIED = _DELIVERED.values(payload={})
 
 
-def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:
+@cache
+def _any_due() -> Select[Any]:
+    return select(OutboxRow.id).where(*_due()).limit(1)
+
+
+@cache
+def _due_messages() -> Select[Any]:
+    return select(_TABLE).where(*_due()).order_by(OutboxRow.id).limit(bindparam("most"))
+
+
+def _due() -> tuple[ColumnElement[bool], ...]:
+    is_ready, is_of_channel = OutboxRow.ready_at <= bindparam("now"), OutboxRow.channel == bindparam("channel")
+    return is_ready, is_of_channel, _is_oldest_undelivered()
+
+
+def _message(row: Any, *, attempts: int | None = None) -> Message:
     return Message(
         id=row.id,
         key=row.key,

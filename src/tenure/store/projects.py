@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,6 +19,11 @@ from tenure.store.writing import count_changed
 
 #: The statuses of leases that promise nothing, yet or any more.
 _IDLE = (LeaseStatus.WAITING, LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseStatus.DELETING, LeaseStatus.DELETED)
+_LEASES = select(func.count()).where(
+    LeaseRow.project_id == bindparam("project_id"),
+    LeaseRow.deleted_at.is_(None),
+    LeaseRow.status.not_in([status.value for status in _IDLE]),
+)
 _BOOKED = (
     select(
         LeaseRow.id,
@@ -86,11 +90,8 @@ class ProjectStore:
 
     def count_leases(self, project_id: str) -> int:
         """Count the leases of the project that are not over, without those that wait for room."""
-        idle: Collection[str] = [status.value for status in _IDLE]
-        counted = select(func.count()).where(
-            LeaseRow.project_id == project_id, LeaseRow.deleted_at.is_(None), LeaseRow.status.not_in(idle)
-        )
-        return self._session.execute(counted).scalar_one()
+        counted: int = run(self._session, _LEASES, {"project_id": project_id}).scalar_one()
+        return counted
 
     def booked(self, project_id: str, *, after: datetime, before: datetime = ENDLESS) -> list[Booked]:
         """Return what the project's leases have booked, by lease and type, of leases that last into this time.
