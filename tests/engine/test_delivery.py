@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
@@ -307,22 +307,25 @@ def test_a_slow_sink_gets_each_message_once_and_in_order(world: World):
     assert [message.attempts for message in sink.tried] == [1] * 8
 
 
-def test_delivery_that_cannot_be_recorded_blocks_no_other(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_deliveries_that_cannot_be_recorded_are_made_again(world: World, monkeypatch: pytest.MonkeyPatch):
     leases = [world.book(1, start=1, hours=1) for _ in range(3)]
     sink = Sink()
     rebuild(world, sink=sink)
 
-    def fail(_outbox: OutboxService, _message: Message) -> bool:
+    def fail(_outbox: OutboxService, _messages: Sequence[Message]) -> list[Message]:
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(OutboxService, "delivered", fail)
         with pytest.raises(Unavailable):
             world.engine.settle()
-    assert len(sink.tried) == 1
-    world.engine.settle()  # the clock stands still: nothing waits for a claim to run out but what was tried
     assert [message.lease_id for message in sink.tried] == [lease.id for lease in leases]
-    assert [message.attempts for message in sink.tried] == [1, 1, 1]
+    world.engine.settle()
+    assert len(sink.tried) == 3  # their claims have not run out
+    world.clock.advance(DELIVERY_TIME)
+    world.engine.settle()
+    assert [message.lease_id for message in sink.tried] == [lease.id for lease in leases] * 2
+    assert [message.attempts for message in sink.tried] == [1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.slow

@@ -26,7 +26,9 @@ def changes_of(before: Snapshot, after: Snapshot) -> Changes:
         new[each.id] = each
     added = [each for each in new.values() if each.id not in old]
     changed = [
-        (_as_booked(old[each.id], before), each) for each in new.values() if each.id in old and old[each.id] != each
+        (_as_booked(was, before), each)
+        for each in new.values()
+        if (was := old.get(each.id)) is not None and was is not each and was != each  # most are the same object
     ]
     taken_on = {each.resource_id for each in added}
     taken_on |= {now.resource_id for was, now in changed if _takes_more(was, now)}

@@ -193,7 +193,14 @@ class Snapshot:
     @property
     def has_moved(self) -> bool:
         """Whether an allocation of the ledger is otherwise here."""
-        return any(each not in self.replaced[row] for row in self.replaced for each in self.original_on(row))
+        return any(self._has_moved_on(row, there) for row, there in self.replaced.items())
+
+    def _has_moved_on(self, row: int, there: tuple[Allocation, ...]) -> bool:
+        after = {each.id: each for each in there}
+        return any(
+            (now := after.get(each.id)) is not each and now != each  # most are the same object
+            for each in self.original_on(row)
+        )
 
     def has(self, allocation: Allocation) -> bool:
         """Whether an allocation is on its resource, perhaps with fewer units."""
