@@ -35,7 +35,12 @@ def revise(snapshot: Snapshot, revision: Revision, terms: Terms) -> Snapshot | N
     if revision.demand.exclusive:
         return _keep_whole(beside, revision, terms)
     planned = allocate(beside, revision.anew, terms)  # on the same resources if these are still the best ones
-    if isinstance(planned, NoRoom) and plans and _has_enough(snapshot, revision) and _all_fit(beside, revision, spans):
+    if (
+        isinstance(planned, NoRoom)
+        and plans
+        and _has_enough(snapshot, revision)
+        and _all_can_last(beside, revision, spans)
+    ):
         return _keep(snapshot, revision, spans, terms)
     return planned
 
@@ -51,14 +56,20 @@ def _where_they_are(snapshot: Snapshot, revision: Revision) -> tuple[Allocation,
     )
 
 
-def _all_fit(beside: Snapshot, revision: Revision, spans: Mapping[int, Period]) -> bool:
-    """Whether all plans can last so long where they are: also on resources that are given back late.
+def _all_can_last(beside: Snapshot, revision: Revision, spans: Mapping[int, Period]) -> bool:
+    """Whether all plans can last so long where they are: also on resources that are given back late, or have shrunk.
 
-    A new reservation could not have such a resource.
+    A new reservation could not have such a resource. Only the time that a plan gains needs room.
     """
-    earliest = min(span.start for span in spans.values())
-    fitting = _fitting(beside, revision, replace(revision.span, start=earliest))
-    return all(plan.resource_id in fitting for plan in revision.plans)
+    matching = beside.catalogue.matching(revision.demand.part(1))
+    after = beside
+    for plan in revision.plans:
+        lasting = revision.revised(plan, spans[plan.id], plan.units)
+        gained = [replace(lasting, period=period) for period in lasting.period.without(plan.period)]
+        if not matching[beside.row_of(plan.resource_id)] or not all(map(after.has_room_for, gained)):
+            return False
+        after = after.with_([lasting])
+    return True
 
 
 def _has_enough(snapshot: Snapshot, revision: Revision) -> bool:
