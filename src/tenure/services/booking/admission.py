@@ -314,14 +314,14 @@ class Admission:
     def _check_booked(self, tx: Transaction, project_id: str, limits: ProjectLimits, proposal: Proposal) -> None:
         """Raise ``OverQuota`` if a project would have more than it may, of which the lease is written if it is new.
 
-        As long as no limit is reached while the lease lasts, what is booked at other times does not matter.
+        As long as no limit is reached, what is booked at other times than ``window_of`` does not matter.
         """
         lease, now = proposal.lease, self._clock.now()
-        if not limits.count_hours:
-            account = account_of(tx, project_id, max(now, lease.starts_at), until=lease.ends_at)
-            account = replace(account, leases=account.leases - proposal.is_new)
-            if not limits.are_exceeded_by(self._would_use(account, proposal)):
-                return
+        start, end = self._quotas.window_of(limits, lease.starts_at, lease.ends_at, now)
+        account = account_of(tx, project_id, start, until=end)
+        account = replace(account, leases=account.leases - proposal.is_new)
+        if not limits.are_exceeded_by(self._would_use(account, proposal)):
+            return
         account = account_of(tx, project_id, now)
         self._check(limits, replace(account, leases=account.leases - proposal.is_new), proposal)
 

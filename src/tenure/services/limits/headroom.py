@@ -27,7 +27,7 @@ from tenure.planning.steps import (
     ticks_of,
 )
 from tenure.resources.contract import ResourceTypes
-from tenure.services.limits.quotas import HOURS, LEASES, Quotas, name_of
+from tenure.services.limits.quotas import HOURS, LEASES, ProjectLimits, Quotas, name_of
 from tenure.store.database import Database
 from tenure.store.projects import Booked
 
@@ -157,7 +157,9 @@ class Headrooms:
             with self._db.read() as tx:
                 leases = tx.projects.count_leases(project_id)
                 if counts_units:
-                    start, end = (now, ENDLESS) if during is None else (max(now, during.start), during.end)
+                    start, end = now, ENDLESS
+                    if during is not None:
+                        start, end = self._quotas.window_of(ProjectLimits(limits), during.start, during.end, now)
                     booked = tx.projects.booked(project_id, after=start, before=end)
         return Headroom(
             {name: self._room(name, needed, limits, booked, now, without) for name, needed in units.items()},
@@ -178,11 +180,9 @@ class Headrooms:
         """
         if all(demand.maximum == demand.minimum for demand in demands) or starts_at >= ends_at:
             return None
-        limits = self._quotas.of_project(project_id, self._types)
-        if not any(name.startswith(HOURS) for name in limits):
-            headroom = self.of(project_id, reservations, demands, during=Period(starts_at, ends_at))
-            if self._reduced(headroom, reservations, demands, starts_at, ends_at) is None:
-                return None
+        headroom = self.of(project_id, reservations, demands, during=Period(starts_at, ends_at))
+        if self._reduced(headroom, reservations, demands, starts_at, ends_at) is None:
+            return None
         headroom = self.of(project_id, reservations, demands)
         return self._reduced(headroom, reservations, demands, starts_at, ends_at)
 

@@ -191,6 +191,17 @@ class Quotas:
         except Unavailable as error:
             return ProjectLimits(dict.fromkeys(names_of(types), 0), error)
 
+    def window_of(
+        self, limits: ProjectLimits, start: datetime, end: datetime, now: datetime
+    ) -> tuple[datetime, datetime]:
+        """Return the time in which what a project has booked decides whether a lease of this period reaches a limit.
+
+        If a limit is reached, what was booked at all times decides how much of it was in use before.
+        """
+        if limits.count_hours:
+            return now, max(end, now + self.horizon)
+        return max(start, now), end
+
     def usage(self, account: Account, types: ResourceTypes, now: datetime) -> dict[str, int]:
         """Return what an account uses by name: leases, the peak of each type, and hours."""
         booked: dict[str, list[Booked]] = defaultdict(list)
