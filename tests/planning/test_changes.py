@@ -158,3 +158,10 @@ def test_a_plan_that_has_an_allocation_twice_is_a_mistake(ledger: PlainLedger):
     twice = before.without(ledger.of_reservation("first")).with_([replace(plan, resource_id=2)])
     with pytest.raises(RuntimeError, match="twice, on resources 1 and 2"):
         changes_of(before, twice)
+
+
+def test_a_plan_that_copies_an_allocation_of_an_untouched_resource_is_a_mistake(ledger: PlainLedger):
+    [plan], before = ledger.of_reservation("second"), ledger.snapshot()
+    copied = before.with_([replace(plan, resource_id=2)])
+    with pytest.raises(RuntimeError, match="of a resource that it has not changed"):
+        changes_of(before, copied)
