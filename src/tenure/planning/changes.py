@@ -25,6 +25,9 @@ def changes_of(before: Snapshot, after: Snapshot) -> Changes:
             raise RuntimeError(f"the plan has allocation {each.id} twice, on resources {places}")
         new[each.id] = each
     added = [each for each in new.values() if each.id not in old]
+    for each in added:
+        if each.id >= 0:
+            raise RuntimeError(f"the plan copies allocation {each.id}, which is of a resource that it has not changed")
     changed = [
         (_as_booked(was, before), each)
         for each in new.values()
