@@ -69,6 +69,8 @@ def test_hours_count_within_the_horizon(world: World):
     lease = world.book(2, start=1, hours=4)
     with pytest.raises(OverQuota, match="hours of hosts: 8 of 10 used, 3 more requested"):
         world.book(1, start=1, hours=3)
+    with pytest.raises(OverQuota, match="hours of hosts: 8 of 10 used, 3 more requested"):
+        world.book(1, start=10, hours=3)  # at another time
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
     with pytest.raises(OverQuota):
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + 2 * HOUR))
