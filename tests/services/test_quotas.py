@@ -77,6 +77,13 @@ def test_hours_count_within_the_horizon(world: World):
     world.book(1, start=24, hours=100)  # beyond the day that counts
 
 
+def test_a_range_gets_what_the_hours_at_other_times_leave(world: World):
+    limit(world, hours_of_hosts=10)
+    world.book(2, start=1, hours=4)
+    lease = world.book((1, 5), start=10, hours=1)
+    assert len(world.hosts_of(lease.id)) == 2
+
+
 def test_project_above_its_limit_can_release(world: World):
     """The limit was lowered after the booking."""
     lease = world.book(3, start=1, hours=3)
