@@ -14,6 +14,7 @@ from bench.admission import admission_table, measure_admissions
 from bench.cloud import LARGE as LARGE_CLOUD
 from bench.cloud import QUICK as QUICK_CLOUD
 from bench.cloud import RequestFigures, measure_cloud
+from bench.creates import creates_table, measure_creates
 from bench.fairness import FULL as FULL_FLOODS
 from bench.fairness import QUICK as QUICK_FLOODS
 from bench.fairness import fairness_table, measure_fairness
@@ -46,6 +47,8 @@ PARTS = ("scale", "slow-end", "http", "placing", "admission", "large", "search")
 CLOUD = "cloud"
 #: Measured only where it is asked for: on a database server, it needs a message bus.
 FAIRNESS = "fairness"
+#: Measured only where it is asked for: it needs a message bus.
+CREATES = "creates"
 #: Measured only where it is asked for: it takes an hour.
 MEMORY = "memory"
 KINDS = (SQLITE, POSTGRESQL)
@@ -136,6 +139,10 @@ def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) 
             fairness = measure_fairness(servers, kind, say, scale=size, managers=arguments.managers, bus=bus, only=only)
             show(fairness_table(fairness))
             complaints += [line for each in fairness for line in each.complaints()]
+    if CREATES in parts:
+        creates = measure_creates(servers, say, seconds=2 if arguments.quick else 20, bus=arguments.message_bus)
+        show(creates_table(creates))
+        complaints += [] if arguments.quick else creates.complaints()
     if CLOUD in parts:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
         for found in measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD):
@@ -161,11 +168,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "parts",
         nargs="*",
-        choices=[*PARTS, FAIRNESS, MEMORY, CLOUD, ()],
+        choices=[*PARTS, FAIRNESS, CREATES, MEMORY, CLOUD, ()],
         default=(),
         metavar="PART",
-        help=f"{', '.join(PARTS)}; all of these without. Only by their names: {FAIRNESS}, {MEMORY}, and {CLOUD}, which "
-        "needs `make cloud`",
+        help=f"{', '.join(PARTS)}; all of these without. Only by their names: {FAIRNESS}, {CREATES}, {MEMORY}, and "
+        f"{CLOUD}, which needs `make cloud`",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")
     parser.add_argument(
@@ -180,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         "--message-bus",
         default=RABBITMQ_URL,
         metavar="URL",
-        help=f"the RabbitMQ of {FAIRNESS} on a database server (default: that of `make cloud`)",
+        help=f"the RabbitMQ of {FAIRNESS} on a database server, and of {CREATES} (default: that of `make cloud`)",
     )
     parser.add_argument("--only", metavar="TEXT", default="", help=f"only those floods of {FAIRNESS} named so")
     parser.add_argument("--rounds", type=int, help="how often each operation is measured on each size")

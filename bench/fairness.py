@@ -29,7 +29,7 @@ from tenure.api.auth import TokenUser, write_token_file
 from tenure.domain.lanes import USUAL, Lane
 from tenure.services.context import Rules
 from tests.support.databases import SQLITE, DatabaseServers
-from tests.support.deployment import Options, deploy
+from tests.support.deployment import Deployment, Options, deploy
 from tests.support.races import lay_out
 from tests.support.site import delete_queues
 from tests.support.standalone import start
@@ -102,7 +102,7 @@ class Service:
         """Return the answer to a request of a project."""
         with self._guard:
             port = next(self._ports)
-        headers = {"X-Auth-Token": _token(project), "OpenStack-API-Version": "reservation 1.3"}
+        headers = {"X-Auth-Token": token_of(project), "OpenStack-API-Version": "reservation 1.3"}
         if ask.body is not None:
             headers["Content-Type"] = "application/json"
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
@@ -361,13 +361,14 @@ LOADS = (
 # --- the services
 
 
-def _token(project: str) -> str:
+def token_of(project: str) -> str:
+    """Return the token of a project's user."""
     return f"token-of-{project}-0123456789"
 
 
 def _users() -> list[TokenUser]:
     return [
-        TokenUser(name, name, f"{name}-project", name, ("member", "reader"), _token(name))
+        TokenUser(name, name, f"{name}-project", name, ("member", "reader"), token_of(name))
         for name in (ANOTHER, FLOODING, *(f"{FILLING}-{number}" for number in range(3)))
     ]
 
@@ -377,7 +378,7 @@ def _standalone(folder: Path, scale: Scale) -> Iterator[list[int]]:
     """Run a standalone service; yield its port."""
     data = folder / "data"
     data.mkdir(mode=0o700)
-    admin = TokenUser("admin", "admin", "admin-project", "admin", ("admin",), _token("admin"))
+    admin = TokenUser("admin", "admin", "admin-project", "admin", ("admin",), token_of("admin"))
     write_token_file(data / "tokens.yaml", [*_users(), admin])
     service = start(data, hosts=scale.hosts)
     try:
@@ -387,13 +388,13 @@ def _standalone(folder: Path, scale: Scale) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _deployment(
-    folder: Path, servers: DatabaseServers, kind: str, scale: Scale, managers: int, bus: str
-) -> Iterator[list[int]]:
-    """Run managers and as many APIs on a database server; yield the ports of the APIs."""
+def deployed(
+    folder: Path, servers: DatabaseServers, kind: str, hosts: int, managers: int, bus: str
+) -> Iterator[tuple[str, Deployment]]:
+    """Run managers and as many APIs on a database server; yield the URL of the database and the deployment."""
     topic = f"tenure_{uuid4().hex[:8]}"
     with servers.fresh_database(kind) as url:
-        cloud, tokens = lay_out(url, folder, scale.hosts)
+        cloud, tokens = lay_out(url, folder, hosts)
         tokens.unlink()
         write_token_file(tokens, _users())
         settings: Options = {
@@ -404,9 +405,18 @@ def _deployment(
         }
         try:
             with deploy(folder, url, settings, managers=managers, apis=managers) as deployment:
-                yield deployment.ports
+                yield url, deployment
         finally:
             delete_queues([topic, *(f"{topic}.{folder.name}-{number}" for number in range(managers))], bus)
+
+
+@contextmanager
+def _deployment(
+    folder: Path, servers: DatabaseServers, kind: str, scale: Scale, managers: int, bus: str
+) -> Iterator[list[int]]:
+    """Run managers and as many APIs on a database server; yield the ports of the APIs."""
+    with deployed(folder, servers, kind, scale.hosts, managers, bus) as (_url, deployment):
+        yield deployment.ports
 
 
 def _fill(service: Service) -> None:

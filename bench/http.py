@@ -16,10 +16,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.measure import percentile
-from tests.support.standalone import Standalone, standalone
+from tests.support.standalone import standalone
 
-#: How many connections ask at a time.
-CLIENTS = 4
+#: How many connections send requests at a time.
+CONNECTIONS = (1, 8)
 LEASES = 200
 HOSTS = 100
 
@@ -28,10 +28,10 @@ Request = tuple[str, str, str | None]  # method, path, body
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What so many connections got done."""
+    """The answers over a number of connections: for how long, and the seconds of each."""
 
     name: str
-    clients: int
+    connections: int
     seconds: float
     latencies: Sequence[float]
 
@@ -44,36 +44,39 @@ class Throughput:
         return statistics.median(self.latencies)
 
     @property
-    def p95(self) -> float:
-        return percentile(self.latencies, 95)
+    def p99(self) -> float:
+        return percentile(self.latencies, 99)
 
 
 def measure_http(seconds: float, say: Callable[[str], None]) -> list[Throughput]:
-    """Requests of each kind for so long, against a service with a hundred hosts and two hundred leases."""
+    """Send requests of each kind for some seconds to a service with a hundred hosts and two hundred leases."""
     with tempfile.TemporaryDirectory(prefix="tenure-bench-") as folder:
         say(f"http: starting tenure-standalone with {HOSTS} hosts")
         with standalone(Path(folder) / "data", hosts=HOSTS) as service:
-            bodies = _bodies()
-            caller = _Caller(service)
-            ids = [str(caller.ask(("POST", "/leases", next(bodies)))["lease"]["id"]) for _ in range(LEASES)]
+            leases = bodies()
+            caller = Caller(service.url, service.token("demo"))
+            ids = [str(caller.ask(("POST", "/leases", next(leases)))["lease"]["id"]) for _ in range(LEASES)]
             caller.close()
-            kinds: dict[str, Iterator[Request]] = {
+            requests_by_name: dict[str, Iterator[Request]] = {
                 "show a lease": (("GET", f"/leases/{ids[number % LEASES]}", None) for number in count()),
                 "list a page of 100 leases": (("GET", "/leases?limit=100", None) for _ in count()),
-                "create a lease": (("POST", "/leases", body) for body in bodies),
+                "create a lease": (("POST", "/leases", body) for body in leases),
+                "dry run of a create": (("POST", "/leases?dry_run=true", body) for body in leases),
+                "offer of a period": (("POST", "/offers", _search(body)) for body in leases),
             }
             found = []
-            for name, requests in kinds.items():
-                say(f"http: {name}, for {seconds:.0f} s each with 1 and {CLIENTS} connections")
-                found += [_ask_for(service, name, requests, clients, seconds) for clients in (1, CLIENTS)]
+            for name, requests in requests_by_name.items():
+                for connections in CONNECTIONS:
+                    say(f"http: {name}, over {connections} connections for {seconds:.0f} s")
+                    callers = [Caller(service.url, service.token("demo")) for _ in range(connections)]
+                    found.append(send_for(name, callers, requests, seconds))
             return found
 
 
-def _bodies() -> Iterator[str]:
-    """Leases of one to two hosts with at least 64 processors, for eight hours, on day after day."""
+def bodies() -> Iterator[str]:
+    """Yield leases of one to two hosts with at least 64 processors, for eight hours, ten at a time."""
     first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(days=1)
     for number in count():
-        # Ten of a hundred hosts at a time.
         start = first + timedelta(hours=8) * (number // 10)
         yield json.dumps(
             {
@@ -93,20 +96,29 @@ def _bodies() -> Iterator[str]:
         )
 
 
-class _Caller:
-    """One connection that is kept open."""
+def _search(body: str) -> str:
+    """Return the request for a first period for a lease, from the start that it names on."""
+    lease = json.loads(body)
+    return json.dumps(
+        {"reservations": lease["reservations"], "earliest": lease["start_date"], "duration": 8 * 3600, "limit": 1}
+    )
 
-    def __init__(self, service: Standalone) -> None:
-        url = urlsplit(service.url)
+
+class Caller:
+    """A connection that stays open, to the API with this endpoint."""
+
+    def __init__(self, endpoint: str, token: str) -> None:
+        url = urlsplit(endpoint)
         self._prefix = url.path
         self._connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=60)
         self._headers = {
-            "X-Auth-Token": service.token("demo"),
-            "OpenStack-API-Version": "reservation 1.1",
+            "X-Auth-Token": token,
+            "OpenStack-API-Version": "reservation 1.3",
             "Content-Type": "application/json",
         }
 
     def ask(self, request: Request) -> dict[str, dict[str, object]]:
+        """Return the document of the answer. Raises ``RuntimeError`` for a status of 300 or more."""
         method, path, body = request
         self._connection.request(method, self._prefix + path, body, self._headers)
         response = self._connection.getresponse()
@@ -119,31 +131,31 @@ class _Caller:
         self._connection.close()
 
 
-def _ask_for(service: Standalone, name: str, requests: Iterator[Request], clients: int, seconds: float) -> Throughput:
-    guard = threading.Lock()
+def send_for(name: str, callers: Sequence[Caller], requests: Iterator[Request], seconds: float) -> Throughput:
+    """Send requests over all connections for some seconds, then close these."""
+    lock = threading.Lock()
     latencies: list[float] = []
     failures: list[Exception] = []
     begin = time.perf_counter()
 
-    def run() -> None:
-        caller = _Caller(service)
+    def send(caller: Caller) -> None:
         try:
             while time.perf_counter() - begin < seconds:
-                with guard:
+                with lock:
                     request = next(requests)
-                asked = time.perf_counter()
+                sent = time.perf_counter()
                 caller.ask(request)
-                latencies.append(time.perf_counter() - asked)
+                latencies.append(time.perf_counter() - sent)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
             failures.append(error)
         finally:
             caller.close()
 
-    threads = [threading.Thread(target=run) for _ in range(clients)]
+    threads = [threading.Thread(target=send, args=(caller,)) for caller in callers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(seconds + 120)
     if failures:
         raise failures[0]
-    return Throughput(name, clients, time.perf_counter() - begin, latencies)
+    return Throughput(name, len(callers), time.perf_counter() - begin, latencies)
