@@ -8,10 +8,13 @@ from tenure.domain.actor import Actor
 from tenure.domain.dry_run import DryRunOutcome
 from tenure.domain.lease import Lease
 from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, ReservationRequest
+from tenure.services.booking.addition import Addition
 from tenure.services.booking.admission import Admission
-from tenure.services.booking.changes import Addition, ChangeRequest, Removal, Update
+from tenure.services.booking.changes import ChangeRequest
 from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import NewLeases, new_reservation
+from tenure.services.booking.removal import Removal
+from tenure.services.booking.update import Update
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS

@@ -45,10 +45,14 @@ from tenure.domain.request import (
     ReservationChange,
     ReservationRequest,
 )
+from tenure.services.booking.addition import Addition
 from tenure.services.booking.admission import Admission, P
-from tenure.services.booking.changes import Addition, ChangeRequest, Claim, Confirmation, Removal, Update
+from tenure.services.booking.changes import ChangeRequest, Claim
+from tenure.services.booking.confirmation import Confirmation
 from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import LeaseToBook, NewLeases, booked_before, new_reservation, preparation
+from tenure.services.booking.removal import Removal
+from tenure.services.booking.update import Update
 from tenure.services.cloud import CloudCalls
 from tenure.services.context import ENDED, Context, ContextualService, require, target_of
 from tenure.services.events.payloads import UpdatePayload

@@ -31,9 +31,12 @@ from tenure.domain.requirement import ORDER, parse_expression
 from tenure.planning.room import count
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.steps import moment, ticks, ticks_of
-from tenure.services.booking.changes import Addition, ChangeRequest, Confirmation, Update, live_reservations
+from tenure.services.booking.addition import Addition
+from tenure.services.booking.changes import ChangeRequest, live_reservations
+from tenure.services.booking.confirmation import Confirmation
 from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import new_reservation
+from tenure.services.booking.update import Update
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.dates import SHORTEST, resolve
 from tenure.services.leases.intake import Completed, Intake
