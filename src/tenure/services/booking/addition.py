@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from tenure.domain.errors import InvalidState
-from tenure.domain.lease import (
-    AllocationState,
-    EventType,
-    Lease,
-    LeaseStatus,
-    Reservation,
-)
+from tenure.domain.lease import AllocationState, EventType, Lease, LeaseStatus, Reservation
 from tenure.domain.period import Period
 from tenure.planning.changes import changes_of
 from tenure.planning.snapshot import Snapshot
@@ -25,18 +19,11 @@ from tenure.services.booking.changes import (
     again,
     refuse_busy,
 )
-from tenure.services.booking.reservation_changes import (
-    Dates,
-    ReservationDraft,
-)
+from tenure.services.booking.reservation_changes import Dates, ReservationDraft
 from tenure.services.booking.subjects import check_unbound
-from tenure.services.events.payloads import (
-    UpdatePayload,
-)
+from tenure.services.events.payloads import UpdatePayload
 from tenure.services.leases.bounds import check_one_more, check_sizes
-from tenure.services.leases.parameters import (
-    placed_demand,
-)
+from tenure.services.leases.parameters import placed_demand
 from tenure.services.leases.properties import check_values
 from tenure.store.database import Transaction
 

@@ -27,20 +27,11 @@ from tenure.domain.resource import Resource
 from tenure.planning.snapshot import Snapshot
 from tenure.services.booking.admission import Proposal, Request
 from tenure.services.booking.context import BookingContext
-from tenure.services.booking.reservation_changes import (
-    Dates,
-    PlannedReservations,
-    ReservationDraft,
-    plan_reservations,
-)
+from tenure.services.booking.reservation_changes import Dates, PlannedReservations, ReservationDraft, plan_reservations
 from tenure.services.booking.subjects import bind
 from tenure.services.context import new_id
 from tenure.services.enforcement.filters import Question
-from tenure.services.events.payloads import (
-    NO_PAYLOAD,
-    Payload,
-    UpdatePayload,
-)
+from tenure.services.events.payloads import NO_PAYLOAD, Payload, UpdatePayload
 from tenure.services.leases.bounds import check_sizes
 from tenure.services.leases.parameters import (
     Facts,

@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tenure.domain.errors import InvalidState
-from tenure.domain.lease import (
-    Action,
-    EventStatus,
-    EventType,
-    Lease,
-)
+from tenure.domain.lease import Action, EventStatus, EventType, Lease
 from tenure.domain.request import ReservationChange
 from tenure.planning.snapshot import Snapshot
 from tenure.services.booking.changes import Changed, ChangeProposal, ChangeRequest, again
-from tenure.services.booking.reservation_changes import (
-    Dates,
-)
+from tenure.services.booking.reservation_changes import Dates
 from tenure.services.leases.provisional import check_confirmed
 from tenure.services.notifications.records import apply, notify, write_history
 from tenure.store.database import Transaction

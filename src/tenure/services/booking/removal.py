@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tenure.domain.errors import InvalidState, NotFound
-from tenure.domain.lease import (
-    Lease,
-    LeaseStatus,
-    ReservationStatus,
-)
+from tenure.domain.lease import Lease, LeaseStatus, ReservationStatus
 from tenure.planning.snapshot import Snapshot
 from tenure.services.booking.changes import Changed, ChangeProposal, ChangeRequest, refuse_busy
-from tenure.services.booking.reservation_changes import (
-    Dates,
-)
-from tenure.services.events.payloads import (
-    UpdatePayload,
-)
+from tenure.services.booking.reservation_changes import Dates
+from tenure.services.events.payloads import UpdatePayload
 from tenure.store.database import Transaction
 
 

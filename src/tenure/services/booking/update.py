@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tenure.domain.errors import InvalidParameter, InvalidState
-from tenure.domain.lease import (
-    Event,
-    EventStatus,
-    EventType,
-    Lease,
-    LeaseStatus,
-    ReservationStatus,
-)
+from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.period import minute_of
 from tenure.domain.request import LeaseChange, Moment
 from tenure.planning.snapshot import Snapshot
@@ -26,17 +19,10 @@ from tenure.services.booking.changes import (
     again,
     refuse_busy,
 )
-from tenure.services.booking.reservation_changes import (
-    Dates,
-)
+from tenure.services.booking.reservation_changes import Dates
 from tenure.services.context import new_id
 from tenure.services.events.before_end import add_notice, may_move, move_notice, notice_after, notify_armed_again
-from tenure.services.events.payloads import (
-    BeforeEndPayload,
-    LeaseBefore,
-    NoticeBefore,
-    UpdatePayload,
-)
+from tenure.services.events.payloads import BeforeEndPayload, LeaseBefore, NoticeBefore, UpdatePayload
 from tenure.services.events.user_events import EventReplacement, check_events
 from tenure.services.leases.dates import check_longest, check_notice, check_shortest, resolve
 from tenure.services.resources.healing import request_reconciliation
