@@ -34,7 +34,7 @@ ORIGIN = datetime(2030, 1, 1, tzinfo=UTC)
 LONGEST_LEAD, MEAN_LEAD = 4 * 168, 168
 
 HOSTS, INSTANCES, FLAVORS = HostType(), InstanceType(), FlavorType()
-KINDS: Mapping[str, HostType | InstanceType | FlavorType] = {one.name: one for one in (HOSTS, INSTANCES, FLAVORS)}
+TYPES: Mapping[str, HostType | InstanceType | FlavorType] = {one.name: one for one in (HOSTS, INSTANCES, FLAVORS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def requests_of(mix: Mix, seed: int) -> list[Request]:
         start = mix.window.start + rng.randrange(mix.days * 24) * HOUR
         lead = 0 if rng.random() < 1 / 3 else min(LONGEST_LEAD, round(rng.expovariate(1 / MEAN_LEAD)))
         period = Period(start, start + (hours + mix.cleaning) * HOUR)
-        demand = KINDS[resource_type].demand(parameters)
+        demand = TYPES[resource_type].demand(parameters)
         offered += share(demand, mix.hosts) * hours
         found.append(Request(len(found), start - lead * HOUR, period, resource_type, parameters, demand))
     return sorted(found, key=lambda one: (one.asked_at, one.number))

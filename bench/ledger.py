@@ -317,7 +317,7 @@ class _Rows:
         }
 
     def events(self) -> Iterator[Row]:
-        for kind, due_at in (
+        for event_type, due_at in (
             (EventType.START, self._booked.start),
             (EventType.BEFORE_END, self._notice_at),
             (EventType.END, self._booked.end),
@@ -326,8 +326,8 @@ class _Rows:
             yield {
                 "id": str(uuid.uuid4()),
                 "lease_id": self.lease_id,
-                "event_type": kind.value,
-                "rank": kind.rank,
+                "event_type": event_type.value,
+                "rank": event_type.rank,
                 "due_at": due_at,
                 "status": (EventStatus.DONE if done else EventStatus.UNDONE).value,
                 "ready_at": None if done else due_at,

@@ -28,12 +28,12 @@ from tenure.config import REGION
 from tenure.domain.errors import Unavailable
 from tenure.domain.lanes import Bounds, Lane
 from tenure.domain.regions import MAX_TRUSTS, NAME
-from tenure.drivers.cloud import KindCloud
-from tenure.drivers.kind import KindDriver
+from tenure.drivers.cloud import SingleCloud
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.type_driver import TypeDriver
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
@@ -224,7 +224,7 @@ def open_quotas(conf: ConfigOpts) -> Quotas:
     return Quotas(FixedLimits(options.limits, options.exempt_project_ids), horizon)
 
 
-def open_driver(conf: ConfigOpts) -> KindCloud | Router:
+def open_driver(conf: ConfigOpts) -> SingleCloud | Router:
     """Return the driver of the configured cloud, or a driver for several regions.
 
     Raises ``ConfigurationError``.
@@ -266,7 +266,7 @@ def _driver_of(conf: ConfigOpts, region: str | None) -> str:
     return str(_option_of(conf, region, "driver", conf.driver))
 
 
-def _open_cloud(conf: ConfigOpts, region: str | None) -> KindCloud:
+def _open_cloud(conf: ConfigOpts, region: str | None) -> SingleCloud:
     driver = _driver_of(conf, region)
     if driver == "simulated":
         path = _option_of(conf, region, "path", conf.simulated.path)
@@ -279,7 +279,7 @@ def _open_cloud(conf: ConfigOpts, region: str | None) -> KindCloud:
     raise ConfigurationError(f"driver: there is no driver {driver!r}")
 
 
-def _type_drivers(conf: ConfigOpts) -> Mapping[str, KindDriver]:
+def _type_drivers(conf: ConfigOpts) -> Mapping[str, TypeDriver]:
     """Return the drivers of third-party types. Each gets the options of the configuration group with its name."""
     settings: dict[str, dict[str, str]] = {}
     for name, make in type_drivers().items():

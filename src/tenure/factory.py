@@ -17,11 +17,11 @@ from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.lanes import USUAL, Bounds, Lane
 from tenure.domain.request import PartHealth
-from tenure.drivers.cloud import KindCloud
+from tenure.drivers.cloud import SingleCloud
 from tenure.drivers.contract import CloudDriver
-from tenure.drivers.kind import KindDriver, installed_kinds
-from tenure.drivers.openstack.kind import is_in_openstack
+from tenure.drivers.openstack.type_driver import is_in_openstack
 from tenure.drivers.router import Router
+from tenure.drivers.type_driver import TypeDriver, installed_type_drivers
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.clock_watch import ClockWatch
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
@@ -96,20 +96,20 @@ def load_filters() -> Mapping[str, type[EnforcementFilter]]:
 
 
 class MakeTypeDriver(Protocol):
-    """What an entry point of a ``KindDriver`` loads: its class, or a function that returns one."""
+    """What an entry point of a ``TypeDriver`` loads: its class, or a function that returns one."""
 
-    def __call__(self, settings: Mapping[str, str], *, folder: Path | None) -> KindDriver: ...
+    def __call__(self, settings: Mapping[str, str], *, folder: Path | None) -> TypeDriver: ...
 
 
 def type_drivers() -> Mapping[str, MakeTypeDriver]:
-    """Return the factories of kind drivers that belong to no cloud, by resource type or inventory."""
-    return {name: kind for name, kind in installed_kinds().items() if not is_in_openstack(kind)}
+    """Return the factories of type drivers that belong to no cloud, by resource type or inventory."""
+    return {name: loaded for name, loaded in installed_type_drivers().items() if not is_in_openstack(loaded)}
 
 
 def open_type_drivers(
     folder: Path | None, settings: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-) -> Mapping[str, KindDriver]:
-    """Return the kind drivers that belong to no cloud; ``settings`` are the operator's."""
+) -> Mapping[str, TypeDriver]:
+    """Return the type drivers that belong to no cloud; ``settings`` are the operator's."""
     return {name: make(settings.get(name, {}), folder=folder) for name, make in type_drivers().items()}
 
 
@@ -136,7 +136,7 @@ class Parts:
     """The parts from which a manager is built."""
 
     db: Database
-    driver: KindCloud | Router
+    driver: SingleCloud | Router
     types: ResourceTypes
     authorize: Authorize
     clock: Clock = field(default_factory=SystemClock)
@@ -149,7 +149,7 @@ class Parts:
     sink: Sink = log_message
     checkpoint: Checkpoint = lambda _point: None
     #: Drivers that types bring along, by the name of the type or of its inventory; ``driver`` has all other types.
-    type_drivers: Mapping[str, KindDriver] = field(default_factory=dict)
+    type_drivers: Mapping[str, TypeDriver] = field(default_factory=dict)
     #: How many events of each lane are carried out concurrently; 0 for one after the other, in the calling thread.
     workers: int = 0
     #: How many requests may wait for the cloud at a time: fewer than the threads that serve requests.
@@ -201,7 +201,7 @@ def build(parts: Parts) -> Service:
     drift = DriftService(parts.db, parts.types)
     outbox = OutboxService(parts.db, parts.rules)
     wake, look, freed = _Relay(), _Relay(), _Relay()
-    inventories = {kind.inventory for kind in parts.types}
+    inventories = {resource_type.inventory for resource_type in parts.types}
     tally = DriftTally(
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
         on_reconciled=lambda inventory: DRIFT_RECONCILED.labels(inventory).inc(),
@@ -216,7 +216,11 @@ def build(parts: Parts) -> Service:
     performer = Performer(events, driver, parts.clock, wake=wake, checkpoint=parts.checkpoint)
     reconciler = Reconciler(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, planning, wake, look)
-    listed = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_listed}
+    listed = {
+        resource_type.stock.name
+        for resource_type in parts.types
+        if resource_type.stock is not None and resource_type.stock.is_listed
+    }
     health_check = HealthCheck(healing, driver, inventories)
     refresh = Refresh(InventoryService(parts.db, parts.clock), healing, driver, listed)
     health = Periodic(
@@ -373,10 +377,14 @@ def _solver(rules: Rules) -> Solver | None:
 def _routed(parts: Parts) -> CloudDriver:
     """Return the driver for all types: the cloud's, or a router to the types' own drivers as well."""
     drivers = parts.type_drivers
-    own = {kind.inventory: drivers[kind.inventory] for kind in parts.types if kind.inventory in drivers}
-    for kind in parts.types:
-        driver = drivers.get(kind.name, drivers.get(kind.inventory))
-        own |= {kind.name: driver} if driver is not None else {}
+    own = {
+        resource_type.inventory: drivers[resource_type.inventory]
+        for resource_type in parts.types
+        if resource_type.inventory in drivers
+    }
+    for resource_type in parts.types:
+        driver = drivers.get(resource_type.name, drivers.get(resource_type.inventory))
+        own |= {resource_type.name: driver} if driver is not None else {}
     if not own:
         return parts.driver
     router = parts.driver if isinstance(parts.driver, Router) else Router({"": parts.driver})

@@ -1053,11 +1053,11 @@ def test_no_endpoint_is_forgotten(shared_cloud: Cloud) -> None:
     # The queries of lists are ignored at 1.0.
     lists = ["/v1/leases", *(wire.path for wire, _ in sampled_inventories() if wire.since is OLDEST)]
     anything_goes = {("1.0", "GET", path) for path in lists}
-    kinds = shared_cloud.api.world.service.parts.types
+    types = shared_cloud.api.world.service.parts.types
     served = {
         (version.value, method.upper(), path)
         for version in Version
-        for path, methods in describe(operations_of(tuple(kinds)), version)["paths"].items()
+        for path, methods in describe(operations_of(tuple(types)), version)["paths"].items()
         for method, operation in methods.items()
         if operation["security"]
     }

@@ -126,7 +126,7 @@ def book(api: Api, *, hold_for: int | None = None, start: float | None = None) -
 
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Regions]]:
-    """Two regions; in the south something of every kind is registered, and a lease of all of it has started."""
+    """Two regions; in the south something of every type is registered, and a lease of all of it has started."""
     folder: Path = tmp_path_factory.mktemp("regions")
     with open_regions(folder) as world:
         admin = api_over(world, folder).using("admin", "1.2")
@@ -168,11 +168,13 @@ def test_dry_runs_answer_as_they_are_described(regions: tuple[Api, Regions], ver
         caller.assert_described(method, path, answer)
 
 
-@pytest.mark.parametrize("group_by", ["none", "kind", "zone", "resource", "project"])
-@pytest.mark.parametrize("kind", ["physical:host", "virtual:instance", "virtual:floatingip", "virtual:volume"])
-def test_availability_is_answered_as_it_is_described(regions: tuple[Api, Regions], kind: str, group_by: str) -> None:
+@pytest.mark.parametrize("group_by", ["none", "resource_type", "zone", "resource", "project"])
+@pytest.mark.parametrize("resource_type", ["physical:host", "virtual:instance", "virtual:floatingip", "virtual:volume"])
+def test_availability_is_answered_as_it_is_described(
+    regions: tuple[Api, Regions], resource_type: str, group_by: str
+) -> None:
     caller = Caller(*regions, "1.3")
-    answer = caller.call("GET", "/v1/availability", f"?resource_type={kind}&group_by={group_by}")
+    answer = caller.call("GET", "/v1/availability", f"?resource_type={resource_type}&group_by={group_by}")
     assert answer.json["groups"]
     caller.assert_described("GET", "/v1/availability", answer)
 
@@ -184,5 +186,5 @@ def test_reservations_of_every_type_are_shown_as_they_are_described(regions: tup
     caller.assert_described("GET", "/v1/leases", answer)
     shown = [lease for lease in answer.json["leases"] if lease["status"] == "ACTIVE"]
     assert {reservation["resource_type"] for lease in shown for reservation in lease["reservations"]} == {
-        kind.name for kind in caller.api.world.service.parts.types
+        resource_type.name for resource_type in caller.api.world.service.parts.types
     }

@@ -82,8 +82,8 @@ def names_in(document: object) -> Iterator[str]:
 
 
 def described_in(api: Api) -> dict[Version, Any]:
-    kinds = api.world.service.parts.types
-    return {version: describe(operations_of(tuple(kinds)), version) for version in Version}
+    types = api.world.service.parts.types
+    return {version: describe(operations_of(tuple(types)), version) for version in Version}
 
 
 @pytest.mark.parametrize("page", ["README.md", "differences-from-blazar.md", "microversions.md"])

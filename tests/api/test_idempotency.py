@@ -161,7 +161,7 @@ def test_a_project_has_a_limited_number_of_keys(api: Api):
     assert keys(api) < MOST_KEYS
 
 
-#: The path and the body of a registration for each kind of resource.
+#: The path and the body of a registration for each resource type.
 REGISTRATIONS = [
     ("/v1/os-hosts", {"name": "extra-1"}),
     ("/v1/floatingips", {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS}),

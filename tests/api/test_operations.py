@@ -91,8 +91,8 @@ def refused_requests(api: Api) -> Iterator[tuple[str, str, Any]]:
 @pytest.mark.slow
 def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Path):
     with open_noted(tmp_path) as (api, asked):
-        kinds = api.world.service.parts.types
-        paths = describe(operations_of(tuple(kinds)), LATEST)["paths"]
+        types = api.world.service.parts.types
+        paths = describe(operations_of(tuple(types)), LATEST)["paths"]
         endpoints = [
             (method.upper(), path, query)
             for path, methods in paths.items()

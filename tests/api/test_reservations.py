@@ -70,10 +70,10 @@ def test_the_fields_of_each_type(api: Api, version: str) -> None:
     api.register_address()
     lease = api.using(version=version).book(reservations=list(ALL))
     for asked, shown in zip(ALL, lease["reservations"], strict=True):
-        kind = str(asked["resource_type"])
+        resource_type = str(asked["resource_type"])
         more = {"resource_id"} if version == "1.0" else {"before_end"}
-        more |= {"region"} | NEW.get(kind, set()) if version >= "1.2" else set()
-        assert (shown["resource_type"], shown.keys()) == (kind, COMMON | OWN[kind] | more)
+        more |= {"region"} | NEW.get(resource_type, set()) if version >= "1.2" else set()
+        assert (shown["resource_type"], shown.keys()) == (resource_type, COMMON | OWN[resource_type] | more)
         given = {name: value for name, value in asked.items() if name != "flavor_id"}
         assert {name: shown[name] for name in given} == given
 
@@ -291,8 +291,10 @@ def test_a_reservation_of_an_uninstalled_type_is_shown(api: Api) -> None:
     lease = api.book(reservations=[{**ADDRESSES, "required_floatingips": [ADDRESS]}])
     [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items
     for version in Version:
-        kinds = [kind for kind in api.world.service.parts.types if kind.name == "physical:host"]
-        schemas = schemas_of(kinds)(version)
+        resource_types = [
+            resource_type for resource_type in api.world.service.parts.types if resource_type.name == "physical:host"
+        ]
+        schemas = schemas_of(resource_types)(version)
         [shown] = json.loads(json.dumps(schemas.answer.show(stored)))["reservations"]
         assert (shown["id"], shown["required_floatingips"]) == (lease["reservations"][0]["id"], [ADDRESS])
 

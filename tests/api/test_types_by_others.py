@@ -214,7 +214,7 @@ def test_the_type_is_described(answers: dict[str, Any]):
 @pytest.mark.parametrize("folder", ["domain", "store", "services", "engine", "rpc", "api"])
 def test_shared_modules_name_no_resource_type(folder: str):
     """Only the modules that bring an inventory of ours onto the wire say whose it is."""
-    names = {kind.name for kind in load_types()}
+    names = {resource_type.name for resource_type in load_types()}
     root = REPOSITORY / "src" / "tenure" / folder
     found = {
         path.relative_to(root).as_posix()

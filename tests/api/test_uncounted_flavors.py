@@ -21,10 +21,10 @@ def newest(api: Api) -> Api:
     return api.using(version="1.3")
 
 
-def asked(kind: str, flavor: str) -> dict[str, Any]:
-    if kind == "flavor:instance":
-        return {"resource_type": kind, "amount": 1, "flavor_id": flavor}
-    return {"resource_type": kind, "flavor_id": flavor}
+def asked(resource_type: str, flavor: str) -> dict[str, Any]:
+    if resource_type == "flavor:instance":
+        return {"resource_type": resource_type, "amount": 1, "flavor_id": flavor}
+    return {"resource_type": resource_type, "flavor_id": flavor}
 
 
 def refused(answer: Any) -> None:
@@ -33,9 +33,9 @@ def refused(answer: Any) -> None:
     assert NAMED in answer.json["error_message"]
 
 
-@pytest.mark.parametrize("kind", ["flavor:instance", "virtual:server"])
-def test_an_uncounted_flavor_is_refused_by_name(newest: Api, kind: str) -> None:
-    wanted = asked(kind, "special")
+@pytest.mark.parametrize("resource_type", ["flavor:instance", "virtual:server"])
+def test_an_uncounted_flavor_is_refused_by_name(newest: Api, resource_type: str) -> None:
+    wanted = asked(resource_type, "special")
     body = newest.lease_body(reservations=[wanted])
     refused(newest.post("/v1/leases", body))
     refused(newest.post("/v1/leases?dry_run=true", body))

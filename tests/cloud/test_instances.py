@@ -30,11 +30,13 @@ def assert_nothing_left(site: Site, lease: Lease) -> None:
     assert f"reservation:{lease.reservation}" not in {group["name"] for group in groups}
 
 
-@pytest.mark.parametrize("kind", ["virtual:instance", pytest.param("flavor:instance", marks=pytest.mark.long)])
-def test_only_the_owner_boots_instances_up_to_their_number(site: Site, demo: Session, other: Session, kind: str):
+@pytest.mark.parametrize("resource_type", ["virtual:instance", pytest.param("flavor:instance", marks=pytest.mark.long)])
+def test_only_the_owner_boots_instances_up_to_their_number(
+    site: Site, demo: Session, other: Session, resource_type: str
+):
     """The hosts stay in the pool, closed to all other servers."""
     site.register(*HOSTS)
-    asked = instances(2) if kind == "virtual:instance" else of_flavor(site, 2)
+    asked = instances(2) if resource_type == "virtual:instance" else of_flavor(site, 2)
     lease = site.reserve(demo, asked)
     lease.wait("ACTIVE")
     found = lease.show_reservation()

@@ -196,11 +196,11 @@ def kill_manager(site: Site) -> None:
     site.deployment.wait_until_well()
 
 
-@pytest.mark.parametrize("kind", ["virtual:instance", pytest.param("flavor:instance", marks=pytest.mark.long)])
-def test_instances_run_in_the_zone_in_which_they_are_booked(site: Site, demo: Session, kind: str):
+@pytest.mark.parametrize("resource_type", ["virtual:instance", pytest.param("flavor:instance", marks=pytest.mark.long)])
+def test_instances_run_in_the_zone_in_which_they_are_booked(site: Site, demo: Session, resource_type: str):
     sizes = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
-    size = sizes if kind == "virtual:instance" else {"flavor_id": site.nova.flavor("m1.tiny")}
-    lease = reserve(site, demo, {"resource_type": kind, "amount": 3, "availability_zone": "west", **size})
+    size = sizes if resource_type == "virtual:instance" else {"flavor_id": site.nova.flavor("m1.tiny")}
+    lease = reserve(site, demo, {"resource_type": resource_type, "amount": 3, "availability_zone": "west", **size})
     lease.wait("ACTIVE")
     assert site.nova.members(lease.reservation) == {WEST}
     assert zones(site) == ZONES

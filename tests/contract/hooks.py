@@ -32,7 +32,7 @@ _REGION = r"There is no region (.|\n)*"
 _NAMED = r"(any_of\[\d+\]\.)?reservations?(\[\d+\])?"
 _PLACE = rf"({_NAMED}: )?"
 _CHOICE = (
-    rf"Not enough ({'|'.join(sorted(kind.noun for kind in load_types()))}) available",  # 1.0; a 409 later
+    rf"Not enough ({'|'.join(sorted(known.noun for known in load_types()))}) available",  # 1.0; a 409 later
     "Malformed requirements",
     _REGION,
     rf"({_NAMED}\.resource_properties: )?The property (.|\n)* is a number everywhere, and (.|\n)* is none",

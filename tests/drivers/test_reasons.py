@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tenure.domain.reason import Reason
-from tenure.drivers.cloud import Kinds
+from tenure.drivers.cloud import TypeDrivers
 from tenure.drivers.contract import CloudError, CloudRefused, Order, Progress, ResourceOccupied
-from tenure.drivers.kind import KindDriver
 from tenure.drivers.openstack.requests import Owner, Request, refusal
 from tenure.drivers.router import Router
+from tenure.drivers.type_driver import TypeDriver
 from tenure.testing.rig import order_of
 
 OURS = Request("compute", "POST", "/servers")
@@ -44,13 +44,13 @@ def test_errors_of_requests_as_the_owner_are_shown_except_server_errors(status: 
     ids=repr,
 )
 def test_the_owner_reads_the_region_and_operators_the_whole_error(error: CloudError, text: str):
-    class Failing(KindDriver):
+    class Failing(TypeDriver):
         def ensure_started(self, order: Order) -> Progress:
             raise error
 
         ensure_ended = ensure_started
 
-    router = Router({"south": Kinds({"physical:host": Failing()})})
+    router = Router({"south": TypeDrivers({"physical:host": Failing()})})
     with pytest.raises(type(error)) as raised:
         router.ensure_started(order_of(resource_type="physical:host"))
     assert raised.value.reason.text == text

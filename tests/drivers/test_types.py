@@ -12,7 +12,7 @@ import pytest
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.cloud import Kinds
+from tenure.drivers.cloud import TypeDrivers
 from tenure.drivers.contract import (
     DONE,
     CloudAmbiguous,
@@ -24,10 +24,10 @@ from tenure.drivers.contract import (
     Progress,
     ResourceRef,
 )
-from tenure.drivers.kind import KindDriver
-from tenure.drivers.openstack.kind import openstack_kinds
+from tenure.drivers.openstack.type_driver import openstack_type_drivers
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import Fault, FaultKind
+from tenure.drivers.type_driver import TypeDriver
 from tenure.factory import build
 from tenure.resources.contract import load_types
 from tenure.testing.rig import order_of
@@ -37,7 +37,7 @@ from tests.support.world import HOST, OWNER, World, open_world
 BENCH = "lab:bench"
 
 
-class Laboratory(KindDriver):
+class Laboratory(TypeDriver):
     """Benches, two of which have the same name."""
 
     longest_call = timedelta(seconds=90)
@@ -78,7 +78,7 @@ def test_a_driver_has_default_answers() -> None:
     with pytest.raises(CloudRefused):
         laboratory.before_end(order, "snapshot")
     with pytest.raises(CloudRefused):
-        Kinds({BENCH: laboratory}).delegate(OWNER)
+        TypeDrivers({BENCH: laboratory}).delegate(OWNER)
 
 
 def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> None:
@@ -159,4 +159,4 @@ def test_a_cloud_has_nothing_of_a_type_without_a_driver() -> None:
 
 
 def test_every_installed_type_has_a_driver() -> None:
-    assert {kind.name for kind in load_types()} == set(openstack_kinds())
+    assert {resource_type.name for resource_type in load_types()} == set(openstack_type_drivers())

@@ -338,9 +338,11 @@ def test_a_late_server_of_an_expired_hold_is_found(world: World, away: timedelta
     assert world.cloud.world.servers() == []
     assert path_of(world, lease.id) == version or away
     with world.db.read() as tx:  # the search for the server is over
-        kinds = {stored_event.event.event_type: stored_event.ready_at for stored_event in tx.events.of_lease(lease.id)}
-    assert EventType.HOLD not in kinds
-    assert set(kinds.values()) == {None}
+        ready_at = {
+            stored_event.event.event_type: stored_event.ready_at for stored_event in tx.events.of_lease(lease.id)
+        }
+    assert EventType.HOLD not in ready_at
+    assert set(ready_at.values()) == {None}
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -184,8 +184,8 @@ def ledger(world: World) -> object:
     leases = [replace(lease, version=0, updated_at=None) for lease in all_leases(world)]
     resources = [
         replace(resource, version=0)
-        for kind in (HOST, VOLUME)
-        for resource in world.resources.list(ADMIN, ResourceQuery(kind, 100)).items
+        for resource_type in (HOST, VOLUME)
+        for resource in world.resources.list(ADMIN, ResourceQuery(resource_type, 100)).items
     ]
     return (
         leases,

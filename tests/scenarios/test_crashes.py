@@ -123,15 +123,15 @@ def test_manager_killed_during_snapshots_makes_each_image_once(tmp_path: Path, p
         service.caller().wait_for_status(lease["id"], "ACTIVE")
         traces(data_dir).boot(lease)
         assert_killed(service)
-        for kind in ("physical:host", INSTANCE):
-            images = traces(data_dir).counts(lease, kind)[EffectKind.IMAGE_MADE]
-            assert images == (0 if point == "after_claim" else 1), kind
+        for resource_type in ("physical:host", INSTANCE):
+            images = traces(data_dir).counts(lease, resource_type)[EffectKind.IMAGE_MADE]
+            assert images == (0 if point == "after_claim" else 1), resource_type
     with standalone(data_dir, hosts=HOSTS) as service:
         caller = service.caller()
         wait_for_event(caller, lease, "before_end_lease")
         assert caller.lease(lease["id"])["status"] == "ACTIVE"
-        for kind in ("physical:host", INSTANCE):
-            assert traces(data_dir).counts(lease, kind)[EffectKind.IMAGE_MADE] == 1, kind
+        for resource_type in ("physical:host", INSTANCE):
+            assert traces(data_dir).counts(lease, resource_type)[EffectKind.IMAGE_MADE] == 1, resource_type
         delete(caller, lease)
         assert service.stop() == 0
     assert_sound(data_dir, idle=True)

@@ -95,9 +95,9 @@ def test_concurrent_clients_never_share_a_resource(
         assert report.count(verb) >= least, verb
     assert report.answers["POST 409 NotEnoughResources"] >= least
     assert report.answers["PUT 409 NotEnoughResources"] >= least
-    granted = Counter(kind for promise in report.promises.values() for kind in promise.types.values())
-    for kind in {kind for mixture in mixtures for kind in mixture}:
-        assert granted[kind] >= least, granted
+    granted = Counter(resource_type for promise in report.promises.values() for resource_type in promise.types.values())
+    for resource_type in {resource_type for mixture in mixtures for resource_type in mixture}:
+        assert granted[resource_type] >= least, granted
 
 
 def give_all_back(caller: Caller, report: Report) -> None:

@@ -280,8 +280,8 @@ def completed(world: World, wanted: ReservationRequest) -> ReservationRequest:
     vcpus, memory, gpus = flavor
     specs = {"resources:CUSTOM_GPU": str(gpus)} if gpus else {}
     described = {"id": wanted.parameters["flavor_id"], "vcpus": vcpus, "ram": memory, "disk": 1, "extra_specs": specs}
-    kind = world.service.parts.types[wanted.resource_type]
-    return replace(wanted, parameters=kind.complete(wanted.parameters, described))
+    resource_type = world.service.parts.types[wanted.resource_type]
+    return replace(wanted, parameters=resource_type.complete(wanted.parameters, described))
 
 
 @pytest.mark.slow

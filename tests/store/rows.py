@@ -116,8 +116,8 @@ def new_lease(
             for _ in range(reservations)
         ),
         events=tuple(
-            Event(new_id(), lease_id, kind, due_at, EventStatus.UNDONE, 0, created_at)
-            for kind, due_at in ((EventType.START, period.start), (EventType.END, period.end))
+            Event(new_id(), lease_id, event_type, due_at, EventStatus.UNDONE, 0, created_at)
+            for event_type, due_at in ((EventType.START, period.start), (EventType.END, period.end))
         ),
         created_at=created_at,
     )

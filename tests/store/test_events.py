@@ -297,9 +297,9 @@ class TestClaims:
         lease = add_lease(db, start=0, end=2)
         add_event(db, lease, EventType.BEFORE_END, NOW + HOUR)
         with db.read() as tx:
-            kinds = [stored_event.event.event_type for stored_event in tx.events.of_lease(lease.id)]
+            event_types = [stored_event.event.event_type for stored_event in tx.events.of_lease(lease.id)]
             shown = tx.leases.get(lease.id)
-        assert kinds == [EventType.START, EventType.BEFORE_END, EventType.END]
+        assert event_types == [EventType.START, EventType.BEFORE_END, EventType.END]
         assert shown is not None
-        assert [event.event_type for event in shown.events] == kinds
+        assert [event.event_type for event in shown.events] == event_types
         assert replace(shown.events[0], updated_at=None) == lease.events[0]

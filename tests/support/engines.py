@@ -12,7 +12,7 @@ from typing import Any, cast
 from sqlalchemy import bindparam, func, select, text
 
 from tenure.domain.lease import EventType, Lease, LeaseStatus
-from tenure.drivers.cloud import KindCloud
+from tenure.drivers.cloud import SingleCloud
 from tenure.drivers.simulated import Effect, EffectKind
 from tenure.factory import Service, build
 from tenure.store.tables import OutboxRow
@@ -111,7 +111,7 @@ def watch(
     world: World, before: Callable[..., object], after: Callable[..., object] | None = None, **parts: Any
 ) -> None:
     """Call ``before`` (and ``after``) around every call of the cloud; ``parts`` replace parts of the service."""
-    rebuild(world, driver=cast(KindCloud, Watched(world.cloud, before, after)), **parts)
+    rebuild(world, driver=cast(SingleCloud, Watched(world.cloud, before, after)), **parts)
 
 
 @contextmanager

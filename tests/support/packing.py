@@ -77,7 +77,9 @@ class Packing:
         overdue_until = now + OVERDUE_MATTERS + TICK
         with world.db.read() as tx:
             self._resources = [
-                resource for kind in (HOST, ADDRESS) for resource in tx.resources.page(ResourceQuery(kind, 100))
+                resource
+                for resource_type in (HOST, ADDRESS)
+                for resource in tx.resources.page(ResourceQuery(resource_type, 100))
             ]
             places = {resource.id: place for place, resource in enumerate(self._resources)}
             rows = tx.session.execute(

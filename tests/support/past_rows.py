@@ -217,12 +217,12 @@ def _lease(
 _RANKS = {"start_lease": 0, "update_lease": 1, "before_end_lease": 2, "end_lease": 3, "notify_lease": 6}
 
 
-def _event(lease_id: str, kind: str, due: str, status: str, **values: object) -> Row:
+def _event(lease_id: str, event_type: str, due: str, status: str, **values: object) -> Row:
     usual = {
-        "id": f"{lease_id[0]}0000000-0000-4000-8000-00000000000{_RANKS[kind] + 1}",
+        "id": f"{lease_id[0]}0000000-0000-4000-8000-00000000000{_RANKS[event_type] + 1}",
         "lease_id": lease_id,
-        "event_type": kind,
-        "rank": _RANKS[kind],
+        "event_type": event_type,
+        "rank": _RANKS[event_type],
         "due_at": at(due),
         "status": status,
         "ready_at": at(due) if status == "UNDONE" else None,

@@ -205,7 +205,9 @@ class _Racer(threading.Thread):
         else:
             begin, finish = self.period()
             start, end = _text(begin), _text(finish)
-        reservations = [self.reservation(kind) for kind in self.random.choice(self.racers.race.mixtures)]
+        reservations = [
+            self.reservation(resource_type) for resource_type in self.random.choice(self.racers.race.mixtures)
+        ]
         body: dict[str, Any] = {"name": "race", "start_date": start, "end_date": end, "reservations": reservations}
         status, answer = self.call("POST", "/v1/leases", body)
         if status != 201:
@@ -267,8 +269,8 @@ class _Racer(threading.Thread):
                 with self.racers.guard:
                     del promise.units[dropped]  # if the lease has ended this is no change, and not counted
             return
-        kind = self.random.choice(self.random.choice(self.racers.race.mixtures))
-        status, answer = self.call("POST", f"/v1/leases/{lease_id}/reservations", self.reservation(kind))
+        resource_type = self.random.choice(self.random.choice(self.racers.race.mixtures))
+        status, answer = self.call("POST", f"/v1/leases/{lease_id}/reservations", self.reservation(resource_type))
         if status == 201:
             with self.racers.guard:
                 promise.units, promise.types = _units(answer["lease"]), _types(answer["lease"])
@@ -291,28 +293,28 @@ class _Racer(threading.Thread):
 
     # --- inside
 
-    def reservation(self, kind: str) -> dict[str, Any]:
+    def reservation(self, resource_type: str) -> dict[str, Any]:
         """Return a reservation of a random type, so large that a few of them fill the resources."""
         affinity = self.random.choice([None, None, True, False])
-        if kind == "virtual:instance":
+        if resource_type == "virtual:instance":
             size = {"vcpus": self.random.choice([8, 16, 32]), "memory_mb": 16_384, "disk_gb": 10}
-            return {"resource_type": kind, "amount": self.random.randint(1, 5), "affinity": affinity, **size}
-        if kind == "flavor:instance":
+            return {"resource_type": resource_type, "amount": self.random.randint(1, 5), "affinity": affinity, **size}
+        if resource_type == "flavor:instance":
             flavor = self.random.choice(["4", "5"])  # one of them needs GPUs, of which few hosts have few
             return {
-                "resource_type": kind,
+                "resource_type": resource_type,
                 "amount": self.random.randint(1, 4),
                 "affinity": affinity,
                 "flavor_id": flavor,
             }
-        if kind == "virtual:floatingip":
+        if resource_type == "virtual:floatingip":
             return {
-                "resource_type": kind,
+                "resource_type": resource_type,
                 "amount": self.random.randint(1, 3),
                 "network_id": self.racers.race.network_id,
             }
         hosts = self.random.choice([1, 1, 1, 2, 3])
-        return {"resource_type": kind, "min": hosts, "max": hosts}
+        return {"resource_type": resource_type, "min": hosts, "max": hosts}
 
     def other_amount(self, promise: Promise) -> dict[str, Any]:
         """Change the amount of one reservation of the lease."""

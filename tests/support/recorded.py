@@ -216,15 +216,15 @@ class Replay:
             "flavor:instance": ["flavor_id", "amount", "affinity"],
         }
         (reservation,) = shown["reservations"]
-        kind = reservation["resource_type"]
-        parameters = {name: reservation[name] for name in named[kind]}
-        if kind == "flavor:instance":
+        resource_type = reservation["resource_type"]
+        parameters = {name: reservation[name] for name in named[resource_type]}
+        if resource_type == "flavor:instance":
             parameters["flavor_id"] = json.loads(reservation["resource_properties"])["id"]
         body = {
             "name": shown["name"],
             "start_date": shown["start_date"].replace("T", " ")[:16],
             "end_date": shown["end_date"].replace("T", " ")[:16],
-            "reservations": [{"resource_type": kind, **parameters, **other}],
+            "reservations": [{"resource_type": resource_type, **parameters, **other}],
         }
         pair({"lease": shown}, self.make(who, "/v1/leases", body), self.called)
 

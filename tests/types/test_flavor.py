@@ -11,7 +11,7 @@ from tests.support.samples import M1_SMALL, ParameterSamples, TypeSamples, Unfit
 
 
 class TestFlavors(TypeContract):
-    kind = FlavorType()
+    resource_type = FlavorType()
     requests = (
         {"flavor_id": "m1.small", "amount": 3},
         {"flavor_id": "m1.small", "amount": 1, "affinity": True, "before_end": "notify"},
@@ -29,10 +29,10 @@ class TestFlavors(TypeContract):
 
     def test_only_another_flavor_is_looked_up_again(self):
         current = self.parameters(self.requests[0])
-        grown = self.kind.merge(current, self.change({"amount": 4}), running=False)
-        assert self.kind.wanted(grown) is None
-        other = self.kind.merge(current, self.change({"flavor_id": "m1.large"}), running=False)
-        assert self.kind.wanted(other) == Wanted("flavor", "m1.large", "flavor_id")
+        grown = self.resource_type.merge(current, self.change({"amount": 4}), running=False)
+        assert self.resource_type.wanted(grown) is None
+        other = self.resource_type.merge(current, self.change({"flavor_id": "m1.large"}), running=False)
+        assert self.resource_type.wanted(other) == Wanted("flavor", "m1.large", "flavor_id")
 
 
 SAMPLES = TypeSamples(

@@ -13,7 +13,7 @@ from tests.support.samples import NOWHERE, Bad, Body, InventorySamples, Paramete
 
 
 class TestFloatingIPs(TypeContract):
-    kind = FloatingIPType()
+    resource_type = FloatingIPType()
     requests = (
         {"network_id": "public", "amount": 3},
         {"network_id": "public", "amount": 2, "required_floatingips": ["203.0.113.10", "2001:db8::10"]},

@@ -12,7 +12,7 @@ GPU = '["==", "$gpu", "a100"]'
 
 
 class TestHosts(TypeContract):
-    kind = HostType()
+    resource_type = HostType()
     requests = (
         {"min": 2, "max": 4},
         {"min": 1, "max": 1, "hypervisor_properties": '[">=", "$vcpus", "64"]', "resource_properties": GPU},

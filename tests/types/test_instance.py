@@ -12,7 +12,7 @@ GPU = '["==", "$gpu", "a100"]'
 
 
 class TestInstances(TypeContract):
-    kind = InstanceType()
+    resource_type = InstanceType()
     requests = (
         {"amount": 3, "vcpus": 2, "memory_mb": 4096, "disk_gb": 20},
         {"amount": 1, "vcpus": 1, "memory_mb": 1, "disk_gb": 0, "affinity": True, "resource_properties": GPU},

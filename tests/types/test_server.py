@@ -11,7 +11,7 @@ GPU = '["==", "$gpu", "a100"]'
 
 
 class TestServers(TypeContract):
-    kind = ServerType()
+    resource_type = ServerType()
     requests = (
         {"server_id": "0b1c"},
         {"flavor_id": "m1.small", "at_end": "shelve"},

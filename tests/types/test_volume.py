@@ -11,7 +11,7 @@ from tests.support.samples import Bad, Body, InventorySamples, ParameterSamples,
 
 
 class TestVolumes(TypeContract):
-    kind = VolumeType()
+    resource_type = VolumeType()
     requests = (
         {"amount": 2, "size_gb": 100, "volume_type": "fast"},
         {"amount": 1, "size_gb": 1, "at_end": "keep", "before_end": "notify"},

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from instruments.driver import InstrumentDriver
-from instruments.kind import INSTRUMENT
 from instruments.laboratory import Badge, Laboratory
+from instruments.resource_type import INSTRUMENT
 from tenure.domain.actor import Actor
-from tenure.drivers.cloud import Kinds
+from tenure.drivers.cloud import TypeDrivers
 from tenure.drivers.contract import CloudBusy, ResourceRef
 from tenure.testing.breaking import Breaker, Watched
 from tenure.testing.resources import ResourceContract
@@ -56,7 +56,7 @@ class InstrumentRig:
         driver = self._kind({}, folder=None)
         driver.laboratory.close()
         driver.laboratory = self._laboratory
-        self.driver = Watched.of(Kinds({INSTRUMENT: driver}), self._breaker)
+        self.driver = Watched.of(TypeDrivers({INSTRUMENT: driver}), self._breaker)
 
     def reopen(self) -> None:
         self._laboratory.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from instruments.kind import INSTRUMENT
+from instruments.resource_type import INSTRUMENT
 from instruments.training import TrainedFilter
 from tenure.domain.errors import Denied
 

@@ -55,9 +55,9 @@ _SEE_PROPERTIES = Rule(
 )
 
 
-def inventory_operations(kinds: Iterable[ResourceType]) -> Iterator[Operation]:
+def inventory_operations(resource_types: Iterable[ResourceType]) -> Iterator[Operation]:
     """Return the operations of all inventories of these types that the API serves."""
-    for wire, stock in served_inventories(kinds):
+    for wire, stock in served_inventories(resource_types):
         yield from InventoryOperations(wire, stock).table()
 
 

@@ -21,27 +21,27 @@ from tenure.resources.contract import ResourceType
 
 
 @lru_cache(maxsize=1)
-def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
+def operations_of(resource_types: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
     """Return all operations of an API with these types, in the order of their description.
 
     Their models are built when they are first needed: that takes longer than everything else (``prepare``).
     """
-    schemas = schemas_of(kinds)
+    schemas = schemas_of(resource_types)
     operations = (
         *PUBLIC,
         *lease_operations(schemas),
         LIMITS,
         USAGE,
         *availability_operations(schemas),
-        *inventory_operations(kinds),
+        *inventory_operations(resource_types),
     )
-    return tuple(with_blazar(map(completed, operations), kinds))
+    return tuple(with_blazar(map(completed, operations), resource_types))
 
 
-def schemas_of(kinds: Iterable[ResourceType]) -> SchemasAt:
+def schemas_of(resource_types: Iterable[ResourceType]) -> SchemasAt:
     """Return the models of leases at each version, with these types."""
     forms = {OLDEST: LEASE_FORMS, **FORMS}
-    types = tuple(kinds)
+    types = tuple(resource_types)
     return cache(lambda version: LeaseSchemas(types, version, forms[version]))
 
 

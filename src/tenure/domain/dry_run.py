@@ -9,7 +9,7 @@ from tenure.domain.lease import Lease
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the reservations of a lease take of one kind of resource, under the name of its limit.
+    """What the reservations of a lease take of one resource type, under the name of its limit.
 
     ``amount`` is the number of units at any one time. ``hours`` are those of all units together over the whole lease,
     where a begun hour counts; ``hours_before`` are those without the change, 0 for a new lease.

@@ -230,7 +230,7 @@ class Waiting:
     choices: tuple[tuple[Mapping[str, object], ...], ...]
     #: How long it is held for its confirmation once there is room; None books it without.
     confirm_within: timedelta | None = None
-    #: How many leases wait before it for something of the same kinds; only if that was asked for.
+    #: How many leases wait before it for the same resource types; only if that was asked for.
     ahead: int | None = None
 
 

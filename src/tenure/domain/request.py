@@ -285,7 +285,7 @@ class ResourceChange:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much a project may book of one kind of resource (-1: no limit), and how much it has booked."""
+    """How much a project may book of one resource type (-1: no limit), and how much it has booked."""
 
     name: str
     limit: int

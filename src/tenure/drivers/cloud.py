@@ -1,4 +1,4 @@
-"""The contract of drivers, implemented once, in terms of the drivers of kinds of resources."""
+"""The contract of drivers, implemented once, in terms of the drivers of resource types."""
 
 from __future__ import annotations
 
@@ -23,75 +23,75 @@ from tenure.drivers.contract import (
     Progress,
     ResourceRef,
 )
-from tenure.drivers.kind import KindDriver, UnknownKind
+from tenure.drivers.type_driver import TypeDriver, UnknownType
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: A method of ``KindDriver``, by which the method of the same name of a kind's driver is called.
-Verb: TypeAlias = Callable[Concatenate[KindDriver, P], T]
+#: A method of ``TypeDriver``, by which the method of the same name of a type's driver is called.
+Verb: TypeAlias = Callable[Concatenate[TypeDriver, P], T]
 
 
-class ByKind(ABC):
-    """The methods of ``CloudDriver`` that a resource type has, each of which goes to the driver of the kind.
+class ByResourceType(ABC):
+    """The methods of ``CloudDriver`` about a resource type, each of which goes to the driver of the type.
 
-    ``_ask`` calls a method of the kind's driver in one region, ``_ask_each`` in every region.
+    ``_ask`` calls a method of the type's driver in one region, ``_ask_each`` in every region.
     """
 
     @abstractmethod
     def _ask(self, resource_type: str, region: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
-        """Return the answer of the kind's driver in the region."""
+        """Return the answer of the type's driver in the region."""
 
     @abstractmethod
     def _ask_each(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> list[T]:
         """Return the answer of each region to those of the orders and resources that are in it."""
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
-        found = chain.from_iterable(self._ask_each(resource_type, KindDriver.discover))
+        found = chain.from_iterable(self._ask_each(resource_type, TypeDriver.discover))
         return sorted(found, key=lambda resource: resource.external_id)
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
-        self._ask(resource_type, resource.region, KindDriver.ensure_registered, resource)
+        self._ask(resource_type, resource.region, TypeDriver.ensure_registered, resource)
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
-        self._ask(resource_type, resource.region, KindDriver.ensure_unregistered, resource)
+        self._ask(resource_type, resource.region, TypeDriver.ensure_unregistered, resource)
 
     def ensure_prepared(self, order: Order) -> Progress:
-        return self._ask(order.resource_type, order.region, KindDriver.ensure_prepared, order)
+        return self._ask(order.resource_type, order.region, TypeDriver.ensure_prepared, order)
 
     def ensure_started(self, order: Order) -> Progress:
-        return self._ask(order.resource_type, order.region, KindDriver.ensure_started, order)
+        return self._ask(order.resource_type, order.region, TypeDriver.ensure_started, order)
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        verb = KindDriver.make_way
+        verb = TypeDriver.make_way
         return self._ask(order.resource_type, order.region, verb, order, deadline=deadline, ahead=ahead)
 
     def before_end(self, order: Order, action: str) -> Progress:
-        return self._ask(order.resource_type, order.region, KindDriver.before_end, order, action)
+        return self._ask(order.resource_type, order.region, TypeDriver.before_end, order, action)
 
     def ensure_ended(self, order: Order) -> Progress:
-        return self._ask(order.resource_type, order.region, KindDriver.ensure_ended, order)
+        return self._ask(order.resource_type, order.region, TypeDriver.ensure_ended, order)
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
-        return _joined(self._ask_each(resource_type, KindDriver.remaining, orders))
+        return _joined(self._ask_each(resource_type, TypeDriver.remaining, orders))
 
     def held(self, resource_type: str) -> Iterable[str]:
-        return list(chain.from_iterable(self._ask_each(resource_type, KindDriver.held)))
+        return list(chain.from_iterable(self._ask_each(resource_type, TypeDriver.held)))
 
     def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
-        return _joined(self._ask_each(resource_type, KindDriver.check, registered))
+        return _joined(self._ask_each(resource_type, TypeDriver.check, registered))
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
-        return list(chain.from_iterable(self._ask_each(resource_type, KindDriver.drift, orders, pooled)))
+        return list(chain.from_iterable(self._ask_each(resource_type, TypeDriver.drift, orders, pooled)))
 
 
-class KindCloud(ByKind):
-    """A ``CloudDriver`` for one cloud, which knows no regions; ``ask`` calls the drivers of its ``kinds``."""
+class SingleCloud(ByResourceType):
+    """A ``CloudDriver`` for one cloud, which knows no regions; ``ask`` calls the drivers of its ``type_drivers``."""
 
     longest_call: timedelta
 
-    def __init__(self, kinds: Mapping[str, KindDriver | type[KindDriver]]) -> None:
+    def __init__(self, type_drivers: Mapping[str, TypeDriver | type[TypeDriver]]) -> None:
         #: The resource type whose driver fetches a kind of object.
-        self.fetches = {kind: name for name, driver in kinds.items() for kind in driver.fetches}
+        self.fetches = {kind: name for name, driver in type_drivers.items() for kind in driver.fetches}
 
     @abstractmethod
     def ask(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
@@ -104,12 +104,12 @@ class KindCloud(ByKind):
         return [self.ask(resource_type, verb, *about, **named)]
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        return self.ask(resource_type, KindDriver.look_up, reference)
+        return self.ask(resource_type, TypeDriver.look_up, reference)
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         if kind not in self.fetches:
             raise CloudNotFound(Reason(f"This cloud has no {kind} {reference}."))
-        return self.ask(self.fetches[kind], KindDriver.fetch, kind, reference, actor)
+        return self.ask(self.fetches[kind], TypeDriver.fetch, kind, reference, actor)
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
         return ()
@@ -127,19 +127,19 @@ class KindCloud(ByKind):
         return None
 
 
-class Kinds(KindCloud):
-    """A ``CloudDriver`` of kind drivers that exist already, by resource type."""
+class TypeDrivers(SingleCloud):
+    """A ``CloudDriver`` of type drivers that exist already, by resource type."""
 
-    def __init__(self, kinds: Mapping[str, KindDriver]) -> None:
-        super().__init__(kinds)
-        self._kinds = dict(kinds)
-        self.longest_call = max((driver.longest_call for driver in kinds.values()), default=timedelta(0))
+    def __init__(self, type_drivers: Mapping[str, TypeDriver]) -> None:
+        super().__init__(type_drivers)
+        self._type_drivers = dict(type_drivers)
+        self.longest_call = max((driver.longest_call for driver in type_drivers.values()), default=timedelta(0))
 
     def ask(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
-        return called(self._kinds.get(resource_type) or UnknownKind(resource_type), verb, *about, **named)
+        return called(self._type_drivers.get(resource_type) or UnknownType(resource_type), verb, *about, **named)
 
 
-def called(driver: KindDriver, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
+def called(driver: TypeDriver, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
     """Return what the driver's own method of this name answers."""
     method: Callable[P, T] = getattr(driver, verb.__name__)
     return method(*about, **named)

@@ -1,4 +1,4 @@
-"""Regions: from a resource type and a region to the driver of the kind there."""
+"""Regions: from a resource type and a region to the driver of the type there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
 from tenure.domain.regions import qualified, together, trusts_in, unqualified
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.cloud import ByKind, KindCloud, Kinds, Verb
+from tenure.drivers.cloud import ByResourceType, SingleCloud, TypeDrivers, Verb
 from tenure.drivers.contract import (
     BootedServer,
     CloudBusy,
@@ -32,7 +32,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.drivers.kind import KindDriver
+from tenure.drivers.type_driver import TypeDriver
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class _Region:
     than the number of workers, so that a region that hangs leaves workers to the others.
     """
 
-    def __init__(self, name: str, cloud: KindCloud, *, home: bool, places: int | None = None) -> None:
+    def __init__(self, name: str, cloud: SingleCloud, *, home: bool, places: int | None = None) -> None:
         self.name = name
         self.cloud = cloud
         self._is_home = home
@@ -62,14 +62,14 @@ class _Region:
         if places is not None:
             taking_back = _Places("attempts to take back", places)
             self._limits = {
-                KindDriver.ensure_prepared.__name__: _Places("attempts to prepare leases", places),
-                KindDriver.ensure_started.__name__: _Places("attempts to hand over", places),
-                KindDriver.before_end.__name__: taking_back,
-                KindDriver.ensure_ended.__name__: taking_back,
+                TypeDriver.ensure_prepared.__name__: _Places("attempts to prepare leases", places),
+                TypeDriver.ensure_started.__name__: _Places("attempts to hand over", places),
+                TypeDriver.before_end.__name__: taking_back,
+                TypeDriver.ensure_ended.__name__: taking_back,
             }
 
     def ask(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
-        """Return the answer of a kind's driver, or that it is not done without a place for the attempt."""
+        """Return the answer of a type's driver, or that it is not done without a place for the attempt."""
         ask = cast(Callable[..., T], self.cloud.ask)
         places = self._limits.get(verb.__name__)
         with nullcontext(True) if places is None else places.one() as is_free:
@@ -162,7 +162,7 @@ class _Places:
                 self._free.release()
 
 
-class Router(ByKind):
+class Router(ByResourceType):
     """A ``CloudDriver`` for several regions, each with its own cloud; the first is the home region.
 
     A region without a name is the only one, and its ids are those of the ledger.
@@ -174,21 +174,21 @@ class Router(ByKind):
     them at most.
     """
 
-    def __init__(self, clouds: Mapping[str, KindCloud], *, workers: int = 0) -> None:
+    def __init__(self, clouds: Mapping[str, SingleCloud], *, workers: int = 0) -> None:
         self._home = next(iter(clouds))
         places = max(1, workers * 3 // 4) if workers > 1 and len(clouds) > 1 else None
         self._regions = {
             name: _Region(name, cloud, home=name == self._home, places=places) for name, cloud in clouds.items()
         }
         self.longest_call = max(cloud.longest_call for cloud in clouds.values())
-        self._own: Mapping[str, KindDriver] = {}
-        self._beside = _Region(self._home, Kinds({}), home=True)
+        self._own: Mapping[str, TypeDriver] = {}
+        self._beside = _Region(self._home, TypeDrivers({}), home=True)
 
-    def beside(self, own: Mapping[str, KindDriver]) -> Router:
+    def beside(self, own: Mapping[str, TypeDriver]) -> Router:
         """Return a router that has these drivers, too, by resource type; what they have belongs to the home region."""
-        router, kinds = copy(self), Kinds(own)
-        router.longest_call = max(self.longest_call, kinds.longest_call)
-        router._own, router._beside = own, _Region(self._home, kinds, home=True)
+        router, own_cloud = copy(self), TypeDrivers(own)
+        router.longest_call = max(self.longest_call, own_cloud.longest_call)
+        router._own, router._beside = own, _Region(self._home, own_cloud, home=True)
         return router
 
     def by_region(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
@@ -201,7 +201,7 @@ class Router(ByKind):
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         region, inside = self._named_by(reference, is_own=resource_type in self._own)
-        return region.ask(resource_type, KindDriver.look_up, inside)
+        return region.ask(resource_type, TypeDriver.look_up, inside)
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         region, inside = self._named_by(reference, is_own=kind in self._beside.cloud.fetches)

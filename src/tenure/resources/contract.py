@@ -169,7 +169,7 @@ class ResourceTypes:
     """The resource types of this process, by name."""
 
     def __init__(self, types: tuple[ResourceType, ...]) -> None:
-        self._types = {kind.name: kind for kind in types}
+        self._types = {resource_type.name: resource_type for resource_type in types}
         if len(self._types) != len(types):
             raise ValueError("two resource types have the same name")
 
@@ -178,9 +178,9 @@ class ResourceTypes:
 
     def stock(self, inventory: str) -> Inventory:
         """Return the inventory with that name; raise ``NotFound`` if there is none."""
-        for kind in self:
-            if kind.stock is not None and kind.stock.name == inventory:
-                return kind.stock
+        for resource_type in self:
+            if resource_type.stock is not None and resource_type.stock.name == inventory:
+                return resource_type.stock
         raise NotFound(f"There is no inventory of {inventory}.")
 
     def __getitem__(self, name: str) -> ResourceType:

@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
-from instruments.kind import INSTRUMENT
 from instruments.laboratory import Badge, Laboratory, Taken
+from instruments.resource_type import INSTRUMENT
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
@@ -24,13 +24,13 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.drivers.kind import KindDriver
+from tenure.drivers.type_driver import TypeDriver
 
 #: What the purpose of a badge begins with that was given for a reservation.
 _OURS = "reservation:"
 
 
-class InstrumentDriver(KindDriver):
+class InstrumentDriver(TypeDriver):
     """A driver of instruments: a reservation has a badge for each of its instruments."""
 
     #: What an operator can set in the group [lab:instrument] of tenure.conf.

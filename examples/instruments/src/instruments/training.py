@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from instruments.kind import INSTRUMENT
+from instruments.resource_type import INSTRUMENT
 from tenure.domain.errors import Denied
 from tenure.enforcement.contract import EnforcementFilter
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from instruments.kind import INSTRUMENT
+from instruments.resource_type import INSTRUMENT
 from tenure.api.schemas.answers import Answer, From, LeasedAnswer, Rfc3339Text, Standing, fact
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check

@@ -16,11 +16,11 @@ from tenure.api.versions import OLDEST, Version, by_version
 from tenure.resources.contract import ResourceType
 
 
-def with_blazar(operations: Iterable[Operation], kinds: Iterable[ResourceType]) -> Iterator[Operation]:
+def with_blazar(operations: Iterable[Operation], resource_types: Iterable[ResourceType]) -> Iterator[Operation]:
     """Return the operations of these types; those that 1.0 serves have their forms at 1.0."""
     forms: Mapping[tuple[str, str], Operation] = {
         (operation.method, operation.path): operation
-        for wire, stock in served_inventories(kinds)
+        for wire, stock in served_inventories(resource_types)
         for operation in BlazarInventoryOperations(wire, stock).table()
     }
     for operation in operations:

@@ -181,7 +181,7 @@ class AllowanceDocument(Answer):
 
 
 class CostDocument(Answer):
-    """What a lease takes of one kind of resource: units at any one time, and hours of all units together."""
+    """What a lease takes of one resource type: units at any one time, and hours of all units together."""
 
     name: str
     amount: int

@@ -56,16 +56,22 @@ from tenure.services.leases.bounds import MAX_RESERVATIONS
 class LeaseSchemas:
     """The models of leases at a version, with the installed resource types; reads requests."""
 
-    def __init__(self, kinds: Iterable[ResourceType], version: Version, forms: LeaseForms) -> None:
+    def __init__(self, resource_types: Iterable[ResourceType], version: Version, forms: LeaseForms) -> None:
         self._version = version
         self._checks_values = forms.is_strict
         self._is_placed = forms.is_placed
-        self._kinds = tuple(kinds)
-        self._names = tuple(kind.name for kind in self._kinds)
-        requests = [(kind.name, _request_model(kind, forms)) for kind in self._kinds]
+        self._resource_types = tuple(resource_types)
+        self._names = tuple(resource_type.name for resource_type in self._resource_types)
+        requests = [
+            (resource_type.name, _request_model(resource_type, forms)) for resource_type in self._resource_types
+        ]
         self._nullable = {name: _nullable(model) for name, model in requests}
         member = _reservation(requests)
-        changed = _list_of(_reservation([(kind.name, _change_model(kind, forms)) for kind in self._kinds]))
+        changed = _list_of(
+            _reservation(
+                [(resource_type.name, _change_model(resource_type, forms)) for resource_type in self._resource_types]
+            )
+        )
         self.create_model = _with_reservations("LeaseCreate", forms.create, _list_of(member))
         if issubclass(forms.create, FlexibleLeaseCreate):
             choice = _with_reservations("Choice", Strict, _list_of(member))
@@ -77,7 +83,7 @@ class LeaseSchemas:
         self.search_model = _with_reservations("OfferSearch", OfferSearch, _list_of(member))
         self.longest_model = _with_reservations("LongestSearch", LongestSearch, _list_of(member))
         self.largest_model = create_model("LargestSearch", __base__=LargestSearch, reservation=(member, ...))
-        self.answer = _answer_model(self._kinds, forms)
+        self.answer = _answer_model(self._resource_types, forms)
         self.dry_run: type[Answer] = create_model("DryRun", __base__=answers.DryRunDocument, lease=(self.answer, ...))
 
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest | FlexibleRequest:
@@ -230,27 +236,29 @@ class LeaseSchemas:
 SchemasAt = Callable[[Version], LeaseSchemas]
 
 
-def _request_model(kind: ResourceType, forms: LeaseForms) -> type[BaseModel]:
+def _request_model(resource_type: ResourceType, forms: LeaseForms) -> type[BaseModel]:
     """Return the model of a new reservation: the parameters of its type, and from 1.2 on the region."""
-    asked = kind.request_model(strict=forms.is_strict)
+    asked = resource_type.request_model(strict=forms.is_strict)
     if not forms.is_placed:
         return asked
-    return create_model(asked.__name__, __base__=(Placed, *_additions(kind, forms), asked), __doc__=asked.__doc__)
+    return create_model(
+        asked.__name__, __base__=(Placed, *_additions(resource_type, forms), asked), __doc__=asked.__doc__
+    )
 
 
-def _additions(kind: ResourceType, forms: LeaseForms) -> tuple[type[BaseModel], ...]:
+def _additions(resource_type: ResourceType, forms: LeaseForms) -> tuple[type[BaseModel], ...]:
     """Return the models of further parameters of the type; none before 1.2."""
-    return (kind.additions,) if forms.is_placed and kind.additions is not None else ()
+    return (resource_type.additions,) if forms.is_placed and resource_type.additions is not None else ()
 
 
-def _change_model(kind: ResourceType, forms: LeaseForms) -> type[BaseModel]:
+def _change_model(resource_type: ResourceType, forms: LeaseForms) -> type[BaseModel]:
     """Return the model of a change of a reservation."""
-    change = kind.change_model(strict=forms.is_strict)
+    change = resource_type.change_model(strict=forms.is_strict)
     # The changes of the type keep their own validators; the id comes first.
     return create_model(
         f"{change.model_config.get('title') or change.__name__}OfReservation",
-        __base__=(*_additions(kind, forms), change, forms.identified),
-        resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
+        __base__=(*_additions(resource_type, forms), change, forms.identified),
+        resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [resource_type.name, None]})),
     )
 
 
@@ -315,10 +323,10 @@ def _resource_type(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _answer_model(kinds: tuple[ResourceType, ...], forms: LeaseForms) -> type[Answer]:
+def _answer_model(resource_types: tuple[ResourceType, ...], forms: LeaseForms) -> type[Answer]:
     """Return the model of a lease in answers; each reservation has the common fields and those of its type."""
     base = forms.reservation
-    fields = {kind.name: _shown_fields(kind, forms) for kind in kinds}
+    fields = {resource_type.name: _shown_fields(resource_type, forms) for resource_type in resource_types}
     defaults = {name: {field: _default(shown[field]) for field in shown} for name, shown in fields.items()}
 
     def show(reservation: Reservation) -> Document:
@@ -327,7 +335,9 @@ def _answer_model(kinds: tuple[ResourceType, ...], forms: LeaseForms) -> type[An
         parameters = known if shown is None else {name: known.get(name, default) for name, default in shown.items()}
         return {**parameters, **base.show(reservation)}
 
-    members = tuple(_reservation_answer(kind, base, fields[kind.name]) for kind in kinds)
+    members = tuple(
+        _reservation_answer(resource_type, base, fields[resource_type.name]) for resource_type in resource_types
+    )
     member: Any = members[0]
     if len(members) > 1:
         member = Annotated[Union[members], Field(discriminator="resource_type")]  # noqa: UP007  # a varying number of members
@@ -335,9 +345,9 @@ def _answer_model(kinds: tuple[ResourceType, ...], forms: LeaseForms) -> type[An
     return create_model("Lease", __base__=forms.lease, reservations=reservations)
 
 
-def _shown_fields(kind: ResourceType, forms: LeaseForms) -> Mapping[str, FieldInfo]:
+def _shown_fields(resource_type: ResourceType, forms: LeaseForms) -> Mapping[str, FieldInfo]:
     """Return the fields of a reservation that its type shows."""
-    models = (kind.answer_model(strict=forms.is_strict), *_additions(kind, forms))
+    models = (resource_type.answer_model(strict=forms.is_strict), *_additions(resource_type, forms))
     return {name: field for model in models for name, field in model.model_fields.items()}
 
 
@@ -346,8 +356,10 @@ def _default(field: FieldInfo) -> object:
     return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
-def _reservation_answer(kind: ResourceType, base: type[Answer], shown: Mapping[str, FieldInfo]) -> type[Answer]:
+def _reservation_answer(
+    resource_type: ResourceType, base: type[Answer], shown: Mapping[str, FieldInfo]
+) -> type[Answer]:
     fields: Any = {name: (field.annotation, ...) for name, field in shown.items()}
-    tag: Any = (Literal[kind.name], ...)
-    title = kind.request_model(strict=True).__name__
+    tag: Any = (Literal[resource_type.name], ...)
+    title = resource_type.request_model(strict=True).__name__
     return create_model(f"{title}Document", __base__=base, resource_type=tag, **fields)

@@ -106,9 +106,13 @@ def _installed_inventories() -> tuple[WireInventory, ...]:
     return tuple(point.load() for point in points)
 
 
-def served_inventories(kinds: Iterable[ResourceType]) -> Sequence[tuple[WireInventory, Inventory]]:
+def served_inventories(resource_types: Iterable[ResourceType]) -> Sequence[tuple[WireInventory, Inventory]]:
     """Return the installed inventories of these types on the wire, each with its texts and rules."""
-    stocks = {kind.stock.name: kind.stock for kind in kinds if kind.stock is not None}
+    stocks = {
+        resource_type.stock.name: resource_type.stock
+        for resource_type in resource_types
+        if resource_type.stock is not None
+    }
     return [(wire, stocks[wire.resource_type]) for wire in _installed_inventories() if wire.resource_type in stocks]
 
 

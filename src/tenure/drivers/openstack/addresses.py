@@ -31,9 +31,9 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.drivers.openstack.compute import Server
-from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
 from tenure.drivers.openstack.network import FloatingIP, Network, Subnet
 from tenure.drivers.openstack.requests import Conflict
+from tenure.drivers.openstack.type_driver import DriverCall, OpenStackTypeDriver
 
 #: The resource type of addresses.
 ADDRESS: Final = "virtual:floatingip"
@@ -45,7 +45,7 @@ _NETWORK_ID: Final = re.compile(r"[0-9a-zA-Z_-]{1,64}")
 _FLOATING: Final = "network:floatingip"
 
 
-class Addresses(OpenStackKind):
+class Addresses(OpenStackTypeDriver):
     """The addresses of external networks, for one driver call."""
 
     def __init__(self, call: DriverCall) -> None:

@@ -10,17 +10,17 @@ from typing import Final, ParamSpec, TypeVar
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
-from tenure.drivers.cloud import KindCloud, Verb, called
+from tenure.drivers.cloud import SingleCloud, Verb, called
 from tenure.drivers.contract import BootedServer, Group
-from tenure.drivers.kind import UnknownKind
 from tenure.drivers.openstack.compute import Compute, shows_hints
 from tenure.drivers.openstack.identity import Identity
-from tenure.drivers.openstack.kind import DriverCall, openstack_kinds
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.pages import PageStarts
 from tenure.drivers.openstack.requests import Calls, Transport
 from tenure.drivers.openstack.servers import booted_since
+from tenure.drivers.openstack.type_driver import DriverCall, openstack_type_drivers
+from tenure.drivers.type_driver import UnknownType
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,8 +33,8 @@ _VERSION_CACHED: Final = timedelta(minutes=5)
 _LONG: Final = frozenset({"discover", "check", "drift"})
 
 
-class OpenStackCloud(KindCloud):
-    """A ``CloudDriver`` for an OpenStack cloud, with the installed kinds of resources in such clouds.
+class OpenStackCloud(SingleCloud):
+    """A ``CloudDriver`` for an OpenStack cloud, with the installed type drivers of such clouds.
 
     It remembers only Nova's version and page starts. Threads share the transport. A call takes no longer than
     ``verb_timeout``: if it is not done by then, it raises ``CloudBusy``, and the next call completes it.
@@ -51,8 +51,8 @@ class OpenStackCloud(KindCloud):
         request_id: Callable[[], str | None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
-        self._kinds = openstack_kinds()
-        super().__init__(self._kinds)
+        self._type_drivers = openstack_type_drivers()
+        super().__init__(self._type_drivers)
         self.longest_call = options.verb_timeout + timedelta(seconds=1)
         self._options = options
         self._transport = transport
@@ -74,9 +74,11 @@ class OpenStackCloud(KindCloud):
 
     def ask(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
         with self._calling(verb.__name__, *about) as calls:
-            kind = self._kinds.get(resource_type)
+            driver_class = self._type_drivers.get(resource_type)
             call = DriverCall(calls, self._options, self._clock.now(), self._compute)
-            return called(UnknownKind(resource_type) if kind is None else kind(call), verb, *about, **named)
+            return called(
+                UnknownType(resource_type) if driver_class is None else driver_class(call), verb, *about, **named
+            )
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
         with self._calling("servers", since) as calls:

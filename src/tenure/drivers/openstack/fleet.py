@@ -24,9 +24,9 @@ from tenure.drivers.openstack import servers
 from tenure.drivers.openstack.compute import Hypervisor, Server
 from tenure.drivers.openstack.hosts import HOST, Hosts
 from tenure.drivers.openstack.instance_drift import InstanceDrift
-from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.placement import PREFIX, Placement, Stock
+from tenure.drivers.openstack.type_driver import DriverCall, OpenStackTypeDriver
 from tenure.drivers.reserved_servers import SERVER
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 _DEFAULT_ZONE: Final = "nova"
 
 
-class Fleet(OpenStackKind):
+class Fleet(OpenStackTypeDriver):
     """The hosts and their reservations, for one driver call."""
 
     def __init__(self, call: DriverCall) -> None:

@@ -30,11 +30,11 @@ from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
 from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
 from tenure.drivers.openstack.identity import owner_of
-from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
 from tenure.drivers.openstack.layout import RESERVATION_KEY, Layout
 from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.preemption import Preemption
 from tenure.drivers.openstack.requests import BadRequest, Conflict
+from tenure.drivers.openstack.type_driver import DriverCall, OpenStackTypeDriver
 from tenure.drivers.openstack.units import Units
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ _SOON: Final = timedelta(seconds=2)
 _OTHERS: Final = timedelta(seconds=30)
 
 
-class Instances(OpenStackKind):
+class Instances(OpenStackTypeDriver):
     """Instance reservations, for one driver call."""
 
     fetches = frozenset({"flavor"})

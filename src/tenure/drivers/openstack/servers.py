@@ -29,10 +29,10 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
-from tenure.drivers.openstack.kind import OpenStackKind
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.preemption import Preemption
 from tenure.drivers.openstack.requests import BadRequest, Conflict
+from tenure.drivers.openstack.type_driver import OpenStackTypeDriver
 from tenure.drivers.reserved_servers import (
     ADOPTED,
     AT_END,
@@ -71,7 +71,7 @@ _GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
 _SOON: Final = timedelta(seconds=2)
 
 
-class Servers(OpenStackKind):
+class Servers(OpenStackTypeDriver):
     """Server reservations, for one driver call."""
 
     fetches = frozenset({"server"})

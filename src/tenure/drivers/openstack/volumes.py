@@ -23,7 +23,7 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.block_storage import BlockStorage, Volume
 from tenure.drivers.openstack.identity import owner_of
-from tenure.drivers.openstack.kind import DriverCall, OpenStackKind
+from tenure.drivers.openstack.type_driver import DriverCall, OpenStackTypeDriver
 
 VOLUME: Final = "virtual:volume"
 #: The metadata keys of a volume: its state, its reservation, and its number in the reservation.
@@ -39,7 +39,7 @@ _UNLISTED: Final = 200
 _FREE: Final = frozenset({"available", "error", "error_deleting", "error_restoring", "error_extending"})
 
 
-class Volumes(OpenStackKind):
+class Volumes(OpenStackTypeDriver):
     """Creates volumes in the owner's project, as the owner, and deletes or keeps them at the end.
 
     Cinder cannot set a part of a pool aside. A reservation's volume is recognized by its recorded id, or by its

@@ -69,43 +69,43 @@ class Performer:
 
     def _perform(self, work: Work[Any]) -> str:
         """Act and record; return the outcome as a label for the metric."""
-        kind = work.event_type.value
-        self._checkpoint(f"{kind}:after_claim")
+        event_type = work.event_type.value
+        self._checkpoint(f"{event_type}:after_claim")
         attempt = Attempt(work, self._driver, self._events.claims, self._wake)
         try:
             progress = work.handler.act(attempt)
         except ClaimLost:
-            LOG.warning("%s of lease %s was taken over by another worker", kind, work.lease.id)
+            LOG.warning("%s of lease %s was taken over by another worker", event_type, work.lease.id)
             return "lost"
         except ResourceMissing as error:
-            LOG.warning("%s of lease %s: the cloud does not have all resources: %s", kind, work.lease.id, error)
+            LOG.warning("%s of lease %s: the cloud does not have all resources: %s", event_type, work.lease.id, error)
             if self._events.move_off(work, error.resources):
                 return "missing"
             progress = DONE  # go on without them: health reports the loss, and drift repairs it when they are back
         except ResourceOccupied as error:
-            LOG.warning("%s of lease %s: resources are occupied: %s", kind, work.lease.id, error)
+            LOG.warning("%s of lease %s: resources are occupied: %s", event_type, work.lease.id, error)
             if not self._events.move_off(work, error.resources):
                 self._events.record_failed(work, error.reason.cut(), final=False)
             return "occupied"
         except CloudBusy as error:
-            LOG.warning("%s of lease %s will be tried again: %s", kind, work.lease.id, error)
+            LOG.warning("%s of lease %s will be tried again: %s", event_type, work.lease.id, error)
             self._events.record_failed(work, error.reason.cut(), final=False)
             return "busy"
         except CloudRefused as error:
-            LOG.error("%s of lease %s failed: %s", kind, work.lease.id, error)
+            LOG.error("%s of lease %s failed: %s", event_type, work.lease.id, error)
             self._give_up(work, error)
             return "refused"
         except (Unavailable, TooManyConflicts):
             raise  # not the cloud's fault, and not an attempt; the claim expires
         except Exception as error:
-            LOG.exception("%s of lease %s met an unexpected error (event %s)", kind, work.lease.id, work.event_id)
+            LOG.exception("%s of lease %s met an unexpected error (event %s)", event_type, work.lease.id, work.event_id)
             self._events.record_failed(work, _reason_of_unexpected(work, error), final=False)
             return "defect"
-        self._checkpoint(f"{kind}:after_act")
+        self._checkpoint(f"{event_type}:after_act")
         if not progress.done:
             self._events.postpone(work, progress)
             return "waiting"
-        self._checkpoint(f"{kind}:before_record")
+        self._checkpoint(f"{event_type}:before_record")
         self._events.record(work, attempt.effects)
         return "done"
 

@@ -35,14 +35,14 @@ def errors_at_position(position: int) -> Iterator[None]:
         raise
 
 
-def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
+def complete(resource_type: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
     """Return the parameters with the fact that their type needs of the cloud."""
-    wanted = kind.wanted(parameters)
+    wanted = resource_type.wanted(parameters)
     if wanted is None:
         return parameters
     if wanted not in facts:
         raise InvalidState(f"The reservation was changed by another request: what {wanted.field} names is not known.")
-    return kind.complete(parameters, facts[wanted])
+    return resource_type.complete(parameters, facts[wanted])
 
 
 def changed_parameters(reservation: Reservation, asked: ReservationChange | None) -> dict[str, object]:
@@ -62,5 +62,5 @@ def parameters_after(
     given = changed_parameters(reservation, asked)
     if not given:
         return reservation.parameters
-    kind = types[reservation.resource_type]
-    return complete(kind, kind.merge(reservation.parameters, given, running=running), facts)
+    resource_type = types[reservation.resource_type]
+    return complete(resource_type, resource_type.merge(reservation.parameters, given, running=running), facts)

@@ -220,14 +220,14 @@ def account_of(tx: Transaction, project_id: str, now: datetime, *, until: dateti
     return Account(tx.projects.count_leases(project_id), booked)
 
 
-def name_of(kind: ResourceType) -> str:
+def name_of(resource_type: ResourceType) -> str:
     """Return the name of a type's units in limits; types with the same noun count together."""
-    return kind.noun.lower().replace(" ", "_")
+    return resource_type.noun.lower().replace(" ", "_")
 
 
 def names_of(types: ResourceTypes) -> list[str]:
     """Return the names of all limits."""
-    nouns = sorted({name_of(kind) for kind in types})
+    nouns = sorted({name_of(resource_type) for resource_type in types})
     return [LEASES, *nouns, *(HOURS + noun for noun in nouns)]
 
 

@@ -449,8 +449,8 @@ class LeaseService(ContextualService):
 
     def _is_made(self, reservation: Reservation) -> bool:
         """Whether something of the reservation is created in the cloud before its start."""
-        kind = self._types[reservation.resource_type]
-        return kind.is_prepared(reservation.parameters) or self._has_effects(reservation)
+        resource_type = self._types[reservation.resource_type]
+        return resource_type.is_prepared(reservation.parameters) or self._has_effects(reservation)
 
     def _has_effects(self, reservation: Reservation) -> bool:
         return reservation.effects != self._types[reservation.resource_type].effects(reservation.id)

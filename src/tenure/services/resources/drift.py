@@ -31,15 +31,17 @@ class DriftService:
 
         They are read in batches; leases without such resources are not read.
         """
-        kinds = {kind.name for kind in self._types if kind.inventory == inventory}
+        resource_types = {resource_type.name for resource_type in self._types if resource_type.inventory == inventory}
         with self._db.read() as tx:
-            ids = tx.leases.holding_ids(kinds)
+            ids = tx.leases.holding_ids(resource_types)
         for first in range(0, len(ids), _AT_ONCE):
             with self._db.read() as tx:
                 found = tx.leases.by_ids(ids[first : first + _AT_ONCE])
                 active = [lease for lease in found if lease.status is LeaseStatus.ACTIVE]
                 orders = list(orders_of(tx, active, pinned_only=False))
-            yield from (order for order in orders if order.resource_type in kinds and region in {None, order.region})
+            yield from (
+                order for order in orders if order.resource_type in resource_types and region in {None, order.region}
+            )
 
     def unheld(self, inventory: str, *, region: str | None = None) -> list[ResourceRef]:
         """Return the registered resources of that type without a pinned allocation, in one region or in all."""

@@ -444,7 +444,7 @@ class ResourceService(ContextualService):
     def _conditions_on(self, tx: Transaction, resource: Resource, *, now: datetime) -> frozenset[str]:
         """Return the properties in the conditions of current and future leases on the resource."""
         requests = tx.resources.requests_on(resource.id, now=now)
-        demands = (self._types[kind].demand(parameters) for kind, parameters in requests)
+        demands = (self._types[resource_type].demand(parameters) for resource_type, parameters in requests)
         return frozenset(name for demand in demands for name in demand.expression.names)
 
     def _current_registration(self, tx: Transaction, seen: Resource) -> Resource | None:

@@ -63,33 +63,35 @@ class AvailabilityService(ContextualService):
         sees = self._authorize("admin", actor, target)
         if query.group_by in {Grouping.RESOURCE, Grouping.PROJECT} and not sees:
             raise Forbidden("tenure:availability:get")
-        kind = self._types[query.resource_type]
+        resource_type = self._types[query.resource_type]
         start, end = self._period(query)
-        names = self._check(query, kind, sees=sees)
+        names = self._check(query, resource_type, sees=sees)
         view = self._index.view()
         catalogue = view.catalogue
         region = region_of(query.region, self._rules.regions, field="region") if query.region else None
-        chosen = catalogue.of_type(kind.inventory, region)
+        chosen = catalogue.of_type(resource_type.inventory, region)
         chosen &= catalogue.meets(parse_expression(query.resource_properties, field="resource_properties"))
         chosen &= catalogue.has_traits(query.required, query.forbidden)
         if query.zone is not None:
             in_zone = catalogue.has(ZONE, query.zone)
-            if not (catalogue.of_type(kind.inventory) & in_zone).any():
-                noun = self._types.stock(kind.inventory).noun
+            if not (catalogue.of_type(resource_type.inventory) & in_zone).any():
+                noun = self._types.stock(resource_type.inventory).noun
                 raise InvalidParameter(f"No {noun} is in an availability zone '{query.zone[:80]}'.", field=ZONE)
             chosen &= in_zone
-        classes = catalogue.classes(catalogue.of_type(kind.inventory))
-        resource_class = query.resource_class or kind.counted or next(iter(classes), WHOLE)
+        classes = catalogue.classes(catalogue.of_type(resource_type.inventory))
+        resource_class = query.resource_class or resource_type.counted or next(iter(classes), WHOLE)
         if resource_class not in {WHOLE, *classes} and query.resource_class is not None:
-            raise InvalidParameter(f"No resource of {kind.name} has {resource_class[:80]}.", field="resource_class")
+            raise InvalidParameter(
+                f"No resource of {resource_type.name} has {resource_class[:80]}.", field="resource_class"
+            )
         groups = list(islice(deadlines.checked(self._groups(view, chosen, query, names)), query.limit + 1))
         shown = groups[: query.limit]
         amounts = [_Amounts.of(view, mask, resource_class, group.project_id) for group, mask in shown]
         bounds = ticks(start), ticks(end)
-        health = sees or _may_show_health(view, kind.inventory, resource_class, query)
+        health = sees or _may_show_health(view, resource_type.inventory, resource_class, query)
         step = query.step or _needed_step([each.changes(*bounds) for each in amounts], end - start)
         return Availability(
-            resource_type=kind.name,
+            resource_type=resource_type.name,
             resource_class=resource_class,
             starts_at=start,
             ends_at=end,
@@ -118,24 +120,26 @@ class AvailabilityService(ContextualService):
             raise InvalidParameter(f"There would be {steps} steps, and may be {MOST_STEPS} at most.", field="step")
         return start, end
 
-    def _check(self, query: AvailabilityQuery, kind: ResourceType, *, sees: bool) -> list[str]:
+    def _check(self, query: AvailabilityQuery, resource_type: ResourceType, *, sees: bool) -> list[str]:
         """Check the expression of the query; return the names of the properties by which kinds are told apart."""
         expression = parse_expression(query.resource_properties, field="resource_properties")
         with self._db.read() as tx:
             try:
-                check_private(tx, self._rules, kind.inventory, expression.names, 0, seen=sees)
-                self._check_apart(kind, expression.names, sees=sees)
-                anything = Demand(kind.inventory, kind.noun, 1, 1, expression, Capacity(), exclusive=False)
+                check_private(tx, self._rules, resource_type.inventory, expression.names, 0, seen=sees)
+                self._check_apart(resource_type, expression.names, sees=sees)
+                anything = Demand(
+                    resource_type.inventory, resource_type.noun, 1, 1, expression, Capacity(), exclusive=False
+                )
                 check_values(tx, anything, expression.comparisons, 0)
             except InvalidParameter as error:
                 error.field = "resource_properties"
                 raise
-            private = frozenset() if sees else tx.resources.private_properties(kind.inventory)
-            return sorted(tx.resources.property_names(kind.inventory) - private)
+            private = frozenset() if sees else tx.resources.private_properties(resource_type.inventory)
+            return sorted(tx.resources.property_names(resource_type.inventory) - private)
 
-    def _check_apart(self, kind: ResourceType, names: Collection[str], *, sees: bool) -> None:
+    def _check_apart(self, resource_type: ResourceType, names: Collection[str], *, sees: bool) -> None:
         """Raise ``InvalidParameter`` if the caller asks for single resources without being allowed to see them."""
-        apart = self._types.stock(kind.inventory).apart & set(names)
+        apart = self._types.stock(resource_type.inventory).apart & set(names)
         if apart and not sees:
             raise InvalidParameter(
                 f"The property {min(apart)} tells single resources apart: only administrators can ask for it."

@@ -77,7 +77,7 @@ class StartHandler(Handler[StartPayload]):
     def _pin(self, tx: Transaction, lease: Lease, now: datetime) -> bool:
         """Pin the lease's plan; return False if an earlier lease has not released a resource."""
         ids = [reservation.id for reservation in lease.reservations]
-        tx.lock_contended({kind.inventory for kind in self._types})
+        tx.lock_contended({resource_type.inventory for resource_type in self._types})
         allocations, versions = tx.allocations.with_versions(ids)
         if tx.allocations.predecessors(ids, now=now):
             return False

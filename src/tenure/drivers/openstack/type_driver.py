@@ -1,4 +1,4 @@
-"""The base class of the kinds of resources that OpenStack clouds have."""
+"""The base class of the drivers of resource types that OpenStack clouds have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudRefused, Order, Preempted, Progress
-from tenure.drivers.kind import KindDriver, installed_kinds
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Compute, Server
 from tenure.drivers.openstack.hosts import HOST
@@ -18,6 +17,7 @@ from tenure.drivers.openstack.image import saved
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.preemption import Preemption
 from tenure.drivers.openstack.requests import Calls
+from tenure.drivers.type_driver import TypeDriver, installed_type_drivers
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class DriverCall:
         return self.open_compute(self.calls)
 
 
-class OpenStackKind(KindDriver):
-    """A kind of resource in an OpenStack cloud, for one driver call.
+class OpenStackTypeDriver(TypeDriver):
+    """What an OpenStack cloud does for a resource type, during one driver call.
 
     An entry point that loads such a class belongs to the driver of OpenStack clouds, which has it in every region and
     calls it with a ``DriverCall``.
@@ -76,11 +76,11 @@ class OpenStackKind(KindDriver):
 
 
 @cache
-def openstack_kinds() -> Mapping[str, type[OpenStackKind]]:
-    """Return the installed kinds of resources in OpenStack clouds, by resource type."""
-    return {name: kind for name, kind in installed_kinds().items() if is_in_openstack(kind)}
+def openstack_type_drivers() -> Mapping[str, type[OpenStackTypeDriver]]:
+    """Return the installed type drivers of OpenStack clouds, by resource type."""
+    return {name: loaded for name, loaded in installed_type_drivers().items() if is_in_openstack(loaded)}
 
 
-def is_in_openstack(kind: object) -> bool:
-    """Whether an entry point has loaded a kind of resource in OpenStack clouds."""
-    return isinstance(kind, type) and issubclass(kind, OpenStackKind)
+def is_in_openstack(loaded: object) -> bool:
+    """Whether what an entry point has loaded is a type driver of OpenStack clouds."""
+    return isinstance(loaded, type) and issubclass(loaded, OpenStackTypeDriver)

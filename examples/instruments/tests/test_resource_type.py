@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from instruments.kind import InstrumentType
+from instruments.resource_type import InstrumentType
 from tenure.domain.errors import InvalidState
 from tenure.testing.types import TypeContract
 
@@ -12,7 +12,7 @@ SHARP = '["<=", "$resolution_nm", "200"]'
 
 
 class TestInstruments(TypeContract):
-    kind = InstrumentType()
+    resource_type = InstrumentType()
     requests = (
         {"kind": "microscope", "amount": 2},
         {"kind": "spectrometer"},
@@ -31,4 +31,4 @@ class TestInstruments(TypeContract):
     @pytest.mark.parametrize("change", [{"amount": 1}, {"kind": "spectrometer"}, {"resource_properties": SHARP}])
     def test_what_runs_stays_what_it_is(self, change: dict[str, object]):
         with pytest.raises(InvalidState):
-            self.kind.merge(self.parameters(self.requests[0]), change, running=True)
+            self.resource_type.merge(self.parameters(self.requests[0]), change, running=True)

@@ -1,4 +1,4 @@
-"""The seam of resource types on the side of the cloud: a driver for each kind of resource, found by entry points."""
+"""The seam of resource types on the side of the cloud: a driver for each resource type, found by entry points."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenure.drivers.contract import (
 )
 
 
-class KindDriver(ABC):
+class TypeDriver(ABC):
     """What a cloud does for a resource type, or for several types that share everything.
 
     Its methods behave as those of the same name of ``CloudDriver``, without the resource type. Only ``ensure_started``
@@ -90,7 +90,7 @@ class KindDriver(ABC):
         """As ``CloudDriver.ensure_started``."""
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        """Overridden by kinds whose resources preemptible servers can be on."""
+        """Overridden by types whose resources preemptible servers can be on."""
         return ()
 
     def before_end(self, order: Order, action: str) -> Progress:
@@ -104,7 +104,7 @@ class KindDriver(ABC):
         return {}
 
 
-class UnknownKind(KindDriver):
+class UnknownType(TypeDriver):
     """A resource type that the cloud does not have."""
 
     def __init__(self, resource_type: str) -> None:
@@ -120,7 +120,7 @@ class UnknownKind(KindDriver):
     ensure_prepared = ensure_started = before_end = ensure_ended = _refuse
 
 
-def installed_kinds() -> Mapping[str, Any]:
-    """Return what the entry points of kind drivers load, ours and third-party ones, by resource type or inventory."""
+def installed_type_drivers() -> Mapping[str, Any]:
+    """Return what the entry points of type drivers load, ours and third-party ones, by resource type or inventory."""
     found = sorted(entry_points(group="tenure.type_drivers"), key=lambda entry_point: entry_point.name)
     return {entry_point.name: entry_point.load() for entry_point in found}
