@@ -251,7 +251,7 @@ EMPTY = {"tenure/domain/lease.py": "", "tenure/domain/__init__.py": "", "tenure/
         ("tenure/api/app.py", "from tenure.planning import plan"),
         ("tenure/__init__.py", "from tenure.domain.lease import Lease"),
         ("tenure/testing/resources.py", "from tenure.drivers.simulated import SimulatedCloud"),
-        ("tenure/factory.py", "from tenure.testing.rig import order_of"),
+        ("tenure/factory.py", "from tenure.testing.rig import command_of"),
     ],
 )
 def test_an_import_that_runs_upwards_is_seen(path: str, source: str):
@@ -292,9 +292,9 @@ def test_modules_that_import_each_other_are_seen():
 
 def test_packages_that_import_each_other_are_seen():
     cycle = {
-        "tenure/services/leases/dates.py": "from tenure.services.events import orders",
+        "tenure/services/leases/dates.py": "from tenure.services.events import commands",
         "tenure/services/leases/access.py": "",
-        "tenure/services/events/orders.py": "from tenure.services.leases import access",
+        "tenure/services/events/commands.py": "from tenure.services.leases import access",
     }
     (violation,) = violations(cycle)
     assert violation.startswith("packages import each other: ")

@@ -19,7 +19,7 @@ SHORT_REASON = "The cloud cannot carry out the request at the moment."
 def lease(api: Api, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A lease whose start the cloud keeps failing."""
 
-    def fail(_order: object) -> None:
+    def fail(_command: object) -> None:
         raise CloudBusy(WHOLE)
 
     monkeypatch.setattr(api.world.cloud, "ensure_started", fail)

@@ -19,7 +19,7 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.exceptions import NotFound
 
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Command, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import HttpTransport
 from tenure.drivers.openstack.options import OpenStackOptions
@@ -186,14 +186,14 @@ class RealRig:
             if resource.name in aggregate["hosts"]:
                 self._act(aggregate, "remove_host", host=resource.name)
 
-    def drop_group(self, order: Order) -> None:
-        self._drop(self._group(order.reservation_id))
+    def drop_group(self, command: Command) -> None:
+        self._drop(self._group(command.reservation_id))
 
-    def put_in(self, resource: ResourceRef, order: Order) -> None:
-        self._act(self._group(order.reservation_id), "add_host", host=resource.name)
+    def put_in(self, resource: ResourceRef, command: Command) -> None:
+        self._act(self._group(command.reservation_id), "add_host", host=resource.name)
 
-    def change_owner(self, order: Order, project_id: str) -> None:
-        self._act(self._group(order.reservation_id), "set_metadata", metadata={"blazar:owner": project_id})
+    def change_owner(self, command: Command, project_id: str) -> None:
+        self._act(self._group(command.reservation_id), "set_metadata", metadata={"blazar:owner": project_id})
 
     def _aggregates(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._nova.get("/os-aggregates").json()["aggregates"]

@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.request import LeaseChange
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Command, ResourceRef
 from tenure.services.notifications.outbox import Message
 from tenure.store import schema
 from tests.api.rig import Api, api_over
@@ -183,7 +183,7 @@ def furnish(world: World) -> None:
         world.cloud.ensure_registered(HOST, ResourceRef(number, NAMES[number]))
     hosts = tuple(ResourceRef(number, NAMES[number]) for number in "23")
     owner = (RUNNING, "running", OWNER.project_id, OWNER.user_id)
-    running = Order(RESERVATION_OF[RUNNING], *owner, HOST, {"before_end": "default"}, hosts, at("15:00"))
+    running = Command(RESERVATION_OF[RUNNING], *owner, HOST, {"before_end": "default"}, hosts, at("15:00"))
     assert world.cloud.ensure_started(running).done
 
 

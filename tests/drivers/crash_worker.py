@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tenure.drivers.contract import CloudBusy
-from tests.drivers.crash_orders import order_for, trusting
+from tests.drivers.crash_commands import command_for, trusting
 from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
 
 def hold(path: str, verb: str, hosts: str, resource_type: str = "physical:host") -> None:
     cloud = SimulatedCloud(path)
-    order = replace(order_for("r-1", hosts, resource_type), trust_id=next(iter(cloud.world.trusts()), None))
+    command = replace(command_for("r-1", hosts, resource_type), trust_id=next(iter(cloud.world.trusts()), None))
     calls = {
-        "ensure_started": lambda: cloud.ensure_started(order),
-        "before_end": lambda: cloud.before_end(order, "snapshot"),
-        "ensure_ended": lambda: cloud.ensure_ended(order),
+        "ensure_started": lambda: cloud.ensure_started(command),
+        "before_end": lambda: cloud.before_end(command, "snapshot"),
+        "ensure_ended": lambda: cloud.ensure_ended(command),
     }
     threading.Thread(target=calls[verb], daemon=True).start()
     print("held" if cloud.wait_until_blocked(timeout_seconds=patience()) else "was never held", flush=True)
@@ -32,14 +32,14 @@ def hold(path: str, verb: str, hosts: str, resource_type: str = "physical:host")
 
 def churn(path: str, reservation_id: str, hosts: str) -> None:
     cloud = SimulatedCloud(path)
-    order = trusting(cloud, order_for(reservation_id, hosts))
+    command = trusting(cloud, command_for(reservation_id, hosts))
     while True:
         try:
-            cloud.ensure_started(order)
-            for _ in order.resources:
-                cloud.world.boot_server(order.project_id, reservation_id=reservation_id)
-            cloud.before_end(order, "snapshot")
-            assert cloud.ensure_ended(order).done
+            cloud.ensure_started(command)
+            for _ in command.resources:
+                cloud.world.boot_server(command.project_id, reservation_id=reservation_id)
+            cloud.before_end(command, "snapshot")
+            assert cloud.ensure_ended(command).done
         except CloudBusy:
             continue
         print("round", flush=True)

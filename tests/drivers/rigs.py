@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import Order, Progress, ResourceRef
+from tenure.drivers.contract import Command, Progress, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import HttpTransport
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.requests import Transport
 from tenure.testing.breaking import Watched
-from tenure.testing.rig import order_of
+from tenure.testing.rig import command_of
 from tests.support.meddling import Wire, WireInProcess
 from tests.support.openstack import NEIGHBOUR, OWNER, OWNER_KEY, PASSWORD, FakeOpenStack
 
@@ -39,12 +39,12 @@ def registered(driver: OpenStackCloud, cloud: FakeOpenStack, count: int) -> list
     return hosts
 
 
-def order(*hosts: ResourceRef, **more: str) -> Order:
-    return order_of(*hosts, resource_type=HOST, **more)
+def command(*hosts: ResourceRef, **more: str) -> Command:
+    return command_of(*hosts, resource_type=HOST, **more)
 
 
-def ended(driver: OpenStackCloud, wanted: Order) -> Progress:
-    """How the end of the order stands when it is over, or after some attempts."""
+def ended(driver: OpenStackCloud, wanted: Command) -> Progress:
+    """How the end of the command stands when it is over, or after some attempts."""
     attempts = 10
     while not (progress := driver.ensure_ended(wanted)).done and attempts:
         attempts -= 1
@@ -132,18 +132,18 @@ class FakeRig:
         for aggregate in self.cloud.aggregates.values():
             aggregate.hosts = [host for host in aggregate.hosts if host != self.service(resource)]
 
-    def drop_group(self, order: Order) -> None:
-        group = self.cloud.aggregate(order.reservation_id)
+    def drop_group(self, command: Command) -> None:
+        group = self.cloud.aggregate(command.reservation_id)
         assert group is not None
         del self.cloud.aggregates[group.number]
 
-    def put_in(self, resource: ResourceRef, order: Order) -> None:
-        group = self.cloud.aggregate(order.reservation_id)
+    def put_in(self, resource: ResourceRef, command: Command) -> None:
+        group = self.cloud.aggregate(command.reservation_id)
         assert group is not None
         group.hosts.append(self.service(resource))
 
-    def change_owner(self, order: Order, project_id: str) -> None:
-        group = self.cloud.aggregate(order.reservation_id)
+    def change_owner(self, command: Command, project_id: str) -> None:
+        group = self.cloud.aggregate(command.reservation_id)
         assert group is not None
         group.metadata[OWNER_KEY] = project_id
 

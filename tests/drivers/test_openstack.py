@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tenure.drivers.contract import CloudBusy, ResourceRef
-from tests.drivers.contracts.hosts import DriverContract, Rig, ordered
+from tests.drivers.contracts.hosts import DriverContract, Rig, command_for
 from tests.drivers.rigs import FakeRig
 from tests.support.openstack import FakeOpenStack
 
@@ -62,11 +62,11 @@ class TestOpenStackCloudOfTwoZones(OpenStackContract):
         self, rig: Rig, hosts: list[ResourceRef], effects: int, reopened: bool
     ):
         """After any number of effects; a repeated message to schedulers is no further effect."""
-        order = ordered(rig, *hosts)
+        command = command_for(rig, *hosts)
         rig.fail("ensure_started", after_effects=effects)
         with suppress(CloudBusy):
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         if reopened:
             rig.reopen()
-        rig.driver.ensure_started(order)
+        rig.driver.ensure_started(command)
         assert all(rig.boot(resource, rig.owner, "r-1") for resource in hosts)

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from tenure.domain.address import address_id
-from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudRefused, Command, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
 from tenure.testing.resources import ResourceContract, ResourceRig
-from tenure.testing.rig import order_of
+from tenure.testing.rig import command_of
 from tests.drivers.address_rigs import AddressResources
 from tests.drivers.contracts.addresses import FLOATING_IP, AddressContract, AddressRig, Held
 from tests.drivers.rigs import HTTP, FakeRig, options_of
@@ -90,8 +90,8 @@ def at(network_id: str, *addresses: str) -> tuple[ResourceRef, ...]:
     return tuple(ResourceRef(address_id(network_id, address), address) for address in addresses)
 
 
-def wanted(network_id: str, *addresses: str, reservation_id: str = "r-1") -> Order:
-    plain = order_of(*at(network_id, *addresses), reservation_id=reservation_id, resource_type=FLOATING_IP)
+def wanted(network_id: str, *addresses: str, reservation_id: str = "r-1") -> Command:
+    plain = command_of(*at(network_id, *addresses), reservation_id=reservation_id, resource_type=FLOATING_IP)
     return replace(plain, parameters={"network_id": network_id, "amount": len(addresses), "required_floatingips": []})
 
 
@@ -212,9 +212,9 @@ class TestReserving:
         network_id = cloud.add_network(NETWORK)
         second = "203.0.113.3"
         cloud.ports.append((network_id, second, "network:router_gateway"))
-        order = wanted(network_id, FIRST, second)
+        command = wanted(network_id, FIRST, second)
         with pytest.raises(ResourceOccupied, match="is in use by a port") as caught:
-            driver.ensure_started(order)
+            driver.ensure_started(command)
         assert set(caught.value.resources) == {address_id(network_id, second)}
 
     def test_a_floating_ip_made_at_the_same_time_is_taken(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -231,13 +231,13 @@ class TestReserving:
 
     def test_a_floating_ip_in_another_project_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
-        order = wanted(network_id, FIRST)
+        command = wanted(network_id, FIRST)
         cloud.add_floating_ip(network_id, FIRST, NEIGHBOUR, tags=["blazar", "reservation:r-1"])
-        (drift,) = driver.drift(FLOATING_IP, [order], [])
+        (drift,) = driver.drift(FLOATING_IP, [command], [])
         assert drift.what == f"{FIRST} is in another project than its owner's"
-        driver.ensure_started(order)
+        driver.ensure_started(command)
         assert [floating_ip.project_id for floating_ip in cloud.floating_ips.values()] == [OWNER]
-        assert driver.drift(FLOATING_IP, [order], []) == []
+        assert driver.drift(FLOATING_IP, [command], []) == []
 
     def test_a_description_changed_by_the_owner_is_no_drift(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
@@ -254,30 +254,30 @@ class TestReserving:
         network_id = cloud.add_network(("203.0.113.0/24", [], None))
         cloud.address_quota = 200
         addresses = [f"203.0.113.{number}" for number in range(1, 121)]
-        order = wanted(network_id, *addresses)
-        driver.ensure_started(order)
+        command = wanted(network_id, *addresses)
+        driver.ensure_started(command)
         assert {floating_ip.address for floating_ip in cloud.floating_ips.values()} == set(addresses)
-        assert driver.drift(FLOATING_IP, [order], []) == []
+        assert driver.drift(FLOATING_IP, [command], []) == []
         cloud.page = 1000
         cloud.seen.clear()
-        driver.ensure_started(order)
+        driver.ensure_started(command)
         assert len(cloud.seen) == 4  # three for fifty addresses each, one for the tag
-        assert driver.ensure_ended(order).done
+        assert driver.ensure_ended(command).done
         assert cloud.floating_ips == {}
 
     def test_drift_takes_one_call(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
-        orders = [wanted(network_id, f"203.0.113.{number}", reservation_id=f"r-{number}") for number in range(2, 12)]
-        for order in orders:
-            driver.ensure_started(order)
+        commands = [wanted(network_id, f"203.0.113.{number}", reservation_id=f"r-{number}") for number in range(2, 12)]
+        for command in commands:
+            driver.ensure_started(command)
         cloud.seen.clear()
-        assert driver.drift(FLOATING_IP, orders, at(network_id, "203.0.113.50")) == []
+        assert driver.drift(FLOATING_IP, commands, at(network_id, "203.0.113.50")) == []
         assert len(cloud.seen) == 1
 
     def test_a_reservation_without_a_network_is_refused(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        order = replace(wanted("x", FIRST), parameters={})
+        command = replace(wanted("x", FIRST), parameters={})
         with pytest.raises(CloudRefused, match="which network"):
-            driver.ensure_started(order)
+            driver.ensure_started(command)
 
 
 def test_catalogues_may_name_neutron_with_its_version(cloud: FakeOpenStack):

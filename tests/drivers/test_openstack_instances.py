@@ -15,10 +15,10 @@ import pytest
 
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Command, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
-from tenure.testing.rig import order_of
+from tenure.testing.rig import command_of
 from tests.drivers.contracts.instances import INSTANCE, InstanceContract, InstanceRig
 from tests.drivers.instance_rigs import FakeInstanceRig
 from tests.drivers.rigs import HOST, options_of, registered
@@ -48,20 +48,20 @@ class TestInstancesOfOlderNova(OpenStackInstances):
 # Beyond the contract of drivers
 
 
-def wanted(*hosts: ResourceRef, units: int = 1, reservation_id: str = "r-1", **more: Any) -> Order:
-    """An order of so many instances on each of these hosts; ``more`` are parameters, such as ``affinity``."""
-    plain = order_of(*hosts, reservation_id=reservation_id, resource_type=INSTANCE)
+def wanted(*hosts: ResourceRef, units: int = 1, reservation_id: str = "r-1", **more: Any) -> Command:
+    """A command of so many instances on each of these hosts; ``more`` are parameters, such as ``affinity``."""
+    plain = command_of(*hosts, reservation_id=reservation_id, resource_type=INSTANCE)
     parameters = {"vcpus": 2, "memory_mb": 1024, "disk_gb": 10, "amount": units * len(hosts), "affinity": None, **more}
     return replace(plain, parameters=parameters, units={host.external_id: units for host in hosts})
 
 
-def trusted(cloud: FakeOpenStack, driver: OpenStackCloud, order: Order) -> Order:
+def trusted(cloud: FakeOpenStack, driver: OpenStackCloud, command: Command) -> Command:
     token = cloud.issue("an-owner", OWNER, ("member",))
-    return replace(order, trust_id=driver.delegate(Actor("an-owner", OWNER, frozenset({"member"}), token=token)))
+    return replace(command, trust_id=driver.delegate(Actor("an-owner", OWNER, frozenset({"member"}), token=token)))
 
 
-def ended(driver: OpenStackCloud, order: Order) -> bool:
-    return any(driver.ensure_ended(order).done for _ in range(10))
+def ended(driver: OpenStackCloud, command: Command) -> bool:
+    return any(driver.ensure_ended(command).done for _ in range(10))
 
 
 def bodies(cloud: FakeOpenStack, method: str, pattern: str) -> list[Any]:
@@ -71,9 +71,9 @@ def bodies(cloud: FakeOpenStack, method: str, pattern: str) -> list[Any]:
 class TestRequests:
     def test_equal_those_of_blazar(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        order = trusted(cloud, driver, wanted(host, units=3, affinity=False))
-        group = driver.ensure_prepared(order).effects["server_group_id"]
-        driver.ensure_started(order)
+        command = trusted(cloud, driver, wanted(host, units=3, affinity=False))
+        group = driver.ensure_prepared(command).effects["server_group_id"]
+        driver.ensure_started(command)
         assert bodies(cloud, "POST", "/v2.1/os-server-groups") == [
             {"server_group": {"name": "reservation:r-1", "policy": "anti-affinity"}}
         ]
@@ -165,14 +165,14 @@ class TestRequests:
             "swap": 256,
             "extra_specs": {"resources1:VGPU": "1", "trait1:CUSTOM_A": "required", "group_policy": "none"},
         }
-        order = replace(
+        command = replace(
             wanted(host), resource_type="flavor:instance", parameters={"resource_properties": json.dumps(source)}
         )
-        driver.ensure_started(order)
+        driver.ensure_started(command)
         made = cloud.flavors["r-1"]
         assert (made.vcpus, made.ram, made.disk, made.ephemeral, made.swap) == (2, 512, 0, 5, 256)
         assert made.extra_specs.items() >= {"resources1:VGPU": "1", "trait1:CUSTOM_A": "required"}.items()
-        assert driver.drift(HOST, [order], []) == []
+        assert driver.drift(HOST, [command], []) == []
 
     @pytest.mark.parametrize(
         "parameters",
@@ -251,32 +251,32 @@ class TestUnits:
 
     def test_many_reservations_start_on_a_host_at_once(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        orders = [wanted(host, units=number + 1, reservation_id=f"r-{number}") for number in range(4)]
+        commands = [wanted(host, units=number + 1, reservation_id=f"r-{number}") for number in range(4)]
 
-        def start(order: Order) -> None:
+        def start(command: Command) -> None:
             for _ in range(10):
                 with suppress(CloudBusy):
-                    driver.ensure_started(order)
+                    driver.ensure_started(command)
                     return
-            raise AssertionError(order.reservation_id)
+            raise AssertionError(command.reservation_id)
 
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(start, orders))
+            list(threads.map(start, commands))
         assert [cloud.units(f"r-{number}") for number in range(4)] == [{"node-1.lab": count} for count in range(1, 5)]
-        assert driver.drift(HOST, orders, []) == []
+        assert driver.drift(HOST, commands, []) == []
         with ThreadPoolExecutor(4) as threads:
-            assert all(threads.map(lambda order: ended(driver, order), orders))
+            assert all(threads.map(lambda command: ended(driver, command), commands))
         assert cloud.provider("blazar_node-1.lab").inventories == {}
         assert driver.held(HOST) == []
 
     def test_units_of_a_host_outside_the_aggregate_are_removed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         first, second = registered(driver, cloud, 2)
-        order = wanted(first, second)
-        driver.ensure_started(order)
+        command = wanted(first, second)
+        driver.ensure_started(command)
         group = cloud.aggregate("r-1")
         assert group is not None
         group.hosts.remove("compute-1")
-        assert ended(driver, replace(order, resources=(), units={}, project_id=""))
+        assert ended(driver, replace(command, resources=(), units={}, project_id=""))
         assert (cloud.units("r-1"), set(cloud.classes)) == ({}, set())
 
     def test_a_deleted_provider_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -319,19 +319,19 @@ class TestFlavors:
         self, cloud: FakeOpenStack, driver: OpenStackCloud, change: dict[str, Any]
     ):
         (host,) = registered(driver, cloud, 1)
-        order = wanted(host, units=2)
-        driver.ensure_started(order)
+        command = wanted(host, units=2)
+        driver.ensure_started(command)
         server = cloud.boot_with("compute-1", OWNER, "r-1")
         for name, value in change.items():
             setattr(cloud.flavors["r-1"], name, value)
-        assert [drift.reservation_id for drift in driver.drift(HOST, [order], [])] == ["r-1"] * (
+        assert [drift.reservation_id for drift in driver.drift(HOST, [command], [])] == ["r-1"] * (
             1 + ("is_public" in change)
         )
-        driver.ensure_started(order)
-        assert driver.drift(HOST, [order], []) == []
+        driver.ensure_started(command)
+        assert driver.drift(HOST, [command], []) == []
         assert server in cloud.servers
         # Nova does not find it by the flavor any more.
-        assert ended(driver, order)
+        assert ended(driver, command)
         assert cloud.servers == {}
 
     def test_a_flavor_that_another_process_makes_is_taken(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -379,7 +379,7 @@ class TestFlavors:
         assert ended(driver, wanted(host))
         assert set(cloud.servers) == {foreign}
 
-    def test_a_failed_deletion_is_ordered_again(self, cloud: FakeOpenStack):
+    def test_a_failed_deletion_is_requested_again(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime.now(UTC))
         with connect(options_of(cloud), clock=clock) as driver:
             (host,) = registered(driver, cloud, 1)
@@ -387,15 +387,15 @@ class TestFlavors:
             cloud.boot_with("compute-1", OWNER, "r-1")
             cloud.held = True
 
-            def orders() -> int:
+            def deletions() -> int:
                 return sum("forceDelete" in (seen.body or {}) for seen in cloud.seen)
 
             for _ in range(3):
                 assert not driver.ensure_ended(wanted(host)).done
-            assert orders() == 1
+            assert deletions() == 1
             clock.advance(timedelta(minutes=3))
             driver.ensure_ended(wanted(host))
-            assert orders() == 2
+            assert deletions() == 2
 
     @pytest.mark.parametrize("status", ["SOFT_DELETED", "ERROR"])
     def test_fewer_units_cost_unusable_servers_first(self, cloud: FakeOpenStack, driver: OpenStackCloud, status: str):
@@ -455,43 +455,43 @@ class TestGroups:
         (host,) = registered(driver, cloud, 1)
         foreign = ServerGroup("reservation:r-1", "affinity", NEIGHBOUR)
         cloud.groups[foreign.id] = foreign
-        order = trusted(cloud, driver, wanted(host, affinity=True))
-        group = driver.ensure_prepared(order).effects["server_group_id"]
+        command = trusted(cloud, driver, wanted(host, affinity=True))
+        group = driver.ensure_prepared(command).effects["server_group_id"]
         assert group != foreign.id
-        assert driver.ensure_started(order).effects["server_group_id"] == group
-        assert driver.drift(HOST, [order], []) == []
-        assert ended(driver, order)
+        assert driver.ensure_started(command).effects["server_group_id"] == group
+        assert driver.drift(HOST, [command], []) == []
+        assert ended(driver, command)
         assert set(cloud.groups) == {foreign.id}
 
     def test_a_full_quota_refuses_a_group_but_no_start(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         cloud.group_quota = 0
-        order = trusted(cloud, driver, wanted(host, affinity=True))
+        command = trusted(cloud, driver, wanted(host, affinity=True))
         with pytest.raises(CloudRefused, match="Quota exceeded"):
-            driver.ensure_prepared(order)
-        assert driver.ensure_started(order).effects["server_group_id"] is None
+            driver.ensure_prepared(command)
+        assert driver.ensure_started(command).effects["server_group_id"] is None
         assert cloud.boot_with("compute-1", OWNER, "r-1")
 
     def test_long_lists_are_read_to_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.page = 2
         hosts = registered(driver, cloud, 1)
-        orders = [
+        commands = [
             trusted(cloud, driver, wanted(*hosts, reservation_id=f"r-{number}", affinity=True)) for number in range(5)
         ]
-        for order in orders:
-            driver.ensure_started(order)
+        for command in commands:
+            driver.ensure_started(command)
         assert driver.held(HOST) == [f"r-{number}" for number in range(5)]
-        assert driver.drift(HOST, orders, []) == []
+        assert driver.drift(HOST, commands, []) == []
 
 
 class TestDrift:
     def test_takes_a_bounded_number_of_calls_and_sees_all_with_time(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime(2030, 1, 1, tzinfo=UTC))
         with connect(options_of(cloud), clock=clock) as driver:
-            orders = [wanted(reservation_id=f"r-{number:03}") for number in range(300)]
-            driver.ensure_started(orders[0])
-            for order in orders[1:]:
-                name = order.reservation_id
+            commands = [wanted(reservation_id=f"r-{number:03}") for number in range(300)]
+            driver.ensure_started(commands[0])
+            for command in commands[1:]:
+                name = command.reservation_id
                 group = cloud.add_aggregate(name)
                 first = cloud.aggregate("r-000")
                 assert first is not None
@@ -506,23 +506,25 @@ class TestDrift:
             seen: set[str | None] = set()
             for _ in range(2):
                 cloud.seen.clear()
-                seen |= {drift.reservation_id for drift in driver.drift(HOST, orders, [])}
+                seen |= {drift.reservation_id for drift in driver.drift(HOST, commands, [])}
                 assert len(cloud.seen) < 220
                 clock.advance(timedelta(minutes=1))
-            assert seen == {order.reservation_id for order in orders[1:]}
+            assert seen == {command.reservation_id for command in commands[1:]}
 
     def test_is_seen_of_hosts_and_instances_side_by_side(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         whole, shared, free = registered(driver, cloud, 3)
-        host_order = order_of(whole, reservation_id="r-2", resource_type=HOST)
-        order = wanted(shared)
-        for reservation in (host_order, order):
+        host_command = command_of(whole, reservation_id="r-2", resource_type=HOST)
+        command = wanted(shared)
+        for reservation in (host_command, command):
             driver.ensure_started(reservation)
-        assert driver.drift(HOST, [host_order, order], [free]) == []
+        assert driver.drift(HOST, [host_command, command], [free]) == []
         cloud.provider("blazar_node-2.lab").inventories.clear()
         group = cloud.aggregate("r-2")
         assert group is not None
         group.hosts.clear()
-        found = {(drift.reservation_id, drift.resource) for drift in driver.drift(HOST, [host_order, order], [free])}
+        found = {
+            (drift.reservation_id, drift.resource) for drift in driver.drift(HOST, [host_command, command], [free])
+        }
         assert found == {("r-2", whole), ("r-1", shared)}
 
     def test_without_placement_other_drift_is_found(self, cloud: FakeOpenStack, driver: OpenStackCloud):

@@ -17,7 +17,7 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
-    Order,
+    Command,
     Progress,
     ResourceOccupied,
     ResourceRef,
@@ -25,7 +25,7 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.reserved_servers import SERVER
-from tenure.testing.rig import order_of
+from tenure.testing.rig import command_of
 from tests.drivers.contracts.servers import Found, ServerContract, ServerRig
 from tests.drivers.rigs import HOST, FakeRig, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Server
@@ -101,22 +101,22 @@ def boot(cloud: FakeOpenStack, **more: Any) -> Server:
     return server
 
 
-def wanted(*hosts: ResourceRef, server: Server | None = None, **more: Any) -> Order:
+def wanted(*hosts: ResourceRef, server: Server | None = None, **more: Any) -> Command:
     named = {} if server is None else {"server_id": server.id}
     parameters = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "at_end": "delete", **named, **more}
-    plain = order_of(*hosts, reservation_id=RESERVATION, resource_type=SERVER)
+    plain = command_of(*hosts, reservation_id=RESERVATION, resource_type=SERVER)
     return replace(plain, parameters=parameters, starts_at=START, units={host.external_id: 1 for host in hosts})
 
 
-def adopted(order: Order) -> Order:
-    return replace(order, effects={"adopted_server_id": order.parameters["server_id"]})
+def adopted(command: Command) -> Command:
+    return replace(command, effects={"adopted_server_id": command.parameters["server_id"]})
 
 
-def until_done(verb: Any, order: Order) -> Progress:
+def until_done(verb: Any, command: Command) -> Progress:
     """What the verb says in the end; more than a few calls are too many."""
     progresses: list[Progress] = []
     while len(progresses) < 6:
-        progresses.append(verb(order))
+        progresses.append(verb(command))
         if progresses[-1].done:
             return progresses[-1]
     raise AssertionError(progresses[-1])
@@ -129,20 +129,20 @@ def test_a_server_is_marked_shelved_and_woken_on_its_host(
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     cloud.keeps_shelved = keeps_shelved
-    order = wanted(host, server=server)
-    assert driver.ensure_prepared(replace(order, resources=())).effects == {"adopted_server_id": server.id}
+    command = wanted(host, server=server)
+    assert driver.ensure_prepared(replace(command, resources=())).effects == {"adopted_server_id": server.id}
     assert server.status in {"SHELVED", "SHELVED_OFFLOADED"}
     assert server.metadata == {
-        "tenure:lease": order.lease_id,
+        "tenure:lease": command.lease_id,
         "tenure:reservation": RESERVATION,
         "tenure:reserved": "true",
         "tenure:at_end": "delete",
-        "tenure:ends_at": f"{order.ends_at:%Y-%m-%dT%H:%M:%SZ}",
+        "tenure:ends_at": f"{command.ends_at:%Y-%m-%dT%H:%M:%SZ}",
     }
-    assert set(server.tags) == {"tenure:reserved", f"tenure:lease={order.lease_id}"}
-    assert driver.ensure_prepared(replace(order, resources=())).done
+    assert set(server.tags) == {"tenure:reserved", f"tenure:lease={command.lease_id}"}
+    assert driver.ensure_prepared(replace(command, resources=())).done
 
-    progress = until_done(driver.ensure_started, order)
+    progress = until_done(driver.ensure_started, command)
     place = next(iter(cloud.hosts.values()))
     assert (server.status, server.host) == ("ACTIVE", place.service_host)
     group = cloud.aggregate(RESERVATION)
@@ -150,7 +150,7 @@ def test_a_server_is_marked_shelved_and_woken_on_its_host(
     assert (group.hosts, group.metadata["tenure:server"]) == ([place.service_host], server.id)
     assert progress.effects["aggregate_id"] == group.number
     assert list(driver.held(HOST)) == [RESERVATION]
-    assert not driver.drift(HOST, [order], ())
+    assert not driver.drift(HOST, [command], ())
 
 
 def test_a_running_server_moves_to_its_host_when_the_start_has_come(
@@ -170,12 +170,12 @@ def test_a_running_server_moves_to_its_host_when_the_start_has_come(
 def test_a_host_where_nova_cannot_wake_a_server_is_named(cloud: FakeOpenStack, driver: OpenStackCloud):
     first, second = registered(driver, cloud, 2)
     server = boot(cloud, status="SHELVED_OFFLOADED", host="")
-    order = wanted(first, server=server)
+    command = wanted(first, server=server)
     for _ in range(2):
-        assert not driver.ensure_started(order).done
+        assert not driver.ensure_started(command).done
         server.status, server.host = "SHELVED_OFFLOADED", ""  # the compute service could not
         with pytest.raises(ResourceOccupied, match="could not unshelve") as refused:
-            driver.ensure_started(order)
+            driver.ensure_started(command)
         assert list(refused.value.resources) == [first.external_id]
         assert server.status == "SHELVED_OFFLOADED"  # so that it can be woken elsewhere
     until_done(driver.ensure_started, wanted(second, server=server))
@@ -207,10 +207,10 @@ def test_a_server_of_a_host_that_is_down_is_rebuilt_on_another(cloud: FakeOpenSt
 def test_a_server_shelved_by_its_owner_is_not_woken(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(host, server=server)
-    until_done(driver.ensure_started, order)
+    command = wanted(host, server=server)
+    until_done(driver.ensure_started, command)
     server.status, server.host = "SHELVED_OFFLOADED", ""
-    assert driver.ensure_started(order).done
+    assert driver.ensure_started(command).done
     assert server.status == "SHELVED_OFFLOADED"
 
 
@@ -220,45 +220,45 @@ def test_a_server_shelved_by_its_owner_is_not_woken(cloud: FakeOpenStack, driver
 def test_the_end_follows_at_end(cloud: FakeOpenStack, driver: OpenStackCloud, at_end: str, status: str | None):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(host, server=server, at_end=at_end)
-    until_done(driver.ensure_prepared, order)
-    until_done(driver.ensure_started, order)
-    until_done(driver.ensure_ended, adopted(order))
+    command = wanted(host, server=server, at_end=at_end)
+    until_done(driver.ensure_prepared, command)
+    until_done(driver.ensure_started, command)
+    until_done(driver.ensure_ended, adopted(command))
 
     assert (cloud.servers[server.id].status if status else None) == status
     assert (server.id in cloud.servers) == (status is not None)
     assert cloud.aggregate(RESERVATION) is None
     assert not list(driver.held(HOST))
     assert (server.metadata, server.tags) == ({}, []) or at_end in {"delete", "snapshot"}
-    assert driver.ensure_ended(adopted(replace(order, is_over=True))).done
+    assert driver.ensure_ended(adopted(replace(command, is_over=True))).done
 
 
 def test_a_server_that_is_stopped_leaves_its_reserved_host(cloud: FakeOpenStack, driver: OpenStackCloud):
     """The room there is promised to others."""
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(host, server=server, at_end="stop")
-    until_done(driver.ensure_started, order)
+    command = wanted(host, server=server, at_end="stop")
+    until_done(driver.ensure_started, command)
     reserved = server.host
-    until_done(driver.ensure_ended, adopted(order))
+    until_done(driver.ensure_ended, adopted(command))
     assert (server.status, server.host == reserved, server.metadata) == ("SHUTOFF", False, {})
 
 
 def test_a_stopped_server_without_another_host_is_shelved(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(host, server=server, at_end="stop")
-    until_done(driver.ensure_started, order)
+    command = wanted(host, server=server, at_end="stop")
+    until_done(driver.ensure_started, command)
     cloud.has_room = False
-    until_done(driver.ensure_ended, adopted(order))
+    until_done(driver.ensure_ended, adopted(command))
     assert (server.status, server.metadata) == ("SHELVED_OFFLOADED", {})
 
 
 def test_a_server_in_its_place_is_stopped_where_it_is(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
-    place, order = server.host, wanted(server=server, at_end="stop", in_place=True)
-    until_done(driver.ensure_started, order)
-    until_done(driver.ensure_ended, adopted(order))
+    place, command = server.host, wanted(server=server, at_end="stop", in_place=True)
+    until_done(driver.ensure_started, command)
+    until_done(driver.ensure_ended, adopted(command))
     assert (server.status, server.host) == ("SHUTOFF", place)
 
 
@@ -269,13 +269,13 @@ def test_no_state_of_a_server_keeps_it_on_reserved_room(
 ):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = adopted(wanted(host, server=server, at_end=at_end))
-    until_done(driver.ensure_started, order)
+    command = adopted(wanted(host, server=server, at_end=at_end))
+    until_done(driver.ensure_started, command)
     reserved, server.status = server.host, status
     if status == "ERROR":
         with pytest.raises(CloudBusy, match="ERROR"):
-            driver.ensure_ended(order)
-    until_done(driver.ensure_ended, order)
+            driver.ensure_ended(command)
+    until_done(driver.ensure_ended, command)
     assert server.host != reserved
     assert server.status in {"SHELVED_OFFLOADED", "SHUTOFF" if at_end == "stop" else ""}
 
@@ -283,9 +283,9 @@ def test_no_state_of_a_server_keeps_it_on_reserved_room(
 def test_a_spared_server_only_leaves_its_room(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = adopted(wanted(host, server=server, at_end="delete"))
-    until_done(driver.ensure_started, order)
-    until_done(driver.ensure_ended, replace(order, spared=True))
+    command = adopted(wanted(host, server=server, at_end="delete"))
+    until_done(driver.ensure_started, command)
+    until_done(driver.ensure_ended, replace(command, spared=True))
     assert (server.status, server.metadata) == ("SHELVED_OFFLOADED", {})
 
 
@@ -299,11 +299,11 @@ def test_a_spared_server_in_general_use_is_unchanged(cloud: FakeOpenStack, drive
 
 def test_a_lease_ends_where_there_is_no_pool(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
-    order = wanted(server=server, at_end="shelve", in_place=True)
-    until_done(driver.ensure_started, order)
+    command = wanted(server=server, at_end="shelve", in_place=True)
+    until_done(driver.ensure_started, command)
     [pool] = [aggregate for aggregate in cloud.aggregates.values() if aggregate.name == POOL]
     del cloud.aggregates[pool.number]
-    until_done(driver.ensure_ended, adopted(order))
+    until_done(driver.ensure_ended, adopted(command))
     assert server.status == "SHELVED_OFFLOADED"
 
 
@@ -341,9 +341,9 @@ def test_a_server_refused_for_a_reservation_is_unchanged(
 def test_a_server_shows_the_end_of_its_lease(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(host, server=server)
-    until_done(driver.ensure_started, order)
-    longer = replace(order, ends_at=order.ends_at + timedelta(days=1))
+    command = wanted(host, server=server)
+    until_done(driver.ensure_started, command)
+    longer = replace(command, ends_at=command.ends_at + timedelta(days=1))
     assert driver.ensure_started(longer).done
     assert server.metadata["tenure:ends_at"] == f"{longer.ends_at:%Y-%m-%dT%H:%M:%SZ}"
     assert server.status == "ACTIVE"
@@ -352,11 +352,11 @@ def test_a_server_shows_the_end_of_its_lease(cloud: FakeOpenStack, driver: OpenS
 def test_marks_of_an_earlier_lease_do_not_keep_a_server_asleep(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(host, server=server)
-    until_done(driver.ensure_started, order)
+    command = wanted(host, server=server)
+    until_done(driver.ensure_started, command)
     server.status, server.host, server.actions = "SHELVED_OFFLOADED", "", ["shelve"]
     server.metadata["tenure:reservation"] = str(uuid.UUID(int=2))
-    until_done(driver.ensure_started, order)
+    until_done(driver.ensure_started, command)
     assert server.status == "ACTIVE"
 
 
@@ -365,21 +365,21 @@ def test_a_server_of_a_failed_confirmation_is_deleted_unless_in_error(
     cloud: FakeOpenStack, driver: OpenStackCloud, status: str, goes: bool
 ):
     server = marked(cloud, status=status)
-    order = replace(wanted(server=server), is_over=True, provisional=HOLD)
-    until_done(driver.ensure_ended, order)
+    command = replace(wanted(server=server), is_over=True, provisional=HOLD)
+    until_done(driver.ensure_ended, command)
     assert (server.id not in cloud.servers) is goes
 
 
-#: When the lease of an order waited to be confirmed, and a moment in it.
+#: When the lease of a command waited to be confirmed, and a moment in it.
 HOLD = Period(START - timedelta(minutes=30), START - timedelta(minutes=25))
 BOOTED = HOLD.start + timedelta(minutes=1)
 
 
 def marked(cloud: FakeOpenStack, *, tagged: bool = True, **more: Any) -> Server:
     """A server that says it was booted for the reservation."""
-    order = wanted()
-    metadata = {"tenure:lease": order.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
-    tags = ["tenure:reserved", f"tenure:lease={order.lease_id}"] if tagged else []
+    command = wanted()
+    metadata = {"tenure:lease": command.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
+    tags = ["tenure:reserved", f"tenure:lease={command.lease_id}"] if tagged else []
     return boot(cloud, **{"created": BOOTED, "updated": BOOTED, "metadata": metadata, "tags": tags, **more})
 
 
@@ -414,9 +414,9 @@ def test_false_marks_do_not_get_a_server_deleted(
 def test_the_end_of_a_lease_deletes_only_its_own_server(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server, liar = boot(cloud), marked(cloud)
-    order = wanted(host, server=server)
-    until_done(driver.ensure_started, order)
-    until_done(driver.ensure_ended, adopted(order))
+    command = wanted(host, server=server)
+    until_done(driver.ensure_started, command)
+    until_done(driver.ensure_ended, adopted(command))
     assert (server.id in cloud.servers, liar.id in cloud.servers) == (False, True)
 
 
@@ -446,9 +446,9 @@ def test_the_end_of_a_lease_spares_an_unadopted_server(cloud: FakeOpenStack, dri
 
 def test_a_server_shelved_at_the_end_is_not_held(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
-    order = wanted(server=server, at_end="shelve")
-    until_done(driver.ensure_prepared, order)
-    until_done(driver.ensure_ended, adopted(replace(order, is_over=True)))
+    command = wanted(server=server, at_end="shelve")
+    until_done(driver.ensure_prepared, command)
+    until_done(driver.ensure_ended, adopted(replace(command, is_over=True)))
     assert server.status == "SHELVED_OFFLOADED"
     assert not list(driver.held(HOST))
 
@@ -475,8 +475,8 @@ def test_a_server_that_is_broken_or_gone_cannot_be_prepared(cloud: FakeOpenStack
 def test_a_changed_aggregate_is_drift_and_mended(cloud: FakeOpenStack, driver: OpenStackCloud):
     first, _ = registered(driver, cloud, 2)
     server = boot(cloud)
-    order = wanted(first, server=server)
-    until_done(driver.ensure_started, order)
+    command = wanted(first, server=server)
+    until_done(driver.ensure_started, command)
     group = cloud.aggregate(RESERVATION)
     assert group is not None
     for change in (
@@ -485,23 +485,23 @@ def test_a_changed_aggregate_is_drift_and_mended(cloud: FakeOpenStack, driver: O
         group.hosts.clear,
     ):
         change()
-        assert [drift.reservation_id for drift in driver.drift(HOST, [order], ())] == [RESERVATION]
-        until_done(driver.ensure_started, order)
-        assert not driver.drift(HOST, [order], ())
+        assert [drift.reservation_id for drift in driver.drift(HOST, [command], ())] == [RESERVATION]
+        until_done(driver.ensure_started, command)
+        assert not driver.drift(HOST, [command], ())
 
 
 def test_a_server_resized_beyond_its_booking_is_drift(cloud: FakeOpenStack, driver: OpenStackCloud):
     """While it is on its reserved host; elsewhere it takes nothing of what is promised to others."""
     [host] = registered(driver, cloud, 1)
     server = boot(cloud, flavor=Flavor("1", "m1.small", vcpus=1, ram=512, disk=1))
-    order = wanted(host, server=server)
-    until_done(driver.ensure_started, order)
-    assert not driver.drift(HOST, [order], ())
+    command = wanted(host, server=server)
+    until_done(driver.ensure_started, command)
+    assert not driver.drift(HOST, [command], ())
     server.flavor = Flavor("2", "m1.big", vcpus=4, ram=512, disk=1)
-    [drift] = driver.drift(HOST, [order], ())
+    [drift] = driver.drift(HOST, [command], ())
     assert (drift.reservation_id, drift.lasts, "4 VCPU instead of 1" in drift.what) == (RESERVATION, True, True)
     server.host = list(cloud.hosts.values())[-1].service_host
-    assert not driver.drift(HOST, [order], ())
+    assert not driver.drift(HOST, [command], ())
 
 
 def test_recent_servers_are_listed_except_reserved_ones(cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -513,7 +513,7 @@ def test_recent_servers_are_listed_except_reserved_ones(cloud: FakeOpenStack, dr
     gone = boot(cloud, created=old, status="DELETED", host="")
     says_so = boot(cloud, metadata={"tenure:reservation": RESERVATION})
     [host] = registered(driver, cloud, 1)
-    held = order_of(host, resource_type=HOST, reservation_id=str(uuid.UUID(int=3)))
+    held = command_of(host, resource_type=HOST, reservation_id=str(uuid.UUID(int=3)))
     assert driver.ensure_started(held).done
     boot(cloud, host=cloud.host(host.external_id).service_host)
     boot(cloud, hints={"reservation": RESERVATION})
@@ -531,10 +531,10 @@ def test_a_server_in_its_place_is_not_listed_as_held(cloud: FakeOpenStack, drive
     """Where each server has a lease of itself these are all servers of the cloud."""
     registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(server=server, in_place=True, at_end="shelve")
-    until_done(driver.ensure_prepared, order)
-    until_done(driver.ensure_started, order)
-    assert server.tags == [f"tenure:lease={order.lease_id}"]
+    command = wanted(server=server, in_place=True, at_end="shelve")
+    until_done(driver.ensure_prepared, command)
+    until_done(driver.ensure_started, command)
+    assert server.tags == [f"tenure:lease={command.lease_id}"]
     assert not list(driver.held(HOST))
     mine = replace(wanted(server=server), reservation_id=str(uuid.UUID(int=4)), lease_id="mine")
     until_done(driver.ensure_prepared, mine)  # that other gives way
@@ -545,30 +545,30 @@ def test_a_server_in_its_place_is_not_listed_as_held(cloud: FakeOpenStack, drive
 def test_a_shelved_server_is_recognised_by_its_vm_state(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    order = wanted(host, server=server)
-    until_done(driver.ensure_prepared, order)
+    command = wanted(host, server=server)
+    until_done(driver.ensure_prepared, command)
     cloud.shows_reserved = True  # as what is set before Nova's API may
-    until_done(driver.ensure_started, order)
+    until_done(driver.ensure_started, command)
     assert server.status == "ACTIVE"
 
 
-def test_a_failed_deletion_is_ordered_again(cloud: FakeOpenStack):
+def test_a_failed_deletion_is_requested_again(cloud: FakeOpenStack):
     """The end of a lease whose server is on a host that died would wait for ever otherwise."""
     clock = SimulatedClock(datetime.now(UTC))
     with connect(options_of(cloud), clock=clock) as driver:
         (host,) = registered(driver, cloud, 1)
         server = boot(cloud)
-        order = adopted(wanted(host, server=server))
-        until_done(driver.ensure_prepared, order)
-        until_done(driver.ensure_started, order)
+        command = adopted(wanted(host, server=server))
+        until_done(driver.ensure_prepared, command)
+        until_done(driver.ensure_started, command)
         cloud.held = True
 
-        def orders() -> int:
+        def deletions() -> int:
             return sum("forceDelete" in (seen.body or {}) for seen in cloud.seen)
 
         for _ in range(3):
-            assert not driver.ensure_ended(order).done
-        assert orders() == 1
+            assert not driver.ensure_ended(command).done
+        assert deletions() == 1
         clock.advance(timedelta(minutes=3))
-        driver.ensure_ended(order)
-        assert orders() == 2
+        driver.ensure_ended(command)
+        assert deletions() == 2

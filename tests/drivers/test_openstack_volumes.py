@@ -10,7 +10,16 @@ import pytest
 from tenure.domain.volume import pool_id
 from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, ResourceRef
 from tenure.testing.rig import finished
-from tests.drivers.contracts.volumes import VOLUME, Found, VolumeContract, VolumeRig, ended, ids_of, ordered, started
+from tests.drivers.contracts.volumes import (
+    VOLUME,
+    Found,
+    VolumeContract,
+    VolumeRig,
+    command_for,
+    ended,
+    ids_of,
+    started,
+)
 from tests.drivers.rigs import FakeRig
 from tests.support.openstack import OWNER, FakeOpenStack, VolumeType
 
@@ -64,52 +73,52 @@ class TestVolumes(VolumeContract):
 
 
 def test_a_start_waits_until_the_volumes_are_there(rig: FakeVolumeRig):
-    progress = rig.driver.ensure_started(ordered(rig))
+    progress = rig.driver.ensure_started(command_for(rig))
     assert (progress.done, progress.awaited) == (False, True)
     assert str(progress.reason) == "Volume a lease-1 is creating."
 
 
 def test_a_volume_in_error_is_made_again(rig: FakeVolumeRig):
     rig.cloud.volumes_that_fail = 1
-    order = started(rig, ordered(rig))
-    assert sorted(ids_of(order)) == sorted(rig.volumes())
+    command = started(rig, command_for(rig))
+    assert sorted(ids_of(command)) == sorted(rig.volumes())
     assert {volume.status for volume in rig.cloud.volumes.values()} == {"available"}
 
 
 def test_a_volume_in_another_pool_is_not_handed_over(rig: FakeVolumeRig):
     rig.cloud.stray_pool = "storage@slow#disk"
-    order = ordered(rig)
-    reasons = [str(rig.driver.ensure_started(order).reason) for _ in range(2)]
+    command = command_for(rig)
+    reasons = [str(rig.driver.ensure_started(command).reason) for _ in range(2)]
     assert reasons[1] == (
         "Volume a lease-1 goes: Cinder put it into storage@slow#disk, and storage@fast#nvme was booked."
     )
     rig.cloud.stray_pool = None
-    started(rig, order)
+    started(rig, command)
     assert {volume.pool for volume in rig.volumes().values()} == {"storage@fast#nvme"}
 
 
 def test_a_full_quota_is_the_reason(rig: FakeVolumeRig):
     rig.cloud.gigabytes = 1
     with pytest.raises(CloudBusy, match="exceeds allowed gigabytes quota"):
-        rig.driver.ensure_started(ordered(rig))
+        rig.driver.ensure_started(command_for(rig))
     rig.cloud.gigabytes = 2
-    started(rig, ordered(rig))
+    started(rig, command_for(rig))
 
 
 def test_without_a_trust_nothing_is_made(rig: FakeVolumeRig):
     with pytest.raises(CloudRefused, match="did not trust"):
-        rig.driver.ensure_started(replace(ordered(rig), trust_id=None))
-    order = ordered(rig)
-    assert order.trust_id is not None
-    rig.cloud.trusts[order.trust_id]["broken"] = True
+        rig.driver.ensure_started(replace(command_for(rig), trust_id=None))
+    command = command_for(rig)
+    assert command.trust_id is not None
+    rig.cloud.trusts[command.trust_id]["broken"] = True
     with pytest.raises(CloudRefused, match="trust of the lease's owner does not work"):
-        rig.driver.ensure_started(order)
+        rig.driver.ensure_started(command)
 
 
 def test_the_end_needs_no_trust_to_delete(rig: FakeVolumeRig):
-    order = started(rig, ordered(rig))
-    rig.attach(ids_of(order)[0])
-    ended(rig, replace(order, trust_id=None))
+    command = started(rig, command_for(rig))
+    rig.attach(ids_of(command)[0])
+    ended(rig, replace(command, trust_id=None))
     assert rig.volumes() == {}
 
 
@@ -138,5 +147,5 @@ def test_a_pool_that_is_down_is_not_well(rig: FakeVolumeRig):
 
 
 def test_many_volumes_come_page_by_page(rig: FakeVolumeRig):
-    finished(rig, lambda: rig.driver.ensure_started(ordered(rig, 3)))
+    finished(rig, lambda: rig.driver.ensure_started(command_for(rig, 3)))
     assert list(rig.driver.held(VOLUME)) == ["r-1"]

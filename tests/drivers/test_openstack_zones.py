@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudRefused, Command, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import HttpTransport, connect
-from tenure.testing.rig import order_of
-from tests.drivers.rigs import HOST, ended, options_of, order, ref, registered
+from tenure.testing.rig import command_of
+from tests.drivers.rigs import HOST, command, ended, options_of, ref, registered
 from tests.support.meddling import Wire
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Seen, Server
 
@@ -99,7 +99,7 @@ class TestReserving:
     def test_swaps_the_zone_and_brings_it_back(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        wanted = order(hosts[0], hosts[3], hosts[5])
+        wanted = command(hosts[0], hosts[3], hosts[5])
         assert zones(driver) == ZONES
         driver.ensure_started(wanted)
         assert homes(cloud) == without("compute-1", "compute-4")
@@ -115,10 +115,10 @@ class TestReserving:
     def test_swaps_the_zone_also_without_zones_as_facts(self, cloud: FakeOpenStack):
         with connect(options_of(cloud, az_aware=False)) as driver:
             driver.ensure_registered(HOST, ref(cloud, 1))
-            driver.ensure_started(order(ref(cloud, 1)))
+            driver.ensure_started(command(ref(cloud, 1)))
             assert cloud.boot("compute-1", OWNER, "r-1")
             assert set(zones(driver)) == {""}
-            assert ended(driver, order(ref(cloud, 1))).done
+            assert ended(driver, command(ref(cloud, 1))).done
             assert homes(cloud) == HOMES
 
     def test_keeps_where_a_host_was_before_it_is_taken(
@@ -134,17 +134,17 @@ class TestReserving:
 
         kept: list[dict[str, str]] = []
         cloud.observe = look
-        driver.ensure_started(order(hosts[0], hosts[3], hosts[4]))
+        driver.ensure_started(command(hosts[0], hosts[3], hosts[4]))
         assert kept[0] == {
             "tenure:home:compute-1": f"{numbers['rack-1']}",
             "tenure:home:compute-4": f"{numbers['rack-2']},{numbers['ssd']}",
         }
 
-    def test_gives_back_a_host_removed_from_the_order(
+    def test_gives_back_a_host_removed_from_the_command(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        driver.ensure_started(order(hosts[0], hosts[2]))
-        replaced = replace(order(hosts[2], hosts[3]), returning=(hosts[0],))
+        driver.ensure_started(command(hosts[0], hosts[2]))
+        replaced = replace(command(hosts[2], hosts[3]), returning=(hosts[0],))
         assert driver.ensure_started(replaced).done
         assert homes(cloud) == without("compute-3", "compute-4")
         group = cloud.aggregate("r-1")
@@ -165,9 +165,9 @@ class TestReserving:
                     opened.extend(host for host in cloud.hosts if host < "compute-5" and is_open(cloud, host))
 
             cloud.observe = look
-            driver.ensure_started(order(*hosts[:3]))
-            driver.ensure_started(order(*hosts[1:]))
-            assert ended(driver, order(*hosts[1:])).done
+            driver.ensure_started(command(*hosts[:3]))
+            driver.ensure_started(command(*hosts[1:]))
+            assert ended(driver, command(*hosts[1:])).done
             assert (homes(cloud), opened) == (HOMES, [])
 
     def test_schedulers_know_all_hosts_in_the_end(
@@ -181,10 +181,10 @@ class TestReserving:
             path = f"/v2.1/os-aggregates/{rack.number}/action"
             return [next(iter(seen.body)) for seen in cloud.seen if seen.path == path]
 
-        driver.ensure_started(order(*hosts[:2]))
+        driver.ensure_started(command(*hosts[:2]))
         assert verbs() == ["remove_host", "remove_host", "set_metadata"]
         cloud.seen.clear()
-        assert ended(driver, order(*hosts[:2])).done
+        assert ended(driver, command(*hosts[:2])).done
         assert verbs() == ["add_host", "add_host", "set_metadata"]
 
     def test_waits_for_a_pool_that_has_a_zone(
@@ -195,7 +195,7 @@ class TestReserving:
         assert pool is not None
         pool.metadata["availability_zone"] = "idle"
         with pytest.raises(CloudBusy, match="idle"):
-            driver.ensure_started(order(hosts[4]))
+            driver.ensure_started(command(hosts[4]))
         assert members(cloud, POOL) >= {"compute-5"}
 
     def test_of_parts_leaves_hosts_in_their_zones(
@@ -203,7 +203,7 @@ class TestReserving:
     ):
         parameters = {"amount": 2, "vcpus": 1, "memory_mb": 512, "disk_gb": 1, "affinity": None}
         units = {hosts[2].external_id: 1, hosts[3].external_id: 1}
-        asked = order_of(*hosts[2:4], resource_type="virtual:instance")
+        asked = command_of(*hosts[2:4], resource_type="virtual:instance")
         wanted = replace(asked, parameters=parameters, units=units)
         driver.ensure_started(wanted)
         assert (homes(cloud), members(cloud, "r-1")) == (HOMES, {"compute-3", "compute-4"})
@@ -225,14 +225,14 @@ class Broken:
         self.cloud = cloud
         self.opened: list[str] = []
         self.hosts: list[ResourceRef] = []
-        self.first, self.second = order(), order()
+        self.first, self.second = command(), command()
 
     def run(self, verb: str, changes: int, *, lose: bool, undone: bool) -> bool:
         """Whether the verb was broken off after so many changes; what follows has completed or undone it."""
         with connect(options_of(self.cloud)) as driver:
             self.hosts = registered(driver, self.cloud, 4)
-            self.first = order(*self.hosts[:3])
-            self.second = replace(order(*self.hosts[2:]), returning=tuple(self.hosts[:2]))
+            self.first = command(*self.hosts[:3])
+            self.second = replace(command(*self.hosts[2:]), returning=tuple(self.hosts[:2]))
             if verb != "start":
                 driver.ensure_started(self.first)
                 assert all(self.cloud.boot(f"compute-{number}", OWNER, "r-1") for number in (1, 2, 3))
@@ -320,7 +320,7 @@ class TestDying:
     def test_another_reservation_does_not_take_a_host_before_its_return(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        first, second = order(hosts[0]), order(hosts[0], reservation_id="r-2")
+        first, second = command(hosts[0]), command(hosts[0], reservation_id="r-2")
         driver.ensure_started(first)
         cloud.instead = lambda seen: (503, {}) if _is_move(cloud, seen, "add_host", "rack-1") else None
         with pytest.raises(CloudBusy):
@@ -337,7 +337,7 @@ class TestDying:
     def test_an_end_leaves_a_host_to_the_reservation_that_took_it(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        first, second = order(hosts[0]), order(hosts[0], reservation_id="r-2")
+        first, second = command(hosts[0]), command(hosts[0], reservation_id="r-2")
         cloud.instead = lambda seen: (503, {}) if _is_move(cloud, seen, "remove_host", "rack-1") else None
         with pytest.raises(CloudBusy):
             driver.ensure_started(first)
@@ -353,18 +353,18 @@ class TestDying:
         with connect(options_of(cloud)) as other, ThreadPoolExecutor(2) as threads:
             hosts = registered(driver, cloud, 4)
             for number in range(8):
-                wanted = order(*hosts, reservation_id=f"r-{number}")
+                wanted = command(*hosts, reservation_id=f"r-{number}")
                 for work in (_started, _ended):
                     done = [threads.submit(partial(work, worker, wanted)) for worker in (driver, other)]
                     assert all(each.result() for each in done)
                 assert (homes(cloud), driver.held(HOST)) == (HOMES, [])
 
 
-def _started(driver: OpenStackCloud, wanted: Order) -> bool:
+def _started(driver: OpenStackCloud, wanted: Command) -> bool:
     return _settled(lambda: driver.ensure_started(wanted).done)
 
 
-def _ended(driver: OpenStackCloud, wanted: Order) -> bool:
+def _ended(driver: OpenStackCloud, wanted: Command) -> bool:
     return _settled(lambda: driver.ensure_ended(wanted).done)
 
 
@@ -388,13 +388,13 @@ class TestReturning:
     """What operators and others do to zones while hosts are reserved."""
 
     @pytest.fixture
-    def wanted(self, driver: OpenStackCloud, hosts: list[ResourceRef]) -> Order:
-        wanted = order(hosts[0])
+    def wanted(self, driver: OpenStackCloud, hosts: list[ResourceRef]) -> Command:
+        wanted = command(hosts[0])
         driver.ensure_started(wanted)
         return wanted
 
     def test_an_aggregate_that_is_gone(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order, caplog: pytest.LogCaptureFixture
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command, caplog: pytest.LogCaptureFixture
     ):
         rack = cloud.aggregate("rack-1")
         assert rack is not None
@@ -404,7 +404,7 @@ class TestReturning:
         assert members(cloud, POOL) >= {"compute-1"}
         assert [text for text in caplog.messages if "compute-1" in text and str(rack.number) in text]
 
-    def test_an_aggregate_deleted_during_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+    def test_an_aggregate_deleted_during_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
         def vanish(seen: Seen) -> None:
             rack = cloud.aggregate("rack-1")
             if rack is not None and _is_move(cloud, seen, "add_host", "rack-1"):
@@ -415,7 +415,7 @@ class TestReturning:
         assert members(cloud, POOL) >= {"compute-1"}
 
     def test_an_aggregate_without_its_zone_still_gets_the_host(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order, caplog: pytest.LogCaptureFixture
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command, caplog: pytest.LogCaptureFixture
     ):
         rack = cloud.aggregate("rack-1")
         assert rack is not None
@@ -424,7 +424,9 @@ class TestReturning:
         assert homes(cloud) == HOMES
         assert [text for text in caplog.messages if "compute-1" in text and "rack-1" in text]
 
-    def test_an_aggregate_with_another_name_or_zone(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+    def test_an_aggregate_with_another_name_or_zone(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+    ):
         rack = cloud.aggregate("rack-1")
         assert rack is not None
         rack.name, rack.metadata["availability_zone"] = "row-1", "north"
@@ -433,7 +435,7 @@ class TestReturning:
         assert set(rack.hosts) == {"compute-1", "compute-2"}
 
     def test_a_host_that_was_put_elsewhere_stays_there(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order, caplog: pytest.LogCaptureFixture
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command, caplog: pytest.LogCaptureFixture
     ):
         group, rack = cloud.aggregate("r-1"), cloud.aggregate("rack-2")
         assert group is not None
@@ -446,7 +448,7 @@ class TestReturning:
         assert [text for text in caplog.messages if "compute-1" in text and "west" in text]
 
     def test_preemptible_servers_that_come_between_are_removed(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
     ):
         spot = Flavor("spot", "spot", 1, 512, 1, is_public=True, extra_specs={"blazar:preemptible": "true"})
         cloud.flavors["spot"] = spot
@@ -462,7 +464,7 @@ class TestReturning:
         assert (homes(cloud), cloud.servers) == (HOMES, {})
 
     def test_servers_of_others_that_come_between_are_waited_for(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
     ):
         def sneak(seen: Seen) -> None:
             if _is_move(cloud, seen, "add_host", "rack-1"):
@@ -478,7 +480,7 @@ class TestReturning:
         assert ended(driver, wanted).done
         assert homes(cloud) == HOMES
 
-    def test_a_host_that_is_gone_is_not_waited_for(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+    def test_a_host_that_is_gone_is_not_waited_for(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
         cloud.remove_host("1")
         assert ended(driver, wanted).done
         assert driver.held(HOST) == []
@@ -488,7 +490,7 @@ class TestDrift:
     @pytest.fixture
     def away(self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]) -> ResourceRef:
         """A free host that has not come back into its zone, while its reservation has another."""
-        driver.ensure_started(order(*hosts[:2]))
+        driver.ensure_started(command(*hosts[:2]))
         group, pool = cloud.aggregate("r-1"), cloud.aggregate(POOL)
         assert group is not None
         assert pool is not None
@@ -499,7 +501,7 @@ class TestDrift:
     def test_a_free_host_outside_of_its_zone_is_seen_and_mended(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef], away: ResourceRef
     ):
-        wanted = order(hosts[1])
+        wanted = command(hosts[1])
         found = [(drift.reservation_id, drift.resource, drift.what) for drift in driver.drift(HOST, [wanted], [away])]
         assert found == [(None, away, "node-1.lab is not in its availability zone east")]
         driver.ensure_registered(HOST, away)
@@ -518,7 +520,7 @@ class TestDrift:
     def test_a_reserved_host_that_was_put_back_is_taken_again(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        wanted = order(hosts[0])
+        wanted = command(hosts[0])
         driver.ensure_started(wanted)
         group, rack = cloud.aggregate("r-1"), cloud.aggregate("rack-1")
         assert group is not None

@@ -6,11 +6,11 @@ import pytest
 
 from tenure.domain.reason import Reason
 from tenure.drivers.cloud import TypeDrivers
-from tenure.drivers.contract import CloudError, CloudRefused, Order, Progress, ResourceOccupied
+from tenure.drivers.contract import CloudError, CloudRefused, Command, Progress, ResourceOccupied
 from tenure.drivers.openstack.requests import Owner, Request, refusal
 from tenure.drivers.router import Router
 from tenure.drivers.type_driver import TypeDriver
-from tenure.testing.rig import order_of
+from tenure.testing.rig import command_of
 
 OURS = Request("compute", "POST", "/servers")
 OF_OWNER = Request("compute", "POST", "/servers", owner=Owner("trust"))
@@ -45,14 +45,14 @@ def test_errors_of_requests_as_the_owner_are_shown_except_server_errors(status: 
 )
 def test_the_owner_reads_the_region_and_operators_the_whole_error(error: CloudError, text: str):
     class Failing(TypeDriver):
-        def ensure_started(self, order: Order) -> Progress:
+        def ensure_started(self, command: Command) -> Progress:
             raise error
 
         ensure_ended = ensure_started
 
     router = Router({"south": TypeDrivers({"physical:host": Failing()})})
     with pytest.raises(type(error)) as raised:
-        router.ensure_started(order_of(resource_type="physical:host"))
+        router.ensure_started(command_of(resource_type="physical:host"))
     assert raised.value.reason.text == text
     assert "host compute-7" in str(raised.value)
     assert str(raised.value).startswith("Region south: ")

@@ -14,9 +14,9 @@ import pytest
 
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import CloudDriver, Order, ResourceRef
+from tenure.drivers.contract import CloudDriver, Command, ResourceRef
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
-from tenure.testing.rig import NEIGHBOUR, OWNER, order_of
+from tenure.testing.rig import NEIGHBOUR, OWNER, command_of
 from tests.drivers.contracts.hosts import DriverContract, Rig
 from tests.support.simulated import HostHealth, ImageStatus, NoValidHost, SimulatedCloud
 
@@ -103,14 +103,14 @@ class SimulatedRig:
     def take_out(self, resource: ResourceRef) -> None:
         self.cloud.world.take_out(resource.external_id)
 
-    def drop_group(self, order: Order) -> None:
-        self.cloud.world.drop_group(order.reservation_id)
+    def drop_group(self, command: Command) -> None:
+        self.cloud.world.drop_group(command.reservation_id)
 
-    def put_in(self, resource: ResourceRef, order: Order) -> None:
-        self.cloud.world.put_in(resource.external_id, order.reservation_id)
+    def put_in(self, resource: ResourceRef, command: Command) -> None:
+        self.cloud.world.put_in(resource.external_id, command.reservation_id)
 
-    def change_owner(self, order: Order, project_id: str) -> None:
-        self.cloud.world.change_owner(order.reservation_id, project_id)
+    def change_owner(self, command: Command, project_id: str) -> None:
+        self.cloud.world.change_owner(command.reservation_id, project_id)
 
     def caller(self, project_id: str) -> Actor:
         return Actor("a-user", project_id, frozenset({"member"}), token="a-token")
@@ -206,7 +206,7 @@ class TestServers:
         assert (server.host, server.name, server.reservation_id) == ("4", "db", None)
 
     def test_go_to_a_host_of_the_reservation_that_is_named(self, cloud: SimulatedCloud):
-        cloud.ensure_started(order_of(ResourceRef("5", "sim-host-005"), resource_type=HOST))
+        cloud.ensure_started(command_of(ResourceRef("5", "sim-host-005"), resource_type=HOST))
         cloud.world.boot_server(OWNER, reservation_id="r-1")
         (server,) = cloud.world.servers("sim-host-005")
         assert (server.project_id, server.reservation_id) == (OWNER, "r-1")
@@ -236,21 +236,21 @@ def test_the_health_of_a_host_has_a_reason(cloud: SimulatedCloud):
     assert cloud.check(HOST)["1"].well
 
 
-def trusting(cloud: SimulatedCloud, order: Order) -> Order:
-    """The same order of an owner who trusts us."""
-    return replace(order, trust_id=cloud.delegate(Actor("u", OWNER, frozenset({"member"}))))
+def trusting(cloud: SimulatedCloud, command: Command) -> Command:
+    """The same command of an owner who trusts us."""
+    return replace(command, trust_id=cloud.delegate(Actor("u", OWNER, frozenset({"member"}))))
 
 
 def test_the_journal_lists_each_effect_with_its_time(cloud: SimulatedCloud, clock: SimulatedClock):
     host = ResourceRef("4", "sim-host-004")
-    order = trusting(cloud, order_of(host, resource_type=HOST))
+    command = trusting(cloud, command_of(host, resource_type=HOST))
     cloud.ensure_registered(HOST, host)
     clock.advance(timedelta(hours=1))
-    cloud.ensure_started(order)
+    cloud.ensure_started(command)
     server = cloud.world.boot_server(OWNER, reservation_id="r-1", name="db")
-    cloud.before_end(order, "snapshot")
+    cloud.before_end(command, "snapshot")
     clock.advance(timedelta(hours=1))
-    cloud.ensure_ended(order)
+    cloud.ensure_ended(command)
     cloud.ensure_unregistered(HOST, host)
 
     effects = [
@@ -259,7 +259,7 @@ def test_the_journal_lists_each_effect_with_its_time(cloud: SimulatedCloud, cloc
     ]
     hour = timedelta(hours=1)
     assert effects == [
-        (0 * hour, "delegate", EffectKind.TRUST_MADE, None, None, order.trust_id),
+        (0 * hour, "delegate", EffectKind.TRUST_MADE, None, None, command.trust_id),
         (0 * hour, "ensure_registered", EffectKind.HOST_POOLED, None, "4", None),
         (0 * hour, "ensure_registered", EffectKind.PROVIDER_MADE, None, None, "blazar_sim-host-004"),
         (1 * hour, "ensure_started", EffectKind.GROUP_MADE, "r-1", None, None),
@@ -284,12 +284,12 @@ def test_the_journal_lists_each_effect_with_its_time(cloud: SimulatedCloud, cloc
 
 
 def test_a_server_deleted_during_its_snapshot_loses_the_image(cloud: SimulatedCloud):
-    order = trusting(cloud, order_of(ResourceRef("4", "sim-host-004"), resource_type=HOST))
-    cloud.ensure_started(order)
+    command = trusting(cloud, command_of(ResourceRef("4", "sim-host-004"), resource_type=HOST))
+    cloud.ensure_started(command)
     cloud.world.boot_server(OWNER, reservation_id="r-1")
     cloud.inject(Fault(FaultKind.SLOW, "before_end"))
-    assert not cloud.before_end(order, "snapshot").done
-    assert cloud.ensure_ended(order).done
+    assert not cloud.before_end(command, "snapshot").done
+    assert cloud.ensure_ended(command).done
     assert [image.status for image in cloud.world.images()] == [ImageStatus.LOST]
 
 
@@ -312,16 +312,16 @@ def test_a_file_of_a_release_before_is_refused(tmp_path: Path):
 
 def test_a_whole_cloud_survives_its_driver(tmp_path: Path):
     path = tmp_path / "cloud.db"
-    order = order_of(ResourceRef("1", "sim-host-001"), resource_type=HOST)
+    command = command_of(ResourceRef("1", "sim-host-001"), resource_type=HOST)
     part = replace(
-        order_of(ResourceRef("2", "sim-host-002"), reservation_id="r-2", resource_type="virtual:instance"),
+        command_of(ResourceRef("2", "sim-host-002"), reservation_id="r-2", resource_type="virtual:instance"),
         parameters={"vcpus": 1, "memory_mb": 64, "disk_gb": 1, "affinity": True},
         units={"2": 3},
     )
     with SimulatedCloud.create(path, hosts=3) as cloud:
-        cloud.ensure_started(order)
+        cloud.ensure_started(command)
         cloud.world.boot_server(OWNER, reservation_id="r-1")
-        cloud.before_end(trusting(cloud, order), "snapshot")
+        cloud.before_end(trusting(cloud, command), "snapshot")
         group = cloud.ensure_started(trusting(cloud, part)).effects
         cloud.world.instances.boot(OWNER, "r-2", group=str(group["server_group_id"]))
         cloud.world.addresses.take("203.0.113.10", OWNER)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.drivers.contract import CloudBusy, CloudNotFound, Order, Progress, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudNotFound, Command, Progress, ResourceOccupied, ResourceRef
 from tenure.drivers.simulated import POOL, EffectKind, Fault, FaultKind
-from tests.drivers.crash_orders import order_for, trusting
+from tests.drivers.crash_commands import command_for, trusting
 from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
@@ -96,7 +96,7 @@ def test_a_start_that_was_killed_is_completed_by_another_process(path: Path, eff
         assert_whole(path, cloud)
 
         cloud.clear_faults()
-        cloud.ensure_started(order_for("r-1", "1,2,3"))
+        cloud.ensure_started(command_for("r-1", "1,2,3"))
         assert cloud.world.groups()["r-1"].hosts == ("1", "2", "3")
         taken = [effect.host for effect in cloud.world.journal("r-1") if effect.kind == EffectKind.HOST_TAKEN]
         assert sorted(taken, key=str) == ["1", "2", "3"]
@@ -109,10 +109,10 @@ def test_a_start_that_was_killed_is_completed_by_another_process(path: Path, eff
 )
 def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb: str, effects: int):
     with SimulatedCloud(path) as cloud:
-        order = trusting(cloud, order_for("r-1", "1,2,3"))
-        cloud.ensure_started(order)
+        command = trusting(cloud, command_for("r-1", "1,2,3"))
+        cloud.ensure_started(command)
         for _ in range(2):
-            cloud.world.boot_server(order.project_id, reservation_id="r-1")
+            cloud.world.boot_server(command.project_id, reservation_id="r-1")
         before = len(cloud.world.journal())
         cloud.inject(Fault(FaultKind.BLOCK, verb, after_effects=effects))
         with worker("hold", str(path), verb, "1,2,3") as process:
@@ -123,8 +123,8 @@ def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb
         assert_whole(path, cloud)
 
         cloud.clear_faults()
-        assert cloud.before_end(order, "snapshot").done
-        assert cloud.ensure_ended(order).done
+        assert cloud.before_end(command, "snapshot").done
+        assert cloud.ensure_ended(command).done
         assert cloud.world.servers() == []
         assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
         assert_whole(path, cloud)
@@ -136,11 +136,11 @@ def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb
     [*(("ensure_started", effects) for effects in (1, 3, 6)), *(("ensure_ended", effects) for effects in (1, 3, 5))],
 )
 def test_instances_survive_a_process_that_was_killed(path: Path, verb: str, effects: int):
-    order = order_for("r-1", "1,2", "virtual:instance")
+    command = command_for("r-1", "1,2", "virtual:instance")
     with SimulatedCloud(path) as cloud:
         if verb == "ensure_ended":
-            cloud.ensure_started(order)
-            cloud.world.instances.boot(order.project_id, "r-1")
+            cloud.ensure_started(command)
+            cloud.world.instances.boot(command.project_id, "r-1")
         before = len(cloud.world.journal())
         cloud.inject(Fault(FaultKind.BLOCK, verb, after_effects=effects))
         with worker("hold", str(path), verb, "1,2", "virtual:instance") as process:
@@ -153,10 +153,10 @@ def test_instances_survive_a_process_that_was_killed(path: Path, verb: str, effe
 
         cloud.clear_faults()
         if verb == "ensure_started":
-            assert cloud.ensure_started(order).done
-            assert cloud.drift(HOST, [order], []) == []
+            assert cloud.ensure_started(command).done
+            assert cloud.drift(HOST, [command], []) == []
             assert cloud.world.instances.units("r-1") == {"1": 2, "2": 2}
-        assert cloud.ensure_ended(order).done
+        assert cloud.ensure_ended(command).done
         assert cloud.world.instances.traces("r-1") == frozenset()
         assert cloud.world.servers() == []
         assert_whole(path, cloud)
@@ -172,7 +172,7 @@ def test_a_process_that_is_killed_anywhere_leaves_a_whole_file(path: Path, round
         process.wait()
     with SimulatedCloud(path) as cloud:
         assert_whole(path, cloud)
-        assert cloud.ensure_ended(order_for("r-1", "1,2,3")).done
+        assert cloud.ensure_ended(command_for("r-1", "1,2,3")).done
         assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
         assert cloud.world.servers() == []
         assert_whole(path, cloud)
@@ -197,7 +197,7 @@ def test_processes_share_a_cloud(path: Path):
             process.kill()
             process.wait()
         for reservation, hosts in (("r-1", "1,2"), ("r-2", "2,3"), ("r-3", "4,5")):
-            assert cloud.ensure_ended(order_for(reservation, hosts)).done
+            assert cloud.ensure_ended(command_for(reservation, hosts)).done
         assert list(cloud.held(HOST)) == []
         assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
         assert_whole(path, cloud)
@@ -209,17 +209,17 @@ def test_sixteen_threads_make_each_effect_once(path: Path, in_memory: bool):
     cloud = SimulatedCloud.create(hosts=6) if in_memory else SimulatedCloud(path)
     ready = threading.Barrier(16)
 
-    def work(order_number: int) -> None:
-        order = order_for(f"r-{order_number % 2}", "1,2,3" if order_number % 2 else "4,5,6")
+    def work(command_number: int) -> None:
+        command = command_for(f"r-{command_number % 2}", "1,2,3" if command_number % 2 else "4,5,6")
         ready.wait()
         for attempt in range(16):
             try:
-                cloud.ensure_started(order)
+                cloud.ensure_started(command)
                 break
             except CloudBusy:  # another thread has moved the host at that moment
                 assert attempt < 15
         cloud.discover(HOST)
-        assert order.reservation_id in cloud.held(HOST)
+        assert command.reservation_id in cloud.held(HOST)
 
     with cloud, ThreadPoolExecutor(16) as pool:
         for call in [pool.submit(work, number) for number in range(16)]:
@@ -240,32 +240,32 @@ def test_exactly_one_of_sixteen_threads_gets_the_same_host(path: Path):
     holders: list[list[str]] = [[] for _ in range(20)]
 
     def work(cloud: SimulatedCloud, number: int) -> None:
-        order = order_for(f"r-{number}", "1")
+        command = command_for(f"r-{number}", "1")
         for having in holders:
             together.wait()
             try:
-                cloud.ensure_started(order)
-                having.append(order.reservation_id)
+                cloud.ensure_started(command)
+                having.append(command.reservation_id)
             except CloudBusy:
                 pass
             together.wait()
             assert having == [cloud.world.host("1").belongs_to]
             together.wait()
-            if order.reservation_id in having:
-                assert cloud.ensure_ended(order).done
+            if command.reservation_id in having:
+                assert cloud.ensure_ended(command).done
 
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor(16) as pool:
         for call in [pool.submit(work, cloud, number) for number in range(16)]:
             call.result()
         for number in range(16):
-            assert cloud.ensure_ended(order_for(f"r-{number}", "1")).done
+            assert cloud.ensure_ended(command_for(f"r-{number}", "1")).done
         assert_whole(path, cloud)
 
 
 @pytest.mark.races
 def test_a_start_and_an_end_at_once_leave_one_or_the_other(path: Path):
     """An end that reports success leaves no host, or all those of a start after it; another one leaves some."""
-    order = order_for("r-1", "1,2,3")
+    command = command_for("r-1", "1,2,3")
     succeeded: dict[str, bool] = {}
     outcomes: list[tuple[bool, bool, tuple[str, ...]]] = []
 
@@ -275,11 +275,11 @@ def test_a_start_and_an_end_at_once_leave_one_or_the_other(path: Path):
 
     ready, done = threading.Barrier(2, timeout=patience()), threading.Barrier(2, note, timeout=patience())
 
-    def work(name: str, call: Callable[[Order], Progress]) -> None:
+    def work(name: str, call: Callable[[Command], Progress]) -> None:
         for _ in range(30):
             ready.wait()
             try:
-                succeeded[name] = call(order).done
+                succeeded[name] = call(command).done
             except CloudBusy:
                 succeeded[name] = False
             done.wait()
@@ -298,11 +298,11 @@ def test_a_start_and_an_end_at_once_leave_one_or_the_other(path: Path):
         # the pool after the end has removed them from the group; the repair then sets them aside again.
         lost = {host.id for host in cloud.world.hosts() if host.belongs_to is None}
         assert lost <= {"1", "2", "3"}
-        for resource in order.resources:
+        for resource in command.resources:
             if resource.external_id in lost:
                 cloud.ensure_registered(HOST, resource)
         assert_whole(path, cloud)
-        assert cloud.ensure_ended(order).done
+        assert cloud.ensure_ended(command).done
         assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
 
 
@@ -321,29 +321,29 @@ def test_many_openings_of_a_new_file_agree(tmp_path: Path):
 
 
 def test_a_server_that_is_forced_onto_a_host_during_a_start_stops_it(path: Path):
-    order = order_for("r-1", "1,2")
+    command = command_for("r-1", "1,2")
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=2))
-        start = pool.submit(cloud.ensure_started, order)
+        start = pool.submit(cloud.ensure_started, command)
         assert cloud.wait_until_blocked(timeout_seconds=patience())
         cloud.world.force_server("stranger", "2")
         cloud.clear_faults()
         with pytest.raises(CloudBusy, match="HTTP 409"):
             start.result(timeout=patience())
         with pytest.raises(ResourceOccupied, match="sim-host-002"):
-            cloud.ensure_started(order)
+            cloud.ensure_started(command)
         assert cloud.world.groups()["r-1"].hosts == ()
         assert "1" in cloud.world.pool()
         assert len(cloud.world.servers()) == 1
 
 
 def test_a_start_that_an_end_overtakes_takes_nothing_more(path: Path):
-    order = order_for("r-1", "1,2")
+    command = command_for("r-1", "1,2")
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=2))
-        start = pool.submit(cloud.ensure_started, order)
+        start = pool.submit(cloud.ensure_started, command)
         assert cloud.wait_until_blocked(timeout_seconds=patience())
-        assert cloud.ensure_ended(order).done
+        assert cloud.ensure_ended(command).done
         cloud.clear_faults()
         with pytest.raises((CloudBusy, CloudNotFound)):
             start.result(timeout=patience())

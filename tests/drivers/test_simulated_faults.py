@@ -17,7 +17,7 @@ from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, Group, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.simulated.faults import VERBS
-from tenure.testing.rig import OWNER, order_of
+from tenure.testing.rig import OWNER, command_of
 from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
@@ -69,23 +69,23 @@ def test_latency_sleeps_for_the_requested_number_of_calls(cloud: SimulatedCloud,
 
 def test_the_next_calls_fail_for_now(cloud: SimulatedCloud):
     cloud.inject(Fault(FaultKind.BUSY, "ensure_started", count=3, reason="nova is overloaded"))
-    order = order_of(HOSTS[0], resource_type=HOST)
+    command = command_of(HOSTS[0], resource_type=HOST)
     for _ in range(3):
         with pytest.raises(CloudBusy, match="nova is overloaded"):
-            cloud.ensure_started(order)
+            cloud.ensure_started(command)
         assert cloud.world.groups() == {}
-    cloud.ensure_started(order)
+    cloud.ensure_started(command)
     assert cloud.world.groups()["r-1"].hosts == ("1",)
 
 
 def test_a_failure_for_good_lasts_until_it_is_cleared(cloud: SimulatedCloud):
     fault = cloud.inject(Fault(FaultKind.REFUSED, "ensure_started", count=None))
-    order = order_of(HOSTS[0], resource_type=HOST)
+    command = command_of(HOSTS[0], resource_type=HOST)
     for _ in range(5):
         with pytest.raises(CloudRefused):
-            cloud.ensure_started(order)
+            cloud.ensure_started(command)
     cloud.clear_faults(fault)
-    cloud.ensure_started(order)
+    cloud.ensure_started(command)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_a_failure_for_good_lasts_until_it_is_cleared(cloud: SimulatedCloud):
 )
 def test_a_fault_strikes_only_matching_calls(cloud: SimulatedCloud, fault: Fault, struck: bool):
     cloud.inject(fault)
-    order = order_of(*HOSTS[:2], resource_type=HOST)
+    command = command_of(*HOSTS[:2], resource_type=HOST)
     if struck:
         with pytest.raises(CloudBusy):
-            cloud.ensure_started(order)
+            cloud.ensure_started(command)
     else:
-        cloud.ensure_started(order)
+        cloud.ensure_started(command)
         assert list(cloud.faults().values()) == [fault]
 
 
@@ -119,7 +119,7 @@ def test_a_fault_can_wait_for_effects(cloud: SimulatedCloud):
     """Before the first host comes the group is made, keeps the zones of the four, and these leave them."""
     cloud.inject(Fault(FaultKind.BUSY, "ensure_started", after_effects=7))
     with pytest.raises(CloudBusy):
-        cloud.ensure_started(order_of(*HOSTS, resource_type=HOST))
+        cloud.ensure_started(command_of(*HOSTS, resource_type=HOST))
     assert len(cloud.world.groups()["r-1"].hosts) == 1
 
 
@@ -137,25 +137,25 @@ def test_a_call_that_was_struck_changes_nothing_more(cloud: SimulatedCloud):
 def test_a_call_with_a_lost_reply_has_all_its_effects(cloud: SimulatedCloud):
     cloud.inject(Fault(FaultKind.LOST_REPLY, "ensure_started"))
     with pytest.raises(CloudBusy, match="lost reply"):
-        cloud.ensure_started(order_of(*HOSTS, resource_type=HOST))
+        cloud.ensure_started(command_of(*HOSTS, resource_type=HOST))
     assert cloud.world.groups()["r-1"].hosts == ("1", "2", "3", "4")
 
 
 def test_servers_vanish_when_the_time_has_come(cloud: SimulatedCloud, clock: SimulatedClock):
-    order = order_of(*HOSTS[:2], resource_type=HOST)
-    cloud.ensure_started(order)
+    command = command_of(*HOSTS[:2], resource_type=HOST)
+    cloud.ensure_started(command)
     cloud.world.boot_server(OWNER, reservation_id="r-1")
     cloud.inject(Fault(FaultKind.SLOW, "ensure_ended", until=NOW + timedelta(seconds=20)))
 
-    progress = cloud.ensure_ended(order)
+    progress = cloud.ensure_ended(command)
     assert (progress.done, str(progress.reason)) == (False, "1 server is still being deleted.")
     assert [(server.vanishing, server.host) for server in cloud.world.servers()] == [(True, "1")]
     assert cloud.world.groups()["r-1"].hosts == ("1",)
 
     clock.advance(timedelta(seconds=19))
-    assert not cloud.ensure_ended(order).done
+    assert not cloud.ensure_ended(command).done
     clock.advance(timedelta(seconds=1))
-    assert cloud.ensure_ended(order).done
+    assert cloud.ensure_ended(command).done
     assert cloud.world.servers() == []
     assert cloud.world.groups() == {}
 
@@ -163,16 +163,16 @@ def test_servers_vanish_when_the_time_has_come(cloud: SimulatedCloud, clock: Sim
 def test_a_slow_teardown_of_a_host_does_not_slow_another(cloud: SimulatedCloud):
     cloud.inject(Fault(FaultKind.SLOW, "ensure_ended", host="1"))
     for number, host in enumerate(HOSTS[:2]):
-        order = order_of(host, reservation_id=f"r-{number}", resource_type=HOST)
-        cloud.ensure_started(order)
-        assert cloud.ensure_ended(order).done is (number == 1)
+        command = command_of(host, reservation_id=f"r-{number}", resource_type=HOST)
+        cloud.ensure_started(command)
+        assert cloud.ensure_ended(command).done is (number == 1)
 
 
 def test_a_blocked_call_stands_still_until_it_is_released(cloud: SimulatedCloud):
     fault = cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=1))
-    order = order_of(HOSTS[0], resource_type=HOST)
+    command = command_of(HOSTS[0], resource_type=HOST)
     with ThreadPoolExecutor() as pool:
-        call = pool.submit(cloud.ensure_started, order)
+        call = pool.submit(cloud.ensure_started, command)
         assert cloud.wait_until_blocked(timeout_seconds=patience())
         assert not call.done()
         assert cloud.world.groups()["r-1"].hosts == ()
@@ -251,33 +251,33 @@ def test_a_fault_can_be_meant_for_an_address(cloud: SimulatedCloud):
     network = cloud.world.addresses.public
     first, second = (ResourceRef(address_id(network, address), address) for address in ("203.0.113.10", "203.0.113.11"))
     cloud.inject(Fault(FaultKind.BUSY, host=first.name, after_effects=1))
-    orders = [
+    commands = [
         replace(
-            order_of(address, reservation_id=f"r-{number}", resource_type="virtual:floatingip"),
+            command_of(address, reservation_id=f"r-{number}", resource_type="virtual:floatingip"),
             parameters={"network_id": network},
         )
         for number, address in enumerate((first, second))
     ]
     with pytest.raises(CloudBusy):
-        cloud.ensure_started(orders[0])
-    cloud.ensure_started(orders[1])
+        cloud.ensure_started(commands[0])
+    cloud.ensure_started(commands[1])
     found = cloud.world.addresses.floating_ips()
     assert found[first.name].tags == frozenset()
     assert found[second.name].tags == {"blazar", "reservation:r-1"}
 
 
 def test_every_verb_can_be_struck(cloud: SimulatedCloud):
-    order = order_of(HOSTS[0], resource_type=HOST)
+    command = command_of(HOSTS[0], resource_type=HOST)
     calls: dict[str, Callable[[], object]] = {
         "discover": lambda: cloud.discover(HOST),
         "look_up": lambda: cloud.look_up(HOST, "1"),
         "ensure_registered": lambda: cloud.ensure_registered(HOST, HOSTS[0]),
         "ensure_unregistered": lambda: cloud.ensure_unregistered(HOST, HOSTS[0]),
-        "ensure_prepared": lambda: cloud.ensure_prepared(order),
-        "ensure_started": lambda: cloud.ensure_started(order),
-        "make_way": lambda: cloud.make_way(order, deadline=NOW),
-        "before_end": lambda: cloud.before_end(order, "snapshot"),
-        "ensure_ended": lambda: cloud.ensure_ended(order),
+        "ensure_prepared": lambda: cloud.ensure_prepared(command),
+        "ensure_started": lambda: cloud.ensure_started(command),
+        "make_way": lambda: cloud.make_way(command, deadline=NOW),
+        "before_end": lambda: cloud.before_end(command, "snapshot"),
+        "ensure_ended": lambda: cloud.ensure_ended(command),
         "servers": lambda: cloud.servers(NOW),
         "held": lambda: cloud.held(HOST),
         "remaining": lambda: cloud.remaining("virtual:volume", []),

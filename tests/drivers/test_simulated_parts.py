@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudRefused, Command, ResourceRef
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
-from tenure.testing.rig import order_of
+from tenure.testing.rig import command_of
 from tests.support.simulated import SimulatedCloud
 from tests.support.waiting import patience
 
@@ -42,13 +42,13 @@ def project_of(reservation_id: str) -> str:
     return f"project-of-{reservation_id}"
 
 
-def order(
+def command(
     reservation_id: str,
     units: dict[ResourceRef, int],
     affinity: bool | None = None,
     trust_id: str | None = None,
-) -> Order:
-    made = order_of(
+) -> Command:
+    made = command_of(
         *units, reservation_id=reservation_id, project_id=project_of(reservation_id), resource_type="virtual:instance"
     )
     return replace(
@@ -93,7 +93,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     @rule(reservation=reservations, affinity=affinities)
     def prepare(self, reservation: str, affinity: bool | None) -> None:
         try:
-            self.cloud.ensure_prepared(order(reservation, {}, affinity, self.trusts[reservation]))
+            self.cloud.ensure_prepared(command(reservation, {}, affinity, self.trusts[reservation]))
         except CloudBusy:
             return
         self.check_group(reservation, affinity)
@@ -101,7 +101,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     @rule(reservation=reservations, units=some_units, affinity=affinities)
     def start(self, reservation: str, units: dict[ResourceRef, int], affinity: bool | None) -> None:
         """As the manager does: a change of the affinity is prepared before."""
-        wanted = order(reservation, units, affinity, self.trusts[reservation])
+        wanted = command(reservation, units, affinity, self.trusts[reservation])
         wanted = replace(wanted, returning=tuple(self.had[reservation] - units.keys()))
         self.had[reservation] |= units.keys()
         try:
@@ -124,14 +124,14 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
         policies = [] if affinity is None else ["affinity" if affinity else "anti-affinity"]
         assert [group.policy for group in groups] == policies
 
-    def last_order(self, reservation: str) -> Order:
-        """The order to end the reservation."""
-        return order(reservation, dict.fromkeys(self.had[reservation], 1), trust_id=self.trusts[reservation])
+    def last_command(self, reservation: str) -> Command:
+        """The command to end the reservation."""
+        return command(reservation, dict.fromkeys(self.had[reservation], 1), trust_id=self.trusts[reservation])
 
     @rule(reservation=reservations)
     def end(self, reservation: str) -> None:
         try:
-            progress = self.cloud.ensure_ended(self.last_order(reservation))
+            progress = self.cloud.ensure_ended(self.last_command(reservation))
         except CloudBusy:
             return
         assert progress.done is (reservation not in self.cloud.held(HOST))
@@ -141,7 +141,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     @rule(reservation=reservations)
     def snapshot(self, reservation: str) -> None:
         try:
-            self.cloud.before_end(self.last_order(reservation), "snapshot")
+            self.cloud.before_end(self.last_command(reservation), "snapshot")
         except CloudBusy:
             return
 
@@ -202,7 +202,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
         """Once faults are gone, one call each takes everything back."""
         self.cloud.clear_faults()
         for reservation in RESERVATIONS:
-            assert self.cloud.ensure_ended(self.last_order(reservation)).done
+            assert self.cloud.ensure_ended(self.last_command(reservation)).done
             self.had[reservation].clear()
             assert self.cloud.world.instances.traces(reservation) == frozenset()
         assert {server.id for server in self.cloud.world.servers()} == self.foreign
@@ -230,22 +230,22 @@ def test_concurrent_starts_make_each_flavor_and_aggregate_once_and_an_end_takes_
 
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor(16) as pool:
 
-        def order_of_owner(reservation_id: str) -> Order:
+        def command_of_owner(reservation_id: str) -> Command:
             owner = Actor("u", project_of(reservation_id), frozenset({"member"}))
-            return order(reservation_id, {FLEET[0]: 2, FLEET[1]: 1}, affinity=True, trust_id=cloud.delegate(owner))
+            return command(reservation_id, {FLEET[0]: 2, FLEET[1]: 1}, affinity=True, trust_id=cloud.delegate(owner))
 
-        orders = [order_of_owner("r-0"), order_of_owner("r-1")]
+        commands = [command_of_owner("r-0"), command_of_owner("r-1")]
 
         def work(index: int) -> bool:
             ready.wait()
-            return cloud.ensure_started(orders[index % 2]).done
+            return cloud.ensure_started(commands[index % 2]).done
 
         assert all(call.result() for call in [pool.submit(work, index) for index in range(16)])
         made = Counter((effect.kind, effect.host) for effect in cloud.world.journal("r-0") if effect.kind in once)
         assert {kind for kind, _ in made} == once
         assert set(made.values()) == {1}
         assert cloud.world.instances.units("r-1") == {"1": 2, "2": 1}
-        for started in orders:
+        for started in commands:
             assert cloud.ensure_ended(started).done
             assert cloud.world.instances.traces(started.reservation_id) == frozenset()
         assert cloud.world.groups() == {} == cloud.world.instances.aggregates()
@@ -253,10 +253,10 @@ def test_concurrent_starts_make_each_flavor_and_aggregate_once_and_an_end_takes_
 
 @pytest.mark.races
 def test_an_end_removes_all_leftovers_of_a_concurrent_start_and_end(path: Path):
-    wanted = order("r-1", {FLEET[0]: 2, FLEET[1]: 1})
+    wanted = command("r-1", {FLEET[0]: 2, FLEET[1]: 1})
     ready = threading.Barrier(2, timeout=patience())
 
-    def work(verb: Callable[[Order], object]) -> None:
+    def work(verb: Callable[[Command], object]) -> None:
         for _ in range(30):
             ready.wait()
             try:
@@ -275,7 +275,7 @@ def test_an_end_removes_all_leftovers_of_a_concurrent_start_and_end(path: Path):
 
 @pytest.mark.parametrize("effects", range(1, 8))
 def test_the_next_end_removes_all_of_a_start_overtaken_by_an_end(path: Path, effects: int):
-    wanted = order("r-1", {FLEET[0]: 2, FLEET[1]: 1})
+    wanted = command("r-1", {FLEET[0]: 2, FLEET[1]: 1})
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=effects))
         start = pool.submit(cloud.ensure_started, wanted)
@@ -304,7 +304,7 @@ def test_two_reservations_want_the_same_address(path: Path):
 
         def work(number: int) -> int:
             project = f"project-{number}"
-            wanted = order_of(
+            wanted = command_of(
                 address, reservation_id=f"r-{number}", project_id=project, resource_type="virtual:floatingip"
             )
             wanted = replace(wanted, parameters={"network_id": network})

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import CloudNotFound, CloudRefused, Order, ResourceRef
-from tenure.testing.rig import NEIGHBOUR, OWNER, order_of
+from tenure.drivers.contract import CloudNotFound, CloudRefused, Command, ResourceRef
+from tenure.testing.rig import NEIGHBOUR, OWNER, command_of
 from tests.support.simulated import HostHealth, NoValidHost, SimulatedCloud
 
 HOST = "physical:host"
@@ -22,16 +22,16 @@ def cloud() -> Iterator[SimulatedCloud]:
         yield cloud
 
 
-def reserved(cloud: SimulatedCloud, *hosts: str, units: int = 1, affinity: bool | None = None, **more: str) -> Order:
+def reserved(cloud: SimulatedCloud, *hosts: str, units: int = 1, affinity: bool | None = None, **more: str) -> Command:
     refs = [ResourceRef(host, cloud.world.host(host).name) for host in hosts]
     for ref in refs:
         cloud.ensure_registered(HOST, ref)
-    order = order_of(*refs, resource_type="virtual:instance", **more)
+    command = command_of(*refs, resource_type="virtual:instance", **more)
     return replace(
-        order,
+        command,
         parameters={"vcpus": 2, "memory_mb": 2048, "disk_gb": 10, "amount": units * len(hosts), "affinity": affinity},
         units={ref.external_id: units for ref in refs},
-        trust_id=cloud.delegate(Actor("u", order.project_id, frozenset({"member"}))),
+        trust_id=cloud.delegate(Actor("u", command.project_id, frozenset({"member"}))),
     )
 
 
@@ -186,21 +186,21 @@ def test_a_group_is_its_projects_own(cloud: SimulatedCloud):
 
 
 def test_an_end_finds_a_server_that_was_moved(cloud: SimulatedCloud):
-    order = reserved(cloud, "1")
-    cloud.ensure_started(order)
+    command = reserved(cloud, "1")
+    cloud.ensure_started(command)
     server = cloud.world.instances.boot(OWNER, "r-1")
     cloud.world.move_server(server, "8")
     assert [server.host for server in cloud.world.servers()] == ["8"]
-    assert cloud.ensure_ended(order).done
+    assert cloud.ensure_ended(command).done
     assert cloud.world.servers() == []
 
 
 def test_aggregates_and_groups_of_others_are_none_of_ours(cloud: SimulatedCloud):
     cloud.world.instances.make_group(NEIGHBOUR, "reservation:r-1", "affinity")
-    order = reserved(cloud, "1", affinity=False)
-    group = cloud.ensure_started(order).effects["server_group_id"]
+    command = reserved(cloud, "1", affinity=False)
+    group = cloud.ensure_started(command).effects["server_group_id"]
     assert len(cloud.world.instances.server_groups()) == 2
-    assert cloud.drift(HOST, [order], []) == []
+    assert cloud.drift(HOST, [command], []) == []
     assert cloud.world.instances.boot(OWNER, "r-1", group=str(group))
 
 
@@ -226,8 +226,8 @@ def test_networks_come_and_go(cloud: SimulatedCloud):
 
 def test_any_leftover_of_a_reservation_is_found(cloud: SimulatedCloud):
     """Except a resource class alone, which blocks no other reservation."""
-    order = reserved(cloud, "1", affinity=True)
-    cloud.ensure_started(order)
+    command = reserved(cloud, "1", affinity=True)
+    cloud.ensure_started(command)
     world = cloud.world.instances
     for nouns, remove in (
         ({"aggregate", "resource class", "inventory", "server group"}, lambda: world.delete_flavor("r-1")),
@@ -236,7 +236,7 @@ def test_any_leftover_of_a_reservation_is_found(cloud: SimulatedCloud):
         remove()
         assert world.traces("r-1") == nouns
         assert list(cloud.held(HOST)) == ["r-1"]
-    assert cloud.ensure_ended(order).done
+    assert cloud.ensure_ended(command).done
     assert list(cloud.held(HOST)) == []
 
 
@@ -244,11 +244,11 @@ def test_a_marked_address_in_another_project_is_given_to_its_owner(cloud: Simula
     world = cloud.world.addresses
     found = cloud.look_up("virtual:floatingip", f"{world.public}/203.0.113.10")
     address = ResourceRef(found.external_id, found.name)
-    order = order_of(address, resource_type="virtual:floatingip")
-    order = replace(order, parameters={"network_id": world.public})
+    command = command_of(address, resource_type="virtual:floatingip")
+    command = replace(command, parameters={"network_id": world.public})
     world.take(address.name, NEIGHBOUR)
     world.change_tags(address.name, {"blazar", "reservation:r-1"})
-    assert [drift.resource for drift in cloud.drift("virtual:floatingip", [order], [])] == [address]
-    cloud.ensure_started(order)
+    assert [drift.resource for drift in cloud.drift("virtual:floatingip", [command], [])] == [address]
+    cloud.ensure_started(command)
     assert world.floating_ips()[address.name].project_id == OWNER
-    assert cloud.drift("virtual:floatingip", [order], []) == []
+    assert cloud.drift("virtual:floatingip", [command], []) == []

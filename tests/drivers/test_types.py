@@ -19,8 +19,8 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
+    Command,
     Health,
-    Order,
     Progress,
     ResourceRef,
 )
@@ -30,7 +30,7 @@ from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.type_driver import TypeDriver
 from tenure.factory import build
 from tenure.resources.contract import load_types
-from tenure.testing.rig import order_of
+from tenure.testing.rig import command_of
 from tests.support.simulated import SimulatedCloud
 from tests.support.world import HOST, OWNER, World, open_world
 
@@ -49,12 +49,12 @@ class Laboratory(TypeDriver):
         names = {"1": "left", "2": "right", "3": "right", "left": "odd"}
         return [DiscoveredResource(BENCH, number, name, Capacity({WHOLE: 1})) for number, name in names.items()]
 
-    def ensure_started(self, order: Order) -> Progress:
-        self.given.append(order.reservation_id)
+    def ensure_started(self, command: Command) -> Progress:
+        self.given.append(command.reservation_id)
         return DONE
 
-    def ensure_ended(self, order: Order) -> Progress:
-        self.given.remove(order.reservation_id)
+    def ensure_ended(self, command: Command) -> Progress:
+        self.given.remove(command.reservation_id)
         return DONE
 
     def fetch(self, kind: str, reference: str, actor: object) -> dict[str, object]:
@@ -72,11 +72,11 @@ def test_a_driver_has_default_answers() -> None:
     with pytest.raises(CloudNotFound):
         laboratory.look_up("nowhere")
     assert laboratory.check()["2"] == Health(well=True)
-    order = order_of(resource_type=BENCH)
-    assert laboratory.ensure_prepared(order) == DONE
-    assert (*laboratory.held(), *laboratory.drift([order], [])) == ()
+    command = command_of(resource_type=BENCH)
+    assert laboratory.ensure_prepared(command) == DONE
+    assert (*laboratory.held(), *laboratory.drift([command], [])) == ()
     with pytest.raises(CloudRefused):
-        laboratory.before_end(order, "snapshot")
+        laboratory.before_end(command, "snapshot")
     with pytest.raises(CloudRefused):
         TypeDrivers({BENCH: laboratory}).delegate(OWNER)
 
@@ -88,11 +88,11 @@ def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> No
         assert router.longest_call == timedelta(seconds=90)
         assert [host.external_id for host in router.discover("physical:host")] == ["1", "2"]
         assert len(router.discover(BENCH)) == 4
-        order = order_of(resource_type="lab:half-bench")
-        assert router.ensure_started(order) == DONE
-        assert laboratory.given == [order.reservation_id]
+        command = command_of(resource_type="lab:half-bench")
+        assert router.ensure_started(command) == DONE
+        assert laboratory.given == [command.reservation_id]
         assert list(router.held("physical:host")) == []
-        assert router.ensure_ended(order) == DONE
+        assert router.ensure_ended(command) == DONE
         assert router.fetch("bench", "7", OWNER) == {"kind": "bench", "id": "7"}
         assert router.fetch("flavor", "2", OWNER)["name"] == "m1.small"
         with pytest.raises(CloudNotFound):
@@ -103,7 +103,7 @@ def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> No
         assert not cloud.world.trusts()
         cloud.inject(Fault(FaultKind.BUSY, "servers"))
         with pytest.raises(CloudBusy):
-            router.servers(order.ends_at)
+            router.servers(command.ends_at)
 
 
 def test_reservations_of_an_inventory_use_the_driver_of_its_type(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_drivers_of_types_name_the_home_region_and_have_its_trusts() -> None:
     class Watching(Laboratory):
         trusts: ClassVar[list[str | None]] = []
 
-        def ensure_ended(self, order: Order) -> Progress:
-            self.trusts.append(order.trust_id)
+        def ensure_ended(self, command: Command) -> Progress:
+            self.trusts.append(command.trust_id)
             raise CloudRefused(Reason("The door is locked."))
 
-    order = replace(order_of(resource_type=BENCH), trust_id="north=n south=s")
+    command = replace(command_of(resource_type=BENCH), trust_id="north=n south=s")
     with SimulatedCloud.create(hosts=1) as north, SimulatedCloud.create(hosts=1) as south:
         router = Router({"north": north, "south": south}).beside({BENCH: Watching()})
         assert list(router.by_region(BENCH)) == ["north"]
@@ -133,26 +133,26 @@ def test_drivers_of_types_name_the_home_region_and_have_its_trusts() -> None:
         assert {bench.region for bench in router.discover(BENCH)} == {"north"}
         assert router.look_up(BENCH, "north:odd").external_id == "left"
         with pytest.raises(CloudRefused, match=r"^Region north: The door is locked\.$"):
-            router.ensure_ended(replace(order, region="north"))
+            router.ensure_ended(replace(command, region="north"))
         with pytest.raises(CloudRefused, match=r"^The door is locked\.$"):
-            Router({"": north}).beside({BENCH: Watching()}).ensure_ended(order)
+            Router({"": north}).beside({BENCH: Watching()}).ensure_ended(command)
     assert Watching.trusts == ["n", "north=n south=s"]
 
 
 def test_a_cloud_has_nothing_of_a_type_without_a_driver() -> None:
-    order = order_of(resource_type=BENCH)
+    command = command_of(resource_type=BENCH)
     with SimulatedCloud.create(hosts=1) as cloud:
-        assert list(cloud.discover(BENCH)) == list(cloud.held(BENCH)) == list(cloud.drift(BENCH, [order], [])) == []
-        assert cloud.check(BENCH) == cloud.remaining(BENCH, [order]) == {}
-        assert cloud.make_way(order, deadline=order.ends_at) == ()
+        assert list(cloud.discover(BENCH)) == list(cloud.held(BENCH)) == list(cloud.drift(BENCH, [command], [])) == []
+        assert cloud.check(BENCH) == cloud.remaining(BENCH, [command]) == {}
+        assert cloud.make_way(command, deadline=command.ends_at) == ()
         for refused in (
             lambda: cloud.look_up(BENCH, "left"),
             lambda: cloud.ensure_registered(BENCH, ResourceRef("1", "left")),
             lambda: cloud.ensure_unregistered(BENCH, ResourceRef("1", "left")),
-            lambda: cloud.ensure_prepared(order),
-            lambda: cloud.ensure_started(order),
-            lambda: cloud.before_end(order, "snapshot"),
-            lambda: cloud.ensure_ended(order),
+            lambda: cloud.ensure_prepared(command),
+            lambda: cloud.ensure_started(command),
+            lambda: cloud.before_end(command, "snapshot"),
+            lambda: cloud.ensure_ended(command),
         ):
             with pytest.raises(CloudRefused, match="This cloud has no lab:bench"):
                 refused()

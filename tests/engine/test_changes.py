@@ -142,9 +142,9 @@ def test_stuck_leftover_blocks_no_other(world: World):
     leases = [world.book(1), world.book(1)]
     world.engine.settle()
     for lease in leases:
-        [order] = world.orders(lease.id)
+        [command] = world.commands(lease.id)
         world.leases.delete(OWNER, lease.id)
-        world.cloud.ensure_started(replace(order, resources=()))
+        world.cloud.ensure_started(replace(command, resources=()))
     stays, goes = sorted(lease.reservations[0].id for lease in leases)
     assert set(world.cloud.world.groups()) == {stays, goes}
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_ended", reservation_id=stays, count=None))
@@ -157,9 +157,9 @@ def test_unknown_reservation_in_the_cloud_is_left_alone(world: World, caplog: py
     """Others may use the same cloud, and the same names. It is logged once."""
     lease = world.book(1)
     world.engine.settle()
-    [order] = world.orders(lease.id)
-    world.cloud.ensure_started(replace(order, reservation_id="somebody's", resources=()))
+    [command] = world.commands(lease.id)
+    world.cloud.ensure_started(replace(command, reservation_id="somebody's", resources=()))
     for _ in range(3):
         assert world.service.reconciler.run() == 0
-    assert set(world.cloud.world.groups()) == {"somebody's", order.reservation_id}
+    assert set(world.cloud.world.groups()) == {"somebody's", command.reservation_id}
     assert caplog.text.count("somebody's looks like a reservation") == 1

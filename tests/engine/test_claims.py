@@ -166,9 +166,9 @@ def test_reconciliation_pass_leaves_live_reservations_alone(world: World, checkp
 def test_failed_reconciliation_pass_is_repeated(world: World):
     lease = world.book(1, hours=1)
     world.engine.settle()
-    [order] = world.orders(lease.id)
+    [command] = world.commands(lease.id)
     world.pass_time(2 * HOUR)
-    world.cloud.ensure_started(order)
+    world.cloud.ensure_started(command)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended"))
     assert world.service.reconciler.run() == 1
     assert world.cloud.world.groups() != {}

@@ -103,11 +103,11 @@ def test_the_running_engine_repairs_once_a_minute(tmp_path):
     with open_world(tmp_path, workers=2) as world:
         lease = world.book(1, hours=1)
         world.engine.settle()
-        [order] = world.orders(lease.id)
+        [command] = world.commands(lease.id)
         world.pass_time(2 * HOUR)
         with running(world):
             for _ in range(2):
-                world.cloud.ensure_started(order)
+                world.cloud.ensure_started(command)
                 world.clock.advance(MINUTE)
                 wait_for("the reconciler", lambda: world.cloud.world.groups() == {})
 

@@ -11,7 +11,7 @@ import pytest
 
 from tenure.domain.lease import EventStatus, EventType, LeaseStatus
 from tenure.domain.request import LeaseRequest
-from tenure.drivers.contract import Order
+from tenure.drivers.contract import Command
 from tenure.drivers.simulated import EffectKind
 from tests.support.engines import (
     HOUR,
@@ -131,18 +131,18 @@ def test_calls_for_a_lease_never_overlap(tmp_path):
     inside: Counter[str] = Counter()
     crowded: list[str] = []
 
-    def enter(_verb: str, order: object = None, *_: object) -> None:
-        if isinstance(order, Order):
+    def enter(_verb: str, command: object = None, *_: object) -> None:
+        if isinstance(command, Command):
             with guard:
-                inside[order.lease_id] += 1
-                if inside[order.lease_id] > 1:
-                    crowded.append(order.lease_id)
+                inside[command.lease_id] += 1
+                if inside[command.lease_id] > 1:
+                    crowded.append(command.lease_id)
             time.sleep(0.002)  # as a cloud takes some time for everything
 
-    def leave(_verb: str, order: object = None, *_: object) -> None:
-        if isinstance(order, Order):
+    def leave(_verb: str, command: object = None, *_: object) -> None:
+        if isinstance(command, Command):
             with guard:
-                inside[order.lease_id] -= 1
+                inside[command.lease_id] -= 1
 
     with open_world(tmp_path, hosts=20, workers=8) as world:
         watch(world, enter, leave)

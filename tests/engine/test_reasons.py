@@ -73,7 +73,7 @@ def test_waiting_reason_shows_only_the_owners_part(world: World, monkeypatch: py
     lease = world.book(1, hours=1)
     world.engine.settle()
     foreign = f"Servers of others are in the way, and are not deleted: {FOREIGN}."
-    monkeypatch.setattr(world.cloud, "ensure_ended", lambda _order: Progress(False, SECOND, foreign))
+    monkeypatch.setattr(world.cloud, "ensure_ended", lambda _command: Progress(False, SECOND, foreign))
     world.clock.advance(HOUR)
     world.engine.settle()
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATING

@@ -357,9 +357,9 @@ def test_server_of_others_is_not_deleted(world: World):
 def test_repair_takes_back_late_effects(world: World):
     lease = world.book(1, hours=1)
     world.engine.settle()
-    [order] = world.orders(lease.id)
+    [command] = world.commands(lease.id)
     world.pass_time(2 * HOUR)
-    world.cloud.ensure_started(order)
+    world.cloud.ensure_started(command)
     assert world.service.reconciler.run() == 1
     assert world.cloud.world.groups() == {}
     assert world.service.reconciler.run() == 0

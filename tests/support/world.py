@@ -17,13 +17,13 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Command, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, build
 from tenure.services.context import Rules
-from tenure.services.events.orders import orders_of
+from tenure.services.events.commands import commands_of
 from tenure.simulation import Simulation, default_policies, installed_types
 from tenure.store.database import Database, Transaction
 from tests.support import schemas
@@ -135,11 +135,11 @@ class World(Simulation):
     def hosts_of(self, lease_id: str, actor: Actor = ADMIN) -> list[str]:
         return sorted(resource.resource.name for resource in self.leases.resources(actor, lease_id, HOST))
 
-    def orders(self, lease_id: str) -> list[Order]:
-        """Return the lease's reservations as orders for a driver."""
+    def commands(self, lease_id: str) -> list[Command]:
+        """Return the lease's reservations as commands for a driver."""
         with self.db.read() as tx:
             lease = tx.leases.get(lease_id)
-            return list(orders_of(tx, [lease], pinned_only=False)) if lease else []
+            return list(commands_of(tx, [lease], pinned_only=False)) if lease else []
 
     def restart(self) -> None:
         """Build the service again, as after the end of its process."""

@@ -10,48 +10,48 @@ import pytest
 
 from instruments.driver import InstrumentDriver
 from instruments.laboratory import Badge
-from tenure.drivers.contract import DONE, Drift, Order, Progress, ResourceRef
+from tenure.drivers.contract import DONE, Command, Drift, Progress, ResourceRef
 from tenure.testing.resources import ResourceContract
 from tests.test_driver import InstrumentRig
 
 
 class KeepsWhatWasGivenUp(InstrumentDriver):
-    def ensure_started(self, order: Order) -> Progress:
+    def ensure_started(self, command: Command) -> Progress:
         badges = self._badges().items()
-        had = [ResourceRef(name, name) for name, badge in badges if order.reservation_id in badge.purpose]
-        known = {resource.external_id for resource in order.resources}
+        had = [ResourceRef(name, name) for name, badge in badges if command.reservation_id in badge.purpose]
+        known = {resource.external_id for resource in command.resources}
         more = tuple(resource for resource in had if resource.external_id not in known)
-        return super().ensure_started(replace(order, resources=(*order.resources, *more), returning=()))
+        return super().ensure_started(replace(command, resources=(*command.resources, *more), returning=()))
 
     def _badges(self) -> dict[str, Badge]:
         return self.laboratory.badges()
 
 
 class TakesFromStrangers(KeepsWhatWasGivenUp):
-    def ensure_started(self, order: Order) -> Progress:
-        for resource in order.resources:
+    def ensure_started(self, command: Command) -> Progress:
+        for resource in command.resources:
             badge = self._badges().get(resource.external_id)
             if badge is not None and "reservation:" not in badge.purpose:
                 self.laboratory.take_back(badge)
-        return InstrumentDriver.ensure_started(self, order)
+        return InstrumentDriver.ensure_started(self, command)
 
 
 class GivesAgain(KeepsWhatWasGivenUp):
-    def ensure_started(self, order: Order) -> Progress:
-        progress = InstrumentDriver.ensure_started(self, order)
-        for resource in order.resources:
+    def ensure_started(self, command: Command) -> Progress:
+        progress = InstrumentDriver.ensure_started(self, command)
+        for resource in command.resources:
             self.laboratory.give(self._badges()[resource.external_id])
         return progress
 
 
 class EndsNothing(InstrumentDriver):
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         return DONE
 
 
 class EndsOnlyWhatIsNamed(KeepsWhatWasGivenUp):
-    def ensure_ended(self, order: Order) -> Progress:
-        for resource in order.resources:
+    def ensure_ended(self, command: Command) -> Progress:
+        for resource in command.resources:
             if (badge := self._badges().get(resource.external_id)) is not None:
                 self.laboratory.take_back(badge)
         return DONE
@@ -63,14 +63,14 @@ class Forgets(InstrumentDriver):
 
 
 class SeesNothing(InstrumentDriver):
-    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+    def drift(self, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         return ()
 
 
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (KeepsWhatWasGivenUp, "start_gives_up_resources_that_left_the_order"),
+        (KeepsWhatWasGivenUp, "start_gives_up_resources_that_left_the_command"),
         (TakesFromStrangers, "resource_in_use_stops_a_start"),
         (GivesAgain, "repeated_start_changes_nothing"),
         (EndsNothing, "end_frees_only_its_own_resources"),

@@ -15,10 +15,10 @@ from tenure.drivers.contract import (
     BootedServer,
     CloudNotFound,
     CloudRefused,
+    Command,
     Drift,
     Group,
     Health,
-    Order,
     Preempted,
     Progress,
     ResourceRef,
@@ -43,7 +43,7 @@ class ByResourceType(ABC):
 
     @abstractmethod
     def _ask_each(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> list[T]:
-        """Return the answer of each region to those of the orders and resources that are in it."""
+        """Return the answer of each region to those of the commands and resources that are in it."""
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
         found = chain.from_iterable(self._ask_each(resource_type, TypeDriver.discover))
@@ -55,24 +55,24 @@ class ByResourceType(ABC):
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
         self._ask(resource_type, resource.region, TypeDriver.ensure_unregistered, resource)
 
-    def ensure_prepared(self, order: Order) -> Progress:
-        return self._ask(order.resource_type, order.region, TypeDriver.ensure_prepared, order)
+    def ensure_prepared(self, command: Command) -> Progress:
+        return self._ask(command.resource_type, command.region, TypeDriver.ensure_prepared, command)
 
-    def ensure_started(self, order: Order) -> Progress:
-        return self._ask(order.resource_type, order.region, TypeDriver.ensure_started, order)
+    def ensure_started(self, command: Command) -> Progress:
+        return self._ask(command.resource_type, command.region, TypeDriver.ensure_started, command)
 
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+    def make_way(self, command: Command, *, deadline: datetime, ahead: Iterable[Command] = ()) -> Sequence[Preempted]:
         verb = TypeDriver.make_way
-        return self._ask(order.resource_type, order.region, verb, order, deadline=deadline, ahead=ahead)
+        return self._ask(command.resource_type, command.region, verb, command, deadline=deadline, ahead=ahead)
 
-    def before_end(self, order: Order, action: str) -> Progress:
-        return self._ask(order.resource_type, order.region, TypeDriver.before_end, order, action)
+    def before_end(self, command: Command, action: str) -> Progress:
+        return self._ask(command.resource_type, command.region, TypeDriver.before_end, command, action)
 
-    def ensure_ended(self, order: Order) -> Progress:
-        return self._ask(order.resource_type, order.region, TypeDriver.ensure_ended, order)
+    def ensure_ended(self, command: Command) -> Progress:
+        return self._ask(command.resource_type, command.region, TypeDriver.ensure_ended, command)
 
-    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
-        return _joined(self._ask_each(resource_type, TypeDriver.remaining, orders))
+    def remaining(self, resource_type: str, commands: Iterable[Command]) -> Mapping[str, int]:
+        return _joined(self._ask_each(resource_type, TypeDriver.remaining, commands))
 
     def held(self, resource_type: str) -> Iterable[str]:
         return list(chain.from_iterable(self._ask_each(resource_type, TypeDriver.held)))
@@ -80,8 +80,8 @@ class ByResourceType(ABC):
     def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
         return _joined(self._ask_each(resource_type, TypeDriver.check, registered))
 
-    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
-        return list(chain.from_iterable(self._ask_each(resource_type, TypeDriver.drift, orders, pooled)))
+    def drift(self, resource_type: str, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+        return list(chain.from_iterable(self._ask_each(resource_type, TypeDriver.drift, commands, pooled)))
 
 
 class SingleCloud(ByResourceType):

@@ -105,7 +105,7 @@ class ResourceRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Command:
     """A reservation for a driver: the resources that its owner should have now.
 
     All of it is in ``region``.
@@ -223,7 +223,7 @@ class BootedServer:
 class Drift:
     """A difference between the cloud and the ledger.
 
-    With a ``reservation_id``, ``ensure_started`` with the order of that reservation repairs it; ``resource`` is then
+    With a ``reservation_id``, ``ensure_started`` with the command of that reservation repairs it; ``resource`` is then
     the affected resource, if there is a single one. With a resource only, ``ensure_registered`` repairs it. ``what`` is
     a description for people. A difference that ``lasts`` cannot be repaired, such as a server that its owner has
     resized beyond the booked size; the owner is notified.
@@ -284,56 +284,56 @@ class CloudDriver(Protocol):
         Raises ``CloudBusy`` while a reservation has it, and ``ResourceOccupied`` while it is set aside and has servers.
         """
 
-    def ensure_prepared(self, order: Order) -> Progress:
+    def ensure_prepared(self, command: Command) -> Progress:
         """Create the objects that clients must see before the start of the lease, and return them as ``effects``.
 
-        Types without such objects need no action. A server group is created as the owner, with ``order.trust_id``. A
+        Types without such objects need no action. A server group is created as the owner, with ``command.trust_id``. A
         server that is to be reserved is marked with its lease, and shelved if the start is in the future.
         """
 
-    def ensure_started(self, order: Order) -> Progress:
-        """Make exactly ``order.resources`` usable, by the owner only.
+    def ensure_started(self, command: Command) -> Progress:
+        """Make exactly ``command.resources`` usable, by the owner only.
 
         All of them are usable when this returns. It is not done while servers of the reservation are still being
-        deleted on resources that are no longer in the order and return to the pool. Servers of others are never
-        deleted; they raise ``ResourceOccupied``. If the cloud does not know a resource of the order, the others are
+        deleted on resources that are no longer in the command and return to the pool. Servers of others are never
+        deleted; they raise ``ResourceOccupied``. If the cloud does not know a resource of the command, the others are
         handed over, the reservation keeps its other resources except the ``returning`` ones, and ``ResourceMissing``
         names the missing.
         """
 
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        """Remove preemptible servers that are in the way of an order by the deadline, which is its start.
+    def make_way(self, command: Command, *, deadline: datetime, ahead: Iterable[Command] = ()) -> Sequence[Preempted]:
+        """Remove preemptible servers that are in the way of a command by the deadline, which is its start.
 
         The engine repeats the call every few seconds from some time before the deadline. Each such server is notified
         once (its metadata contain the time of its deletion), shut down softly when half of its notice is left, and
         deleted shortly before the deadline, so that the start is not late. ``ensure_started`` deletes the remaining
         ones at once.
 
-        On hosts that the order takes as a whole, all preemptible servers are in the way. On hosts of which it takes
-        parts, only as many are as it needs the room of, beside the servers that run there and the demand of the orders
-        ``ahead``, which start no later and have not started. Return all servers known to be in the way, notified by
-        this call or earlier; none if the cloud has no preemptible servers.
+        On hosts that the command takes as a whole, all preemptible servers are in the way. On hosts of which it takes
+        parts, only as many are as it needs the room of, beside the servers that run there and the demand of the
+        commands ``ahead``, which start no later and have not started. Return all servers known to be in the way,
+        notified by this call or earlier; none if the cloud has no preemptible servers.
         """
 
-    def before_end(self, order: Order, action: str) -> Progress:
+    def before_end(self, command: Command, action: str) -> Progress:
         """Perform the action before the end (``snapshot``, ``last_snapshot``); not done while images are being saved.
 
         No resource is taken back before the action is done or given up. A repeated call creates no second image.
         """
 
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         """Delete the servers of the reservation, then return its resources to the pool.
 
         Works also for a reservation that never started, started in part, or has already ended. Not done while servers
-        are still being deleted; ``order.resources`` are not handed over again before it is done.
+        are still being deleted; ``command.resources`` are not handed over again before it is done.
         """
 
-    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
+    def remaining(self, resource_type: str, commands: Iterable[Command]) -> Mapping[str, int]:
         """Return the remaining kept units of each of these ended reservations, by reservation id. Reads only.
 
         A reservation that is missing in the answer has none. The answer is complete, or the call raises an error: units
         that no longer exist are given to other reservations. The number of requests to the cloud does not grow with the
-        number of orders.
+        number of commands.
         """
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
@@ -358,11 +358,11 @@ class CloudDriver(Protocol):
         gone. Resources that the cloud did not report while it reported others are ``UNKNOWN``.
         """
 
-    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+    def drift(self, resource_type: str, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         """Return the differences between the cloud and the ledger. Reads only.
 
-        ``orders`` are the started reservations, ``pooled`` the registered resources without a reservation. The number
-        of requests to the cloud does not grow with the number of orders. ``check`` reports resources that the cloud
+        ``commands`` are the started reservations, ``pooled`` the registered resources without a reservation. The number
+        of requests to the cloud does not grow with the number of commands. ``check`` reports resources that the cloud
         does not have, and ``held`` reservations that should not exist.
         """
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.footprint import footprint_of
-from tenure.drivers.contract import SLOWEST_BOOT, Order
+from tenure.drivers.contract import SLOWEST_BOOT, Command
 
 #: The type of reservations for a single server, which exists already or is named later.
 SERVER: Final = "virtual:server"
@@ -32,87 +32,87 @@ CLOCKS_DIFFER: Final = timedelta(seconds=10)
 ADOPTED: Final = "adopted_server_id"
 
 
-def marks_of(order: Order) -> dict[str, str]:
-    """Return the metadata of the order's server."""
+def marks_of(command: Command) -> dict[str, str]:
+    """Return the metadata of the command's server."""
     return {
-        LEASE: order.lease_id,
-        RESERVATION: order.reservation_id,
+        LEASE: command.lease_id,
+        RESERVATION: command.reservation_id,
         RESERVED: "true",
-        AT_END: str(order.parameters.get("at_end", "delete")),
-        ENDS_AT: f"{order.ends_at:%Y-%m-%dT%H:%M:%SZ}",
-        **({WOKEN: IN_PLACE} if is_in_place(order) else {}),
+        AT_END: str(command.parameters.get("at_end", "delete")),
+        ENDS_AT: f"{command.ends_at:%Y-%m-%dT%H:%M:%SZ}",
+        **({WOKEN: IN_PLACE} if is_in_place(command) else {}),
     }
 
 
-def tags_of(order: Order) -> tuple[str, str]:
-    """Return the tags of the order's server. A server that stays in its place gets none, as no search needs them."""
-    return TAG, f"{LEASE}={order.lease_id}"
+def tags_of(command: Command) -> tuple[str, str]:
+    """Return the tags of the command's server. A server that stays in its place gets none, as no search needs them."""
+    return TAG, f"{LEASE}={command.lease_id}"
 
 
-def metadata_of(order: Order) -> dict[str, str]:
-    """Return the metadata of the order's aggregate."""
-    named = named_server(order)
-    return {RESERVATION: order.reservation_id, LEASE: order.lease_id} | ({} if named is None else {OPEN_TO: named})
+def metadata_of(command: Command) -> dict[str, str]:
+    """Return the metadata of the command's aggregate."""
+    named = named_server(command)
+    return {RESERVATION: command.reservation_id, LEASE: command.lease_id} | ({} if named is None else {OPEN_TO: named})
 
 
-def named_server(order: Order) -> str | None:
-    """Return the id of the order's server, or None if it is not named yet."""
-    named = order.parameters.get("server_id")
+def named_server(command: Command) -> str | None:
+    """Return the id of the command's server, or None if it is not named yet."""
+    named = command.parameters.get("server_id")
     return None if named is None else str(named)
 
 
-def is_its_own(order: Order, server_id: str, metadata: Mapping[str, str], created_at: datetime | None) -> bool:
-    """Whether a server of the order's project belongs to the reservation.
+def is_its_own(command: Command, server_id: str, metadata: Mapping[str, str], created_at: datetime | None) -> bool:
+    """Whether a server of the command's project belongs to the reservation.
 
-    The marks alone are no proof, because users can write metadata. If the order names a server, only the server with
+    The marks alone are no proof, because users can write metadata. If the command names a server, only the server with
     that id belongs to it. If it names none, a marked server belongs to it if it was booted while the lease was held. An
     ended reservation has only the server that it had before.
     """
-    named, is_marked = named_server(order), metadata.get(RESERVATION) == order.reservation_id
+    named, is_marked = named_server(command), metadata.get(RESERVATION) == command.reservation_id
     if named is not None:
-        return server_id == named and (is_marked or not order.is_over or order.effects.get(ADOPTED) == server_id)
-    return is_marked and was_booted_for(order, created_at)
+        return server_id == named and (is_marked or not command.is_over or command.effects.get(ADOPTED) == server_id)
+    return is_marked and was_booted_for(command, created_at)
 
 
-def was_booted_for(order: Order, created_at: datetime | None) -> bool:
-    """Whether a server was booted while the order's lease was held, and the lease was not confirmed."""
-    if order.provisional is None or created_at is None:
+def was_booted_for(command: Command, created_at: datetime | None) -> bool:
+    """Whether a server was booted while the command's lease was held, and the lease was not confirmed."""
+    if command.provisional is None or created_at is None:
         return False
-    return order.provisional.start - CLOCKS_DIFFER <= created_at <= order.provisional.end + SLOWEST_BOOT
+    return command.provisional.start - CLOCKS_DIFFER <= created_at <= command.provisional.end + SLOWEST_BOOT
 
 
-def is_in_place(order: Order) -> bool:
+def is_in_place(command: Command) -> bool:
     """Whether the server stays where it is."""
-    return bool(order.parameters.get("in_place"))
+    return bool(command.parameters.get("in_place"))
 
 
-def is_woken(order: Order, host: str, metadata: Mapping[str, str]) -> bool:
+def is_woken(command: Command, host: str, metadata: Mapping[str, str]) -> bool:
     """Whether the server was woken on the host for this reservation, and not for an earlier one that left its marks."""
-    return metadata.get(WOKEN) == host and metadata.get(RESERVATION) == order.reservation_id
+    return metadata.get(WOKEN) == host and metadata.get(RESERVATION) == command.reservation_id
 
 
-def fate_of(order: Order, server_id: str, created_at: datetime | None) -> str:
+def fate_of(command: Command, server_id: str, created_at: datetime | None) -> str:
     """Return the action for a server when its reservation is taken back, or an empty text if it stays as it is.
 
     A server that was booted for a reservation whose confirmation never came, or failed, is deleted. A server that was
     named but never reserved stays as it is; so does a server that is to be kept, once the reservation is over. A spared
     server only leaves its room.
     """
-    if named_server(order) is None:
+    if named_server(command) is None:
         return "delete"
-    if order.is_over and order.effects.get(ADOPTED) != server_id:
-        return "delete" if was_booted_for(order, created_at) else ""
-    fate = str(order.parameters.get("at_end", "delete"))
-    if order.spared:
-        fate = "" if is_in_place(order) else "shelve"
+    if command.is_over and command.effects.get(ADOPTED) != server_id:
+        return "delete" if was_booted_for(command, created_at) else ""
+    fate = str(command.parameters.get("at_end", "delete"))
+    if command.spared:
+        fate = "" if is_in_place(command) else "shelve"
     if fate in {"delete", "snapshot"}:
         return "delete"
-    return "" if order.is_over else fate
+    return "" if command.is_over else fate
 
 
-def excess_of(order: Order, taken: Capacity) -> str | None:
+def excess_of(command: Command, taken: Capacity) -> str | None:
     """Describe by how much a server that uses ``taken`` exceeds the booked size; None if it does not."""
-    booked = size_of(order.parameters)
+    booked = size_of(command.parameters)
     larger = [
         f"{amount} {name} instead of {booked.get(name, 0)}"
         for name, amount in sorted(taken.items())

@@ -22,10 +22,10 @@ from tenure.drivers.contract import (
     CloudDriver,
     CloudError,
     CloudNotFound,
+    Command,
     Drift,
     Group,
     Health,
-    Order,
     Preempted,
     Progress,
     ResourceMissing,
@@ -96,7 +96,7 @@ class _Region:
         match given:
             case ResourceRef():
                 return replace(given, region="", external_id=unqualified(self._prefix, given.external_id))
-            case Order():
+            case Command():
                 return replace(
                     given,
                     region="",
@@ -167,7 +167,7 @@ class Router(ByResourceType):
 
     A region without a name is the only one, and its ids are those of the ledger.
 
-    An order is in a single region and goes to the cloud of that region, whatever the state of the others. A call for
+    A command is in a single region and goes to the cloud of that region, whatever the state of the others. A call for
     all regions fails if a single region does not answer; ``parts`` is for asking them separately.
 
     ``workers`` is the number of concurrent attempts of a kind; if there are several regions, each has three quarters of
@@ -207,14 +207,14 @@ class Router(ByResourceType):
         region, inside = self._named_by(reference, is_own=kind in self._beside.cloud.fetches)
         return region.call(region.cloud.fetch, kind, inside, actor)
 
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        own = self._own.get(order.resource_type)
+    def make_way(self, command: Command, *, deadline: datetime, ahead: Iterable[Command] = ()) -> Sequence[Preempted]:
+        own = self._own.get(command.resource_type)
         ahead = [
             earlier
             for earlier in ahead
-            if earlier.region == order.region and self._own.get(earlier.resource_type) is own
+            if earlier.region == command.region and self._own.get(earlier.resource_type) is own
         ]
-        return super().make_way(order, deadline=deadline, ahead=ahead)
+        return super().make_way(command, deadline=deadline, ahead=ahead)
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
         """Return the servers of all regions that answer. Without regions, raises what the cloud raises."""

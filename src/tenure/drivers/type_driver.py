@@ -16,9 +16,9 @@ from tenure.drivers.contract import (
     CloudAmbiguous,
     CloudNotFound,
     CloudRefused,
+    Command,
     Drift,
     Health,
-    Order,
     Preempted,
     Progress,
     ResourceRef,
@@ -74,7 +74,7 @@ class TypeDriver(ABC):
     def held(self) -> Sequence[str]:
         return ()
 
-    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+    def drift(self, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         return ()
 
     # Reservations
@@ -82,25 +82,25 @@ class TypeDriver(ABC):
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         raise CloudNotFound(Reason(f"There is no {kind} {reference}."))
 
-    def ensure_prepared(self, order: Order) -> Progress:
+    def ensure_prepared(self, command: Command) -> Progress:
         return DONE
 
     @abstractmethod
-    def ensure_started(self, order: Order) -> Progress:
+    def ensure_started(self, command: Command) -> Progress:
         """As ``CloudDriver.ensure_started``."""
 
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+    def make_way(self, command: Command, *, deadline: datetime, ahead: Iterable[Command] = ()) -> Sequence[Preempted]:
         """Overridden by types whose resources preemptible servers can be on."""
         return ()
 
-    def before_end(self, order: Order, action: str) -> Progress:
-        raise CloudRefused(Reason(f"{action!r} cannot be done before the end of {order.resource_type}."))
+    def before_end(self, command: Command, action: str) -> Progress:
+        raise CloudRefused(Reason(f"{action!r} cannot be done before the end of {command.resource_type}."))
 
     @abstractmethod
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         """As ``CloudDriver.ensure_ended``."""
 
-    def remaining(self, orders: Iterable[Order]) -> Mapping[str, int]:
+    def remaining(self, commands: Iterable[Command]) -> Mapping[str, int]:
         return {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tenure.drivers.contract import CloudDriver, CloudError, Order
+from tenure.drivers.contract import CloudDriver, CloudError, Command
 from tenure.services.execution.preemption import PreemptionService
 
 LOG = logging.getLogger(__name__)
@@ -20,13 +20,13 @@ class Preemption:
     def run(self) -> int:
         """Warn, stop or remove servers that are in the way of a start, as scheduled; return their number."""
         count = 0
-        approaching: list[Order] = []
-        for lease_id, orders, deadline in self._preemption.approaching():
-            for order in orders:
+        approaching: list[Command] = []
+        for lease_id, commands, deadline in self._preemption.approaching():
+            for command in commands:
                 ahead = tuple(approaching)
-                approaching.append(order)
+                approaching.append(command)
                 try:
-                    preempted = self._driver.make_way(order, deadline=deadline, ahead=ahead)
+                    preempted = self._driver.make_way(command, deadline=deadline, ahead=ahead)
                 except CloudError as error:
                     LOG.warning("preempting servers for lease %s will be tried again: %s", lease_id, error)
                     continue

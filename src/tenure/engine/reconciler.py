@@ -133,7 +133,7 @@ class Reconciler:
 
     def _compare(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Look for differences from the ledger; return how many reservations and resources have any."""
-        # Free resources first: one that is handed over meanwhile is then among the orders, and not put into the pool.
+        # Free resources first: one that is handed over meanwhile is then among the commands, and not put into the pool.
         pooled = self._drift.unheld(inventory, region=region)
         drifts = cloud.drift(inventory, list(self._drift.running(inventory, region=region)), pooled)
         lasting = {

@@ -1,4 +1,4 @@
-"""What all suites of drivers share: what they must be given, and the orders they are tried with."""
+"""What all suites of drivers share: what they must be given, and the commands they are tried with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import CloudDriver, Order, Progress, ResourceRef
+from tenure.drivers.contract import CloudDriver, Command, Progress, ResourceRef
 
 OWNER = "b0a6f3a1c2de4c9d9a3a1f3f5f6f7a01"
 NEIGHBOUR = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
@@ -41,10 +41,10 @@ class BareRig(Protocol):
         """Return a user of that project, as the API sees him."""
 
 
-def order_of(
+def command_of(
     *resources: ResourceRef, reservation_id: str = "r-1", project_id: str = OWNER, resource_type: str
-) -> Order:
-    return Order(
+) -> Command:
+    return Command(
         reservation_id=reservation_id,
         lease_id=f"lease-of-{reservation_id}",
         lease_name="a lease",

@@ -20,13 +20,13 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
-    Order,
+    Command,
     Progress,
     ResourceMissing,
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.testing.rig import BareRig, finished, order_of
+from tenure.testing.rig import BareRig, command_of, finished
 
 FLOATING_IP = "virtual:floatingip"
 #: How many things a start, and an end, of these tests changes at most: it is broken off after each.
@@ -84,16 +84,16 @@ def addressed(
     reservation_id: str = "r-1",
     project_id: str | None = None,
     returning: tuple[str, ...] = (),
-) -> Order:
+) -> Command:
     refs = [ref(rig, address) for address in addresses]
-    order = order_of(
+    command = command_of(
         *refs,
         reservation_id=reservation_id,
         project_id=rig.owner if project_id is None else project_id,
         resource_type=FLOATING_IP,
     )
     return replace(
-        order,
+        command,
         parameters={"network_id": rig.network_id, "amount": len(addresses), "required_floatingips": []},
         units={resource.external_id: 1 for resource in refs},
         returning=tuple(ref(rig, address) for address in returning),
@@ -182,12 +182,12 @@ class AddressContract:
         assert rig.holders() == {resource.name: Held(rig.neighbour, frozenset())}
 
     def test_a_reserved_address_stays_registered(self, rig: AddressRig):
-        order = addressed(rig, rig.addresses[0])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, rig.addresses[0])
+        rig.driver.ensure_started(command)
         before = rig.effects()
-        rig.driver.ensure_registered(FLOATING_IP, order.resources[0])
+        rig.driver.ensure_registered(FLOATING_IP, command.resources[0])
         with pytest.raises(CloudBusy) as caught:
-            rig.driver.ensure_unregistered(FLOATING_IP, order.resources[0])
+            rig.driver.ensure_unregistered(FLOATING_IP, command.resources[0])
         assert not isinstance(caught.value, ResourceOccupied)
         assert rig.effects() == before
 
@@ -203,13 +203,13 @@ class AddressContract:
         assert rig.holders() == dict.fromkeys(rig.addresses[:2], given(rig.owner))
 
     def test_starting_again_changes_nothing(self, rig: AddressRig):
-        order = addressed(rig, *rig.addresses)
-        rig.driver.ensure_started(order)
+        command = addressed(rig, *rig.addresses)
+        rig.driver.ensure_started(command)
         rig.associate(rig.addresses[0])
         before = rig.effects()
-        rig.driver.ensure_started(order)
+        rig.driver.ensure_started(command)
         rig.reopen()
-        assert rig.driver.ensure_started(order).done
+        assert rig.driver.ensure_started(command).done
         assert rig.effects() == before
         assert rig.holders()[rig.addresses[0]].in_use
 
@@ -223,7 +223,7 @@ class AddressContract:
             rig.addresses[2]: given(rig.owner),
         }
 
-    def test_an_address_removed_from_the_order_is_given_up(self, rig: AddressRig):
+    def test_an_address_removed_from_the_command_is_given_up(self, rig: AddressRig):
         first, second, third, _ = rig.addresses
         rig.driver.ensure_started(addressed(rig, first, second))
         rig.associate(first)
@@ -256,13 +256,13 @@ class AddressContract:
         assert rig.driver.ensure_started(addressed(rig, *rig.addresses[:3])).done
 
     def test_an_address_lost_to_another_project_costs_no_other_address(self, rig: AddressRig):
-        order = addressed(rig, *rig.addresses[:2])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, *rig.addresses[:2])
+        rig.driver.ensure_started(command)
         rig.associate(rig.addresses[1])
         rig.release(rig.addresses[0])
         rig.take(rig.addresses[0], rig.neighbour)
         with pytest.raises(ResourceOccupied):
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         other = addressed(rig, *rig.addresses[1:3], returning=(rig.addresses[0],))
         assert rig.driver.ensure_started(other).done
         assert rig.holders() == {
@@ -272,9 +272,9 @@ class AddressContract:
         }
 
     def test_a_start_gives_all_addresses_except_missing_ones(self, rig: AddressRig):
-        order = addressed(rig, rig.elsewhere, rig.addresses[0])
+        command = addressed(rig, rig.elsewhere, rig.addresses[0])
         with pytest.raises(ResourceMissing) as caught:
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert set(caught.value.resources) == {address_id(rig.network_id, rig.elsewhere)}
         assert rig.holders() == {rig.addresses[0]: given(rig.owner)}
 
@@ -285,27 +285,27 @@ class AddressContract:
     # Ending
 
     def test_an_end_frees_its_addresses_and_no_others(self, rig: AddressRig):
-        order = addressed(rig, *rig.addresses[:2])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, *rig.addresses[:2])
+        rig.driver.ensure_started(command)
         rig.driver.ensure_started(addressed(rig, rig.addresses[2], reservation_id="r-2"))
         rig.take(rig.addresses[3], rig.owner)
         rig.associate(rig.addresses[0])
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.holders() == {
             rig.addresses[2]: given(rig.owner, "r-2"),
             rig.addresses[3]: Held(rig.owner, frozenset()),
         }
         before = rig.effects()
-        assert rig.driver.ensure_ended(order).done
+        assert rig.driver.ensure_ended(command).done
         assert rig.effects() == before
 
     def test_an_end_frees_an_address_without_its_tags(self, rig: AddressRig):
         """Before the end is recorded; afterwards the owner may have the address for himself."""
-        order = addressed(rig, rig.addresses[0])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, rig.addresses[0])
+        rig.driver.ensure_started(command)
         rig.release(rig.addresses[0])
         rig.take(rig.addresses[0], rig.owner)
-        assert rig.driver.ensure_ended(order).done
+        assert rig.driver.ensure_ended(command).done
         assert rig.holders() == {}
         rig.take(rig.addresses[0], rig.owner)
         over = addressed(rig, returning=(rig.addresses[0],))
@@ -313,11 +313,11 @@ class AddressContract:
         assert rig.holders() == {rig.addresses[0]: Held(rig.owner, frozenset())}
 
     def test_an_end_spares_an_address_taken_by_another_project(self, rig: AddressRig):
-        order = addressed(rig, rig.addresses[0])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, rig.addresses[0])
+        rig.driver.ensure_started(command)
         rig.release(rig.addresses[0])
         rig.take(rig.addresses[0], rig.neighbour)
-        assert rig.driver.ensure_ended(order).done
+        assert rig.driver.ensure_ended(command).done
         assert rig.holders() == {rig.addresses[0]: Held(rig.neighbour, frozenset())}
 
     def test_ending_an_unstarted_reservation_changes_nothing(self, rig: AddressRig):
@@ -326,9 +326,9 @@ class AddressContract:
         assert rig.effects() == before
 
     def test_an_end_needs_no_more_than_the_id(self, rig: AddressRig):
-        order = addressed(rig, *rig.addresses[:2])
-        rig.driver.ensure_started(order)
-        bare = replace(order, resources=(), units={}, project_id="", parameters={})
+        command = addressed(rig, *rig.addresses[:2])
+        rig.driver.ensure_started(command)
+        bare = replace(command, resources=(), units={}, project_id="", parameters={})
         assert finished(rig, lambda: rig.driver.ensure_ended(bare)).done
         assert rig.holders() == {}
 
@@ -338,8 +338,8 @@ class AddressContract:
         first, second = addressed(rig, rig.addresses[0]), addressed(rig, rig.addresses[1], reservation_id="r-2")
         rig.take(rig.addresses[2], rig.neighbour)
         assert list(rig.driver.held(FLOATING_IP)) == []
-        for order in (first, second):
-            rig.driver.ensure_started(order)
+        for command in (first, second):
+            rig.driver.ensure_started(command)
         rig.reopen()
         assert set(rig.driver.held(FLOATING_IP)) == {"r-1", "r-2"}
         rig.driver.ensure_ended(first)
@@ -348,59 +348,59 @@ class AddressContract:
 
     # Drift
 
-    def drift(self, rig: AddressRig, orders: Iterable[Order], *pooled: str) -> list[tuple[str | None, str | None]]:
+    def drift(self, rig: AddressRig, commands: Iterable[Command], *pooled: str) -> list[tuple[str | None, str | None]]:
         """The drift by reservation and address; looking for it changes nothing."""
         before = rig.effects()
-        drifts = rig.driver.drift(FLOATING_IP, list(orders), [ref(rig, address) for address in pooled])
+        drifts = rig.driver.drift(FLOATING_IP, list(commands), [ref(rig, address) for address in pooled])
         assert rig.effects() == before
         assert all(drift.resource is None or drift.resource.name in drift.what for drift in drifts)
         return [(drift.reservation_id, drift.resource.name if drift.resource else None) for drift in drifts]
 
     def test_sees_no_drift_in_a_correct_state(self, rig: AddressRig):
         first, second = addressed(rig, rig.addresses[0]), addressed(rig, *rig.addresses[1:3], reservation_id="r-2")
-        for order in (first, second):
-            rig.driver.ensure_started(order)
+        for command in (first, second):
+            rig.driver.ensure_started(command)
         rig.associate(rig.addresses[0])
         assert self.drift(rig, [first, second], rig.addresses[3]) == []
 
     @pytest.mark.parametrize("tags", [[], ["blazar"], ["reservation:r-1"], ["blazar", "mine"]])
     def test_sees_tags_that_are_gone_and_a_start_mends_them(self, rig: AddressRig, tags: list[str]):
-        order = addressed(rig, *rig.addresses[:2])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, *rig.addresses[:2])
+        rig.driver.ensure_started(command)
         rig.associate(rig.addresses[0])
         rig.change_tags(rig.addresses[0], tags)
-        assert self.drift(rig, [order]) == [("r-1", rig.addresses[0])]
-        rig.driver.ensure_started(order)
-        assert self.drift(rig, [order]) == []
+        assert self.drift(rig, [command]) == [("r-1", rig.addresses[0])]
+        rig.driver.ensure_started(command)
+        assert self.drift(rig, [command]) == []
         assert rig.holders()[rig.addresses[0]].tags == {"blazar", "reservation:r-1", *tags}
         assert rig.holders()[rig.addresses[0]].in_use
 
     def test_leaves_the_owner_his_own_tags(self, rig: AddressRig):
-        order = addressed(rig, rig.addresses[0])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, rig.addresses[0])
+        rig.driver.ensure_started(command)
         rig.change_tags(rig.addresses[0], {"mine", *given(rig.owner).tags})
         before = rig.effects()
-        assert self.drift(rig, [order]) == []
-        rig.driver.ensure_started(order)
+        assert self.drift(rig, [command]) == []
+        rig.driver.ensure_started(command)
         assert rig.effects() == before
         assert "mine" in rig.holders()[rig.addresses[0]].tags
 
     def test_sees_an_address_that_is_gone_and_a_start_mends_it(self, rig: AddressRig):
-        order = addressed(rig, *rig.addresses[:2])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, *rig.addresses[:2])
+        rig.driver.ensure_started(command)
         rig.release(rig.addresses[1])
-        assert self.drift(rig, [order]) == [("r-1", rig.addresses[1])]
-        rig.driver.ensure_started(order)
-        assert self.drift(rig, [order]) == []
+        assert self.drift(rig, [command]) == [("r-1", rig.addresses[1])]
+        rig.driver.ensure_started(command)
+        assert self.drift(rig, [command]) == []
         assert set(rig.holders()) == set(rig.addresses[:2])
 
     def test_sees_an_address_taken_by_another_project(self, rig: AddressRig):
-        order = addressed(rig, rig.addresses[0])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, rig.addresses[0])
+        rig.driver.ensure_started(command)
         rig.release(rig.addresses[0])
         for address in rig.addresses[:2]:
             rig.take(address, rig.neighbour)
-        assert self.drift(rig, [order], *rig.addresses[1:]) == [("r-1", rig.addresses[0]), (None, rig.addresses[1])]
+        assert self.drift(rig, [command], *rig.addresses[1:]) == [("r-1", rig.addresses[0]), (None, rig.addresses[1])]
 
     def test_addresses_of_other_projects_are_unhealthy(self, rig: AddressRig):
         ours, free, lost, unknown = rig.addresses
@@ -420,19 +420,19 @@ class AddressContract:
 
     def test_a_start_takes_over_the_owners_own_address(self, rig: AddressRig):
         """The owner may change the tags of a floating IP, and so hide that it is his reservation's."""
-        order = addressed(rig, rig.addresses[0])
+        command = addressed(rig, rig.addresses[0])
         rig.take(rig.addresses[0], rig.owner)
         rig.associate(rig.addresses[0])
-        rig.driver.ensure_started(order)
+        rig.driver.ensure_started(command)
         assert rig.holders()[rig.addresses[0]] == given(rig.owner, in_use=True)
-        assert rig.driver.ensure_ended(order).done
+        assert rig.driver.ensure_ended(command).done
         assert rig.holders() == {}
 
     def test_sees_one_address_too_many_and_a_start_mends_it(self, rig: AddressRig):
         rig.driver.ensure_started(addressed(rig, *rig.addresses[:2]))
-        order = addressed(rig, rig.addresses[0])
-        assert self.drift(rig, [order]) == [("r-1", rig.addresses[1])]
-        rig.driver.ensure_started(order)
+        command = addressed(rig, rig.addresses[0])
+        assert self.drift(rig, [command]) == [("r-1", rig.addresses[1])]
+        rig.driver.ensure_started(command)
         assert set(rig.holders()) == {rig.addresses[0]}
 
     def test_leftover_addresses_are_no_drift(self, rig: AddressRig):
@@ -443,65 +443,65 @@ class AddressContract:
 
     def test_breaks_off_everywhere(self, rig: AddressRig):
         """The tests that follow leave no effect of a call out."""
-        order = addressed(rig, *rig.addresses[:2])
+        command = addressed(rig, *rig.addresses[:2])
         before = rig.effects()
-        rig.driver.ensure_started(order)
+        rig.driver.ensure_started(command)
         assert 1 < rig.effects() - before <= LONGEST_START
         for address in rig.addresses[:2]:
             rig.associate(address)
         before = rig.effects()
-        rig.driver.ensure_ended(order)
+        rig.driver.ensure_ended(command)
         assert 1 < rig.effects() - before <= LONGEST_END
 
     @pytest.mark.parametrize("effects", range(LONGEST_START + 1))
     def test_a_start_that_broke_off_is_completed(self, rig: AddressRig, effects: int):
-        order = addressed(rig, *rig.addresses[:2])
+        command = addressed(rig, *rig.addresses[:2])
         rig.fail("ensure_started", after_effects=effects)
         try:
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         except CloudBusy:
             rig.reopen()
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert rig.holders() == dict.fromkeys(rig.addresses[:2], given(rig.owner))
 
     @pytest.mark.parametrize("effects", range(LONGEST_START + 1))
     def test_a_start_that_broke_off_is_undone(self, rig: AddressRig, effects: int):
-        order = addressed(rig, *rig.addresses[:2])
+        command = addressed(rig, *rig.addresses[:2])
         rig.fail("ensure_started", after_effects=effects)
         try:
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         except CloudBusy:
             rig.reopen()
         if rig.holders():
             assert list(rig.driver.held(FLOATING_IP)) == ["r-1"]
-        assert rig.driver.ensure_ended(order).done
+        assert rig.driver.ensure_ended(command).done
         assert rig.holders() == {}
 
     @pytest.mark.parametrize("effects", range(LONGEST_END + 1))
     def test_an_end_that_broke_off_is_completed(self, rig: AddressRig, effects: int):
-        order = addressed(rig, *rig.addresses[:2])
-        rig.driver.ensure_started(order)
+        command = addressed(rig, *rig.addresses[:2])
+        rig.driver.ensure_started(command)
         for address in rig.addresses[:2]:
             rig.associate(address)
         rig.fail("ensure_ended", after_effects=effects)
         try:
-            rig.driver.ensure_ended(order)
+            rig.driver.ensure_ended(command)
         except CloudBusy:
             rig.reopen()
             if rig.holders():
                 assert list(rig.driver.held(FLOATING_IP)) == ["r-1"]
-            assert rig.driver.ensure_ended(order).done
+            assert rig.driver.ensure_ended(command).done
         assert rig.holders() == {}
 
     @pytest.mark.parametrize("verb", ["ensure_started", "ensure_ended"])
     def test_a_lost_reply_is_no_second_effect(self, rig: AddressRig, verb: str):
-        order = addressed(rig, *rig.addresses[:2])
+        command = addressed(rig, *rig.addresses[:2])
         calls: dict[str, Callable[[], Progress]] = {
-            "ensure_started": lambda: rig.driver.ensure_started(order),
-            "ensure_ended": lambda: rig.driver.ensure_ended(order),
+            "ensure_started": lambda: rig.driver.ensure_started(command),
+            "ensure_ended": lambda: rig.driver.ensure_ended(command),
         }
         if verb == "ensure_ended":
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         rig.lose_reply(verb)
         with pytest.raises(CloudBusy):
             calls[verb]()

@@ -18,13 +18,13 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
-    Order,
+    Command,
     Progress,
     ResourceMissing,
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.testing.rig import finished, order_of
+from tenure.testing.rig import command_of, finished
 from tests.drivers.contracts.hosts import Rig, drift_of, trusting
 
 INSTANCE = "virtual:instance"
@@ -101,33 +101,33 @@ def instances(
     project_id: str | None = None,
     affinity: bool | None = None,
     returning: tuple[ResourceRef, ...] = (),
-) -> Order:
-    """An order of so many instances on each of these hosts."""
+) -> Command:
+    """A command of so many instances on each of these hosts."""
     counts = units if isinstance(units, tuple) else (units,) * len(resources)
-    order = order_of(
+    command = command_of(
         *resources,
         reservation_id=reservation_id,
         project_id=rig.owner if project_id is None else project_id,
         resource_type=INSTANCE,
     )
     return replace(
-        order,
+        command,
         parameters={**SIZES, "amount": sum(counts), "affinity": affinity, "resource_properties": ""},
         units={resource.external_id: count for resource, count in zip(resources, counts, strict=True)},
         returning=returning,
     )
 
 
-def of_flavor(rig: InstanceRig, order: Order) -> Order:
-    """The same order, of instances of a flavor of the cloud."""
-    fact = rig.driver.fetch("flavor", rig.flavor_id, rig.caller(order.project_id))
+def of_flavor(rig: InstanceRig, command: Command) -> Command:
+    """The same command, of instances of a flavor of the cloud."""
+    fact = rig.driver.fetch("flavor", rig.flavor_id, rig.caller(command.project_id))
     parameters = {
         "flavor_id": rig.flavor_id,
-        "amount": order.parameters["amount"],
-        "affinity": order.parameters["affinity"],
+        "amount": command.parameters["amount"],
+        "affinity": command.parameters["affinity"],
         "resource_properties": json.dumps(dict(fact), sort_keys=True),
     }
-    return replace(order, resource_type=FLAVOR, parameters=parameters)
+    return replace(command, resource_type=FLAVOR, parameters=parameters)
 
 
 def boots(rig: InstanceRig, resource: ResourceRef, reservation_id: str = "r-1", project_id: str | None = None) -> int:
@@ -212,10 +212,10 @@ class InstanceContract:
     def test_nothing_is_made_early_without_affinity(
         self, rig: InstanceRig, hosts: list[ResourceRef], resource_type: str
     ):
-        order = instances(rig, *hosts)
-        order = trusting(rig, of_flavor(rig, order) if resource_type == FLAVOR else order)
+        command = instances(rig, *hosts)
+        command = trusting(rig, of_flavor(rig, command) if resource_type == FLAVOR else command)
         before = rig.effects()
-        assert rig.driver.ensure_prepared(order).done
+        assert rig.driver.ensure_prepared(command).done
         assert rig.effects() == before
         assert rig.traces("r-1") == set()
 
@@ -223,25 +223,25 @@ class InstanceContract:
     def test_a_server_group_is_made_early_as_the_owner(
         self, rig: InstanceRig, hosts: list[ResourceRef], affinity: bool, policy: str
     ):
-        order = trusting(rig, instances(rig, hosts[0], affinity=affinity))
-        progress = rig.driver.ensure_prepared(order)
+        command = trusting(rig, instances(rig, hosts[0], affinity=affinity))
+        progress = rig.driver.ensure_prepared(command)
         assert progress.done
         assert rig.groups() == {progress.effects["server_group_id"]: ("reservation:r-1", rig.owner, policy)}
         assert rig.traces("r-1") == {"server group"}
         assert set(rig.driver.held(rig.resource_type)) == {"r-1"}
         before = rig.effects()
         rig.reopen()
-        assert rig.driver.ensure_prepared(order).effects == progress.effects
+        assert rig.driver.ensure_prepared(command).effects == progress.effects
         assert rig.effects() == before
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.groups() == {}
         assert list(rig.driver.held(rig.resource_type)) == []
 
     def test_a_server_group_takes_the_owners_trust(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig, hosts[0], affinity=True)
+        command = instances(rig, hosts[0], affinity=True)
         with pytest.raises(CloudRefused, match="trust"):
-            rig.driver.ensure_prepared(order)
-        broken = trusting(rig, order)
+            rig.driver.ensure_prepared(command)
+        broken = trusting(rig, command)
         assert broken.trust_id is not None
         rig.driver.revoke(broken.trust_id)
         with pytest.raises(CloudRefused, match="trust"):
@@ -249,13 +249,13 @@ class InstanceContract:
         assert rig.groups() == {}
 
     def test_a_server_group_follows_a_change_of_affinity(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, hosts[0], affinity=True))
-        first = rig.driver.ensure_prepared(order).effects["server_group_id"]
-        apart = replace(order, parameters={**order.parameters, "affinity": False})
+        command = trusting(rig, instances(rig, hosts[0], affinity=True))
+        first = rig.driver.ensure_prepared(command).effects["server_group_id"]
+        apart = replace(command, parameters={**command.parameters, "affinity": False})
         second = rig.driver.ensure_prepared(apart).effects["server_group_id"]
         assert second != first
         assert rig.groups() == {second: ("reservation:r-1", rig.owner, "anti-affinity")}
-        anyhow = replace(order, parameters={**order.parameters, "affinity": None})
+        anyhow = replace(command, parameters={**command.parameters, "affinity": None})
         assert rig.driver.ensure_prepared(anyhow).effects == {"server_group_id": None}
         assert rig.groups() == {}
 
@@ -263,15 +263,15 @@ class InstanceContract:
     def test_an_interrupted_preparation_makes_no_second_group(
         self, rig: InstanceRig, hosts: list[ResourceRef], lost: bool
     ):
-        order = trusting(rig, instances(rig, hosts[0], affinity=True))
+        command = trusting(rig, instances(rig, hosts[0], affinity=True))
         if lost:
             rig.lose_reply("ensure_prepared")
         else:
             rig.fail("ensure_prepared", after_effects=1)
         with pytest.raises(CloudBusy):
-            rig.driver.ensure_prepared(order)
+            rig.driver.ensure_prepared(command)
         rig.reopen()
-        group = rig.driver.ensure_prepared(order).effects["server_group_id"]
+        group = rig.driver.ensure_prepared(command).effects["server_group_id"]
         assert list(rig.groups()) == [group]
 
     # Starting
@@ -346,21 +346,21 @@ class InstanceContract:
         assert boots(rig, hosts[0]) == 1
 
     def test_starting_again_changes_nothing(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, *hosts, affinity=False))
-        first = rig.driver.ensure_started(order)
+        command = trusting(rig, instances(rig, *hosts, affinity=False))
+        first = rig.driver.ensure_started(command)
         server = rig.boot_reserved(hosts[0], rig.owner)
         before = rig.effects()
-        assert rig.driver.ensure_started(order) == first
+        assert rig.driver.ensure_started(command) == first
         rig.reopen()
-        assert rig.driver.ensure_started(order) == first
+        assert rig.driver.ensure_started(command) == first
         assert rig.effects() == before
         assert server in rig.servers()
 
     def test_a_start_without_resources_holds_nothing_usable(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig)
-        rig.driver.ensure_started(order)
+        command = instances(rig)
+        rig.driver.ensure_started(command)
         assert all(rig.boot_reserved(resource, rig.owner) is None for resource in hosts)
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.traces("r-1") == set()
 
     def test_a_reservation_grows_on_a_host_and_by_a_host(self, rig: InstanceRig, hosts: list[ResourceRef]):
@@ -370,7 +370,7 @@ class InstanceContract:
         assert [boots(rig, resource) for resource in hosts] == [2, 1, 0]
         assert server in rig.servers()
 
-    def test_a_host_removed_from_the_order_is_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
+    def test_a_host_removed_from_the_command_is_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(instances(rig, *hosts[:2]))
         dropped, kept = (rig.boot_reserved(resource, rig.owner) for resource in hosts[:2])
         moved = instances(rig, *hosts[1:], returning=(hosts[0],))
@@ -417,8 +417,8 @@ class InstanceContract:
 
     def test_servers_of_others_survive(self, rig: InstanceRig, hosts: list[ResourceRef]):
         foreign = {rig.force(hosts[0], rig.neighbour), rig.force(hosts[1], rig.owner)}
-        order = instances(rig, *hosts[:2])
-        rig.driver.ensure_started(order)
+        command = instances(rig, *hosts[:2])
+        rig.driver.ensure_started(command)
         assert rig.boot_reserved(hosts[0], rig.owner)
         moved = instances(rig, hosts[1], returning=(hosts[0],))
         assert finished(rig, lambda: rig.driver.ensure_started(moved)).done
@@ -429,39 +429,39 @@ class InstanceContract:
     # Beside reservations of whole hosts
 
     def test_a_start_waits_for_the_end_of_a_host_reservation(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        whole = order_of(hosts[0], reservation_id="r-2", project_id=rig.neighbour, resource_type=rig.resource_type)
+        whole = command_of(hosts[0], reservation_id="r-2", project_id=rig.neighbour, resource_type=rig.resource_type)
         rig.driver.ensure_started(whole)
-        order = instances(rig, *hosts[:2])
+        command = instances(rig, *hosts[:2])
         with pytest.raises(CloudBusy) as caught:
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert not isinstance(caught.value, ResourceOccupied)
         assert all(rig.boot_reserved(resource, rig.owner) is None for resource in hosts)
         assert rig.boot(hosts[0], rig.neighbour, "r-2")
         assert finished(rig, lambda: rig.driver.ensure_ended(whole)).done
-        rig.driver.ensure_started(order)
+        rig.driver.ensure_started(command)
         assert boots(rig, hosts[0]) == 1
 
     def test_a_host_reservation_waits_for_the_end_of_instances(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig, hosts[0])
-        rig.driver.ensure_started(order)
+        command = instances(rig, hosts[0])
+        rig.driver.ensure_started(command)
         server = rig.boot_reserved(hosts[0], rig.owner)
-        whole = order_of(hosts[0], reservation_id="r-2", project_id=rig.neighbour, resource_type=rig.resource_type)
+        whole = command_of(hosts[0], reservation_id="r-2", project_id=rig.neighbour, resource_type=rig.resource_type)
         with pytest.raises(CloudBusy) as caught:
             rig.driver.ensure_started(whole)
         assert not isinstance(caught.value, ResourceOccupied)
         assert server in rig.servers()
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         rig.driver.ensure_started(whole)
         assert rig.boot(hosts[0], rig.neighbour, "r-2")
 
     def test_a_host_that_has_instances_is_not_unregistered(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig, hosts[0])
-        rig.driver.ensure_started(order)
+        command = instances(rig, hosts[0])
+        rig.driver.ensure_started(command)
         with pytest.raises(CloudBusy) as caught:
             rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
         assert not isinstance(caught.value, ResourceOccupied)
         assert boots(rig, hosts[0]) == 1
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
         assert rig.boot(hosts[0], rig.neighbour)
 
@@ -469,27 +469,27 @@ class InstanceContract:
 
     def test_a_start_hands_over_all_hosts_except_missing_ones(self, rig: InstanceRig, hosts: list[ResourceRef]):
         rig.remove(hosts[0])
-        order = instances(rig, *hosts)
+        command = instances(rig, *hosts)
         with pytest.raises(ResourceMissing) as caught:
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert set(caught.value.resources) == {hosts[0].external_id}
         assert all(boots(rig, resource) == 1 for resource in hosts[1:])
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.traces("r-1") == set()
 
     def test_a_host_listed_by_another_id_is_not_given_up(self, rig: InstanceRig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(instances(rig, *hosts[:2]))
         server = rig.boot_reserved(hosts[0], rig.owner)
-        order = instances(rig, replace(hosts[0], external_id="4711"), hosts[1])
-        assert drift_of(rig, [order], hosts[2:]) == []
+        command = instances(rig, replace(hosts[0], external_id="4711"), hosts[1])
+        assert drift_of(rig, [command], hosts[2:]) == []
         with pytest.raises(ResourceMissing):
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert server in rig.servers()
         assert boots(rig, hosts[1]) == 1
 
         # A host that the ledger gives up is given up all the same.
         def give_up() -> Progress:
-            progress_of(lambda: rig.driver.ensure_started(replace(order, returning=(hosts[0],))))
+            progress_of(lambda: rig.driver.ensure_started(replace(command, returning=(hosts[0],))))
             return Progress(hosts[0].external_id not in rig.units("r-1"))
 
         assert finished(rig, give_up).done
@@ -499,8 +499,8 @@ class InstanceContract:
 
     def test_servers_are_placed_by_the_policy_of_their_group(self, rig: InstanceRig, hosts: list[ResourceRef]):
         for reservation_id, affinity in (("r-1", True), ("r-2", False)):
-            order = instances(rig, *hosts[:2], units=2, reservation_id=reservation_id, affinity=affinity)
-            group = rig.driver.ensure_started(trusting(rig, order)).effects["server_group_id"]
+            command = instances(rig, *hosts[:2], units=2, reservation_id=reservation_id, affinity=affinity)
+            group = rig.driver.ensure_started(trusting(rig, command)).effects["server_group_id"]
             assert isinstance(group, str)
             assert rig.boot_reserved(hosts[0], rig.owner, reservation_id, group_id=group)
             there = rig.boot_reserved(hosts[0], rig.owner, reservation_id, group_id=group)
@@ -508,9 +508,9 @@ class InstanceContract:
             assert (there is not None, elsewhere is not None) == (affinity, not affinity)
 
     def test_the_group_is_named_where_clients_look_for_it(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, hosts[0], affinity=True))
-        group = rig.driver.ensure_prepared(order).effects["server_group_id"]
-        assert rig.driver.ensure_started(order).effects["server_group_id"] == group
+        command = trusting(rig, instances(rig, hosts[0], affinity=True))
+        group = rig.driver.ensure_prepared(command).effects["server_group_id"]
+        assert rig.driver.ensure_started(command).effects["server_group_id"] == group
         flavor, aggregate = rig.flavor("r-1"), rig.aggregate("r-1")
         assert flavor is not None
         assert aggregate is not None
@@ -518,72 +518,72 @@ class InstanceContract:
         assert aggregate["metadata"]["affinity_id"] == group
 
     def test_a_deleted_group_is_made_again(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, hosts[0], affinity=True))
-        first = rig.driver.ensure_started(order).effects["server_group_id"]
-        assert drift_of(rig, [order], hosts[1:]) == []
+        command = trusting(rig, instances(rig, hosts[0], affinity=True))
+        first = rig.driver.ensure_started(command).effects["server_group_id"]
+        assert drift_of(rig, [command], hosts[1:]) == []
         assert isinstance(first, str)
         rig.delete_group(first)
-        drifts = drift_of(rig, [order], hosts[1:])
+        drifts = drift_of(rig, [command], hosts[1:])
         assert {(drift.reservation_id, drift.resource) for drift in drifts} == {("r-1", None)}
-        second = rig.driver.ensure_started(order).effects["server_group_id"]
+        second = rig.driver.ensure_started(command).effects["server_group_id"]
         assert second != first
         assert list(rig.groups()) == [second]
         assert isinstance(second, str)
         assert rig.boot_reserved(hosts[0], rig.owner, group_id=second)
-        assert drift_of(rig, [order], hosts[1:]) == []
+        assert drift_of(rig, [command], hosts[1:]) == []
 
     @pytest.mark.parametrize("trust", ["none", "broken"])
     def test_a_missing_group_stops_no_start(self, rig: InstanceRig, hosts: list[ResourceRef], trust: str):
-        order = instances(rig, hosts[0], affinity=True)
+        command = instances(rig, hosts[0], affinity=True)
         if trust == "broken":
-            order = trusting(rig, order)
-            assert order.trust_id is not None
-            rig.driver.revoke(order.trust_id)
-        progress = rig.driver.ensure_started(order)
+            command = trusting(rig, command)
+            assert command.trust_id is not None
+            rig.driver.revoke(command.trust_id)
+        progress = rig.driver.ensure_started(command)
         assert progress.done
         assert progress.effects["server_group_id"] is None
         assert boots(rig, hosts[0]) == 1
         if trust == "none":
-            assert drift_of(rig, [order], hosts[1:]) == []  # it could not be mended
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+            assert drift_of(rig, [command], hosts[1:]) == []  # it could not be mended
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.traces("r-1") == set()
 
     # Before the end
 
     def test_a_snapshot_makes_one_image_of_each_server(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, *hosts[:2]))
+        command = trusting(rig, instances(rig, *hosts[:2]))
         other = instances(rig, hosts[0], reservation_id="r-2")
-        for reservation in (order, other):
+        for reservation in (command, other):
             rig.driver.ensure_started(reservation)
         for resource in hosts[:2]:
             assert rig.boot_reserved(resource, rig.owner)
         assert rig.boot_reserved(hosts[0], rig.owner, "r-2")
         for _ in range(2):
-            assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
+            assert finished(rig, lambda: rig.driver.before_end(command, "snapshot")).done
             assert len(rig.images()) == 2
             rig.reopen()
         assert len(rig.servers()) == 3
 
     def test_a_snapshot_is_waited_for(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, hosts[0]))
-        rig.driver.ensure_started(order)
+        command = trusting(rig, instances(rig, hosts[0]))
+        rig.driver.ensure_started(command)
         assert rig.boot_reserved(hosts[0], rig.owner)
         rig.hold()
-        assert not rig.driver.before_end(order, "snapshot").done
+        assert not rig.driver.before_end(command, "snapshot").done
         rig.let_go()
-        assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
+        assert finished(rig, lambda: rig.driver.before_end(command, "snapshot")).done
         assert len(rig.images()) == 1
 
     # Ending
 
     def test_an_end_deletes_its_servers_and_no_others(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, *hosts[:2], units=2, affinity=True))
+        command = trusting(rig, instances(rig, *hosts[:2], units=2, affinity=True))
         other = instances(rig, hosts[0], reservation_id="r-2")
-        for reservation in (order, other):
+        for reservation in (command, other):
             rig.driver.ensure_started(reservation)
         assert [boots(rig, resource) for resource in hosts[:2]] == [2, 2]
         others = {rig.boot_reserved(hosts[0], rig.owner, "r-2"), rig.force(hosts[1], rig.owner)}
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.servers() == others
         assert rig.traces("r-1") == set()
         assert set(rig.driver.held(rig.resource_type)) == {"r-2"}
@@ -591,12 +591,12 @@ class InstanceContract:
         assert all(rig.boot(resource, rig.neighbour) is None for resource in hosts)
 
     def test_ending_again_changes_nothing(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig, *hosts)
-        rig.driver.ensure_started(order)
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        command = instances(rig, *hosts)
+        rig.driver.ensure_started(command)
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         before = rig.effects()
         rig.reopen()
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.effects() == before
 
     def test_ending_an_unstarted_reservation_changes_nothing(self, rig: InstanceRig, hosts: list[ResourceRef]):
@@ -605,52 +605,52 @@ class InstanceContract:
         assert rig.effects() == before
 
     def test_an_end_needs_no_more_than_the_id(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = trusting(rig, instances(rig, *hosts[:2], affinity=False))
-        rig.driver.ensure_started(order)
+        command = trusting(rig, instances(rig, *hosts[:2], affinity=False))
+        rig.driver.ensure_started(command)
         assert rig.boot_reserved(hosts[0], rig.owner)
-        bare = replace(order, resources=(), units={}, project_id="", trust_id=None)
+        bare = replace(command, resources=(), units={}, project_id="", trust_id=None)
         assert finished(rig, lambda: rig.driver.ensure_ended(bare)).done
         assert rig.servers() == set()
         assert rig.traces("r-1") == set()
 
     def test_an_end_is_not_done_while_servers_vanish(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig, *hosts[:2], units=2)
-        rig.driver.ensure_started(order)
+        command = instances(rig, *hosts[:2], units=2)
+        rig.driver.ensure_started(command)
         assert rig.boot_reserved(hosts[0], rig.owner)
         rig.hold()
         for _ in range(2):
-            progress = rig.driver.ensure_ended(order)
+            progress = rig.driver.ensure_ended(command)
             assert not progress.done
             assert progress.reason
             assert progress.look_again_after > timedelta(0)
         before = rig.effects()
-        rig.driver.ensure_ended(order)
-        assert rig.effects() == before  # a deletion is ordered once
+        rig.driver.ensure_ended(command)
+        assert rig.effects() == before  # a deletion is requested once
         assert all(rig.boot_reserved(resource, rig.owner) is None for resource in hosts)
         assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
         rig.let_go()
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.servers() == set()
         assert list(rig.driver.held(rig.resource_type)) == []
 
     @pytest.mark.parametrize("meddling", MEDDLING)
     def test_an_end_succeeds_after_changes_by_others(self, rig: InstanceRig, hosts: list[ResourceRef], meddling: str):
-        order = instances(rig, *hosts[:2], units=(2, 1))
-        rig.driver.ensure_started(order)
+        command = instances(rig, *hosts[:2], units=(2, 1))
+        rig.driver.ensure_started(command)
         server = rig.boot_reserved(hosts[0], rig.owner)
         MEDDLING[meddling](rig, hosts)
         assert "r-1" in rig.driver.held(rig.resource_type)
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.traces("r-1") == set()
         if meddling != "the flavor is deleted" or self.finds_servers_without_flavor:
             assert server not in rig.servers()
 
     def test_an_end_succeeds_after_a_host_is_removed(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig, *hosts[:2])
-        rig.driver.ensure_started(order)
+        command = instances(rig, *hosts[:2])
+        rig.driver.ensure_started(command)
         assert boots(rig, hosts[1]) == 1
         rig.remove(hosts[0])
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.servers() == set()
         assert rig.traces("r-1") == set()
 
@@ -658,9 +658,9 @@ class InstanceContract:
 
     def test_knows_which_reservations_have_effects(self, rig: InstanceRig, hosts: list[ResourceRef]):
         first, second = instances(rig, hosts[0]), instances(rig, hosts[0], reservation_id="r-2")
-        whole = order_of(hosts[1], reservation_id="r-3", project_id=rig.owner, resource_type=rig.resource_type)
-        for order in (first, second, whole):
-            rig.driver.ensure_started(order)
+        whole = command_of(hosts[1], reservation_id="r-3", project_id=rig.owner, resource_type=rig.resource_type)
+        for command in (first, second, whole):
+            rig.driver.ensure_started(command)
         assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2", "r-3"}
         rig.reopen()
         assert finished(rig, lambda: rig.driver.ensure_ended(first)).done
@@ -671,9 +671,9 @@ class InstanceContract:
     def test_sees_no_drift_in_a_correct_state(self, rig: InstanceRig, hosts: list[ResourceRef]):
         first = trusting(rig, instances(rig, *hosts[:2], units=2, affinity=False))
         second = of_flavor(rig, instances(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
-        whole = order_of(hosts[2], reservation_id="r-3", project_id=rig.owner, resource_type=rig.resource_type)
-        for order in (first, second, whole):
-            rig.driver.ensure_started(order)
+        whole = command_of(hosts[2], reservation_id="r-3", project_id=rig.owner, resource_type=rig.resource_type)
+        for command in (first, second, whole):
+            rig.driver.ensure_started(command)
         assert rig.boot_reserved(hosts[0], rig.owner)
         assert drift_of(rig, [first, second, whole], []) == []
 
@@ -681,14 +681,14 @@ class InstanceContract:
     def test_sees_changes_by_others_and_a_start_mends_them(
         self, rig: InstanceRig, hosts: list[ResourceRef], meddling: str
     ):
-        order = instances(rig, *hosts[:2], units=(2, 1))
+        command = instances(rig, *hosts[:2], units=(2, 1))
         other = instances(rig, *hosts, reservation_id="r-2", project_id=rig.neighbour)
-        for reservation in (order, other):
+        for reservation in (command, other):
             rig.driver.ensure_started(reservation)
         server = rig.boot_reserved(hosts[0], rig.owner)
         MEDDLING[meddling](rig, hosts)
         before = rig.effects()
-        drifts = drift_of(rig, [order, other], [])
+        drifts = drift_of(rig, [command, other], [])
         assert rig.effects() == before
         assert {drift.reservation_id for drift in drifts} == {"r-1"}
         assert all("r-1" in drift.what for drift in drifts)
@@ -696,33 +696,33 @@ class InstanceContract:
         assert about <= {None, *hosts}
         if "host" in meddling:
             assert about & set(hosts)
-        assert finished(rig, lambda: rig.driver.ensure_started(order)).done
-        assert drift_of(rig, [order, other], []) == []
+        assert finished(rig, lambda: rig.driver.ensure_started(command)).done
+        assert drift_of(rig, [command, other], []) == []
         if meddling != "the flavor is deleted" or self.finds_servers_without_flavor:
             assert server in rig.servers()
         assert rig.boot_reserved(hosts[0], rig.neighbour) is None
         assert [boots(rig, resource) for resource in hosts] == [1, 1, 0]
 
     def test_sees_a_host_outside_the_pool_and_registering_mends_it(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        order = instances(rig, hosts[0], units=2)
-        rig.driver.ensure_started(order)
+        command = instances(rig, hosts[0], units=2)
+        rig.driver.ensure_started(command)
         server = rig.boot_reserved(hosts[0], rig.owner)
         rig.take_out(hosts[0])
-        assert [(drift.reservation_id, drift.resource) for drift in drift_of(rig, [order], hosts[1:])] == [
+        assert [(drift.reservation_id, drift.resource) for drift in drift_of(rig, [command], hosts[1:])] == [
             (None, hosts[0])
         ]
         rig.driver.ensure_registered(rig.resource_type, hosts[0])
-        assert drift_of(rig, [order], hosts[1:]) == []
+        assert drift_of(rig, [command], hosts[1:]) == []
         assert server in rig.servers()
         assert rig.boot(hosts[0], rig.neighbour) is None
         assert boots(rig, hosts[0]) == 1
 
     def test_missing_hosts_and_leftovers_are_no_drift(self, rig: InstanceRig, hosts: list[ResourceRef]):
-        left_over, order = instances(rig, hosts[0]), instances(rig, hosts[1], reservation_id="r-2")
-        for reservation in (left_over, order):
+        left_over, command = instances(rig, hosts[0]), instances(rig, hosts[1], reservation_id="r-2")
+        for reservation in (left_over, command):
             rig.driver.ensure_started(reservation)
         rig.remove(hosts[1])
-        assert drift_of(rig, [order], [hosts[0], hosts[2]]) == []
+        assert drift_of(rig, [command], [hosts[0], hosts[2]]) == []
 
     # Failures in the middle
 
@@ -738,47 +738,47 @@ class InstanceContract:
 
     def test_breaks_off_everywhere(self, rig: InstanceRig, hosts: list[ResourceRef]):
         """The tests that follow leave no effect of a call out."""
-        order = trusting(rig, instances(rig, *hosts[:2], affinity=True))
+        command = trusting(rig, instances(rig, *hosts[:2], affinity=True))
         before = rig.effects()
-        rig.driver.ensure_started(order)
+        rig.driver.ensure_started(command)
         assert 1 < rig.effects() - before <= LONGEST_START
         assert boots(rig, hosts[0]) == boots(rig, hosts[1]) == 1
         before = rig.effects()
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert 1 < rig.effects() - before <= LONGEST_END
 
     @pytest.mark.parametrize("effects", range(LONGEST_START + 1))
     def test_a_start_that_broke_off_is_completed(self, rig: InstanceRig, hosts: list[ResourceRef], effects: int):
-        order = trusting(rig, instances(rig, *hosts[:2], affinity=True))
+        command = trusting(rig, instances(rig, *hosts[:2], affinity=True))
         before = rig.effects()
-        rig.driver.ensure_started(replace(order, reservation_id="r-2"))
+        rig.driver.ensure_started(replace(command, reservation_id="r-2"))
         usual = rig.effects() - before
         before = rig.effects()
-        if self.broken_off(rig, "ensure_started", effects, lambda: rig.driver.ensure_started(order)):
+        if self.broken_off(rig, "ensure_started", effects, lambda: rig.driver.ensure_started(command)):
             assert [rig.boot_reserved(resource, rig.neighbour) for resource in hosts] == [None] * 3
-            assert rig.driver.ensure_started(order).done
+            assert rig.driver.ensure_started(command).done
         assert rig.effects() - before == usual
         assert [boots(rig, resource) for resource in hosts] == [1, 1, 0]
-        assert drift_of(rig, [order], hosts[2:]) == []
+        assert drift_of(rig, [command], hosts[2:]) == []
 
     @pytest.mark.parametrize("effects", range(LONGEST_START + 1))
     def test_a_start_that_broke_off_is_undone(self, rig: InstanceRig, hosts: list[ResourceRef], effects: int):
-        order = trusting(rig, instances(rig, *hosts[:2], affinity=False))
-        self.broken_off(rig, "ensure_started", effects, lambda: rig.driver.ensure_started(order))
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        command = trusting(rig, instances(rig, *hosts[:2], affinity=False))
+        self.broken_off(rig, "ensure_started", effects, lambda: rig.driver.ensure_started(command))
+        assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert list(rig.driver.held(rig.resource_type)) == []
         assert rig.traces("r-1") == set()
 
     @pytest.mark.parametrize("effects", range(LONGEST_END + 1))
     def test_an_end_that_broke_off_is_completed(self, rig: InstanceRig, hosts: list[ResourceRef], effects: int):
-        order = trusting(rig, instances(rig, *hosts[:2], affinity=True))
-        rig.driver.ensure_started(order)
+        command = trusting(rig, instances(rig, *hosts[:2], affinity=True))
+        rig.driver.ensure_started(command)
         for resource in hosts[:2]:
             assert rig.boot_reserved(resource, rig.owner)
-        if self.broken_off(rig, "ensure_ended", effects, lambda: rig.driver.ensure_ended(order)):
+        if self.broken_off(rig, "ensure_ended", effects, lambda: rig.driver.ensure_ended(command)):
             # The reservation is listed as held until all of it is gone.
             assert not rig.traces("r-1") or "r-1" in rig.driver.held(rig.resource_type)
-            assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+            assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.servers() == set()
         assert rig.traces("r-1") == set()
         assert list(rig.driver.held(rig.resource_type)) == []
@@ -797,14 +797,14 @@ class InstanceContract:
 
     @pytest.mark.parametrize("verb", ["ensure_started", "before_end", "ensure_ended"])
     def test_a_lost_reply_is_no_second_effect(self, rig: InstanceRig, hosts: list[ResourceRef], verb: str):
-        order = trusting(rig, instances(rig, *hosts[:2], affinity=True))
+        command = trusting(rig, instances(rig, *hosts[:2], affinity=True))
         if verb != "ensure_started":
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
             assert rig.boot_reserved(hosts[0], rig.owner)
         calls: dict[str, Callable[[], Progress]] = {
-            "ensure_started": lambda: rig.driver.ensure_started(order),
-            "before_end": lambda: rig.driver.before_end(order, "snapshot"),
-            "ensure_ended": lambda: rig.driver.ensure_ended(order),
+            "ensure_started": lambda: rig.driver.ensure_started(command),
+            "before_end": lambda: rig.driver.before_end(command, "snapshot"),
+            "ensure_ended": lambda: rig.driver.ensure_ended(command),
         }
         rig.lose_reply(verb)
         with pytest.raises(CloudBusy):

@@ -15,8 +15,8 @@ from typing import Protocol
 import pytest
 
 from tenure.clock import SimulatedClock
-from tenure.drivers.contract import CloudBusy, Order, Preempted, Progress, ResourceOccupied, ResourceRef
-from tenure.testing.rig import finished, order_of
+from tenure.drivers.contract import CloudBusy, Command, Preempted, Progress, ResourceOccupied, ResourceRef
+from tenure.testing.rig import command_of, finished
 from tests.drivers.contracts.hosts import drift_of
 from tests.drivers.contracts.instances import InstanceRig, instances
 
@@ -42,22 +42,22 @@ def quarter(rig: PreemptionRig, resource: ResourceRef) -> int:
     return rig.driver.look_up(rig.resource_type, resource.external_id).capacity["VCPU"] // 4
 
 
-def whole(rig: PreemptionRig, *hosts: ResourceRef) -> Order:
-    return order_of(*hosts, project_id=rig.owner, resource_type=rig.resource_type)
+def whole(rig: PreemptionRig, *hosts: ResourceRef) -> Command:
+    return command_of(*hosts, project_id=rig.owner, resource_type=rig.resource_type)
 
 
-def parts(rig: PreemptionRig, host: ResourceRef, units: int, reservation_id: str = "r-1") -> Order:
-    """An order of instances, each of a quarter of the host."""
-    order = instances(rig, host, units=units, reservation_id=reservation_id)
-    return replace(order, parameters={**order.parameters, "vcpus": quarter(rig, host)})
+def parts(rig: PreemptionRig, host: ResourceRef, units: int, reservation_id: str = "r-1") -> Command:
+    """A command of instances, each of a quarter of the host."""
+    command = instances(rig, host, units=units, reservation_id=reservation_id)
+    return replace(command, parameters={**command.parameters, "vcpus": quarter(rig, host)})
 
 
-def of_preemptible_flavor(rig: PreemptionRig, host: ResourceRef, units: int) -> Order:
-    """The same order, of a flavor whose servers are preemptible when they are not reserved."""
+def of_preemptible_flavor(rig: PreemptionRig, host: ResourceRef, units: int) -> Command:
+    """The same command, of a flavor whose servers are preemptible when they are not reserved."""
     sizes = {"vcpus": quarter(rig, host), "ram": 256, "disk": 1, "ephemeral": 0, "swap": 0}
     flavor = {"id": "spot", "name": "spot", **sizes, "extra_specs": {"blazar:preemptible": "true"}}
-    order = replace(parts(rig, host, units), resource_type="flavor:instance")
-    return replace(order, parameters={"affinity": None, "resource_properties": json.dumps(flavor)})
+    command = replace(parts(rig, host, units), resource_type="flavor:instance")
+    return replace(command, parameters={"affinity": None, "resource_properties": json.dumps(flavor)})
 
 
 def ids(preempted: Sequence[Preempted]) -> set[str]:
@@ -88,8 +88,8 @@ class PreemptionContract:
     ):
         mine = [rig.boot_preemptible(hosts[0], project) for project in (rig.neighbour, rig.owner)]
         elsewhere = rig.boot_preemptible(hosts[2], rig.neighbour)
-        order = whole(rig, *hosts[:2])
-        preempted = rig.driver.make_way(order, deadline=deadline)
+        command = whole(rig, *hosts[:2])
+        preempted = rig.driver.make_way(command, deadline=deadline)
         assert {(server.server_id, server.project_id, server.resource) for server in preempted} == {
             (mine[0], rig.neighbour, hosts[0]),
             (mine[1], rig.owner, hosts[0]),
@@ -99,7 +99,7 @@ class PreemptionContract:
         before = rig.effects()
         rig.reopen()
         rig.clock.advance(timedelta(seconds=5))
-        assert ids(rig.driver.make_way(order, deadline=deadline)) == set(mine)
+        assert ids(rig.driver.make_way(command, deadline=deadline)) == set(mine)
         assert rig.effects() == before
         for server in mine:
             assert server is not None
@@ -112,17 +112,17 @@ class PreemptionContract:
         server, elsewhere = (rig.boot_preemptible(host, rig.neighbour) for host in (hosts[0], hosts[2]))
         assert server is not None
         assert elsewhere is not None
-        order = whole(rig, hosts[0])
-        rig.driver.make_way(order, deadline=deadline)
+        command = whole(rig, hosts[0])
+        rig.driver.make_way(command, deadline=deadline)
         rig.clock.set(deadline - NOTICE / 2)
-        assert ids(rig.driver.make_way(order, deadline=deadline)) == {server}
+        assert ids(rig.driver.make_way(command, deadline=deadline)) == {server}
         assert rig.is_stopped(server)
         assert rig.servers() == {server, elsewhere}
         rig.clock.set(deadline - timedelta(seconds=2))
-        rig.driver.make_way(order, deadline=deadline)
+        rig.driver.make_way(command, deadline=deadline)
         assert finished(rig, lambda: Progress(rig.servers() == {elsewhere})).done
-        assert list(rig.driver.make_way(order, deadline=deadline)) == []
-        assert rig.driver.ensure_started(order).done
+        assert list(rig.driver.make_way(command, deadline=deadline)) == []
+        assert rig.driver.ensure_started(command).done
         assert rig.boot(hosts[0], rig.owner, "r-1")
         assert not rig.is_stopped(elsewhere)
 
@@ -132,10 +132,10 @@ class PreemptionContract:
     ):
         server = rig.boot_preemptible(hosts[0], rig.neighbour)
         assert server is not None
-        order, deadline = whole(rig, hosts[0]), rig.clock.now() + timedelta(seconds=seconds)
+        command, deadline = whole(rig, hosts[0]), rig.clock.now() + timedelta(seconds=seconds)
         was_stopped = False
         while server in rig.servers() and rig.clock.now() < deadline:
-            rig.driver.make_way(order, deadline=deadline)
+            rig.driver.make_way(command, deadline=deadline)
             was_stopped = was_stopped or (server in rig.servers() and rig.is_stopped(server))
             rig.clock.advance(timedelta(seconds=5))
         assert was_stopped
@@ -145,31 +145,31 @@ class PreemptionContract:
         for host in hosts[:2]:
             assert rig.boot_preemptible(host, rig.neighbour)
         elsewhere = rig.boot_preemptible(hosts[2], rig.neighbour)
-        order = whole(rig, *hosts[:2])
-        self.started(rig, order)
+        command = whole(rig, *hosts[:2])
+        self.started(rig, command)
         assert rig.servers() == {elsewhere}
         assert all(rig.boot(host, rig.owner, "r-1") for host in hosts[:2])
 
     def test_a_host_is_not_handed_over_while_servers_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         assert rig.boot_preemptible(hosts[0], rig.neighbour)
         rig.hold()
-        order = whole(rig, hosts[0])
+        command = whole(rig, hosts[0])
         with pytest.raises(CloudBusy) as caught:
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert not isinstance(caught.value, ResourceOccupied)
         assert rig.boot(hosts[0], rig.owner, "r-1") is None
         rig.let_go()
-        self.started(rig, order)
+        self.started(rig, command)
         assert rig.boot(hosts[0], rig.owner, "r-1")
 
     def test_ordinary_servers_are_not_preempted(self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime):
         preemptible = rig.boot_preemptible(hosts[0], rig.neighbour)
         foreign = rig.force(hosts[0], rig.neighbour)
-        order = whole(rig, hosts[0])
-        assert ids(rig.driver.make_way(order, deadline=deadline)) == {preemptible}
+        command = whole(rig, hosts[0])
+        assert ids(rig.driver.make_way(command, deadline=deadline)) == {preemptible}
         assert rig.deadline_of(foreign) is None
         with pytest.raises(ResourceOccupied):
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert rig.servers() == {preemptible, foreign}
 
     def test_a_host_with_preemptible_servers_returns_to_the_pool(self, rig: PreemptionRig, hosts: list[ResourceRef]):
@@ -192,15 +192,15 @@ class PreemptionContract:
         share = quarter(rig, hosts[0])
         servers = [rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(4)]
         assert all(servers)
-        order = parts(rig, hosts[0], 2)
-        preempted = ids(rig.driver.make_way(order, deadline=deadline))
+        command = parts(rig, hosts[0], 2)
+        preempted = ids(rig.driver.make_way(command, deadline=deadline))
         assert len(preempted) == 2
         assert preempted < set(servers)
         rig.clock.set(deadline - NOTICE / 2)
-        assert ids(rig.driver.make_way(order, deadline=deadline)) == preempted
+        assert ids(rig.driver.make_way(command, deadline=deadline)) == preempted
         rig.clock.set(deadline - timedelta(seconds=2))
-        rig.driver.make_way(order, deadline=deadline)
-        self.started(rig, order)
+        rig.driver.make_way(command, deadline=deadline)
+        self.started(rig, command)
         assert rig.servers() == set(servers) - preempted
         assert all(rig.boot_reserved(hosts[0], rig.owner) for _ in range(2))
 
@@ -208,11 +208,11 @@ class PreemptionContract:
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
     ):
         server = rig.boot_preemptible(hosts[0], rig.neighbour, quarter(rig, hosts[0]))
-        order = parts(rig, hosts[0], 3)
+        command = parts(rig, hosts[0], 3)
         before = rig.effects()
-        assert list(rig.driver.make_way(order, deadline=deadline)) == []
+        assert list(rig.driver.make_way(command, deadline=deadline)) == []
         assert rig.effects() == before
-        self.started(rig, order)
+        self.started(rig, command)
         assert rig.servers() == {server}
 
     def test_unused_units_of_other_reservations_are_no_room(
@@ -242,8 +242,8 @@ class PreemptionContract:
         rig.clock.set(deadline - timedelta(seconds=2))
         rig.driver.make_way(second, deadline=deadline, ahead=[first])
         assert finished(rig, lambda: Progress(rig.servers() == servers - together)).done
-        for order in (first, second):
-            assert rig.driver.ensure_started(order).done
+        for command in (first, second):
+            assert rig.driver.ensure_started(command).done
         assert rig.servers() == servers - together
 
     def test_a_start_of_parts_deletes_only_as_many_servers_as_needed(
@@ -273,12 +273,12 @@ class PreemptionContract:
     def test_parts_are_not_handed_over_while_servers_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         share = quarter(rig, hosts[0])
         assert all(rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3))
-        order = parts(rig, hosts[0], 2)
+        command = parts(rig, hosts[0], 2)
         rig.hold()
         for _ in range(2):
-            assert not rig.driver.ensure_started(order).done
+            assert not rig.driver.ensure_started(command).done
         rig.let_go()
-        self.started(rig, order)
+        self.started(rig, command)
         assert len(rig.servers()) == 2
         assert all(rig.boot_reserved(hosts[0], rig.owner) for _ in range(2))
 
@@ -302,13 +302,13 @@ class PreemptionContract:
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime, effects: int
     ):
         servers = [rig.boot_preemptible(host, rig.neighbour) for host in hosts[:2]]
-        order = whole(rig, *hosts[:2])
+        command = whole(rig, *hosts[:2])
         before = rig.effects()
         rig.fail("make_way", after_effects=effects)
         with pytest.raises(CloudBusy):
-            rig.driver.make_way(order, deadline=deadline)
+            rig.driver.make_way(command, deadline=deadline)
         rig.reopen()
-        assert ids(rig.driver.make_way(order, deadline=deadline)) == set(servers)
+        assert ids(rig.driver.make_way(command, deadline=deadline)) == set(servers)
         assert rig.effects() - before == 2
 
     def test_a_missing_host_is_ignored(self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime):
@@ -317,8 +317,8 @@ class PreemptionContract:
         assert ids(rig.driver.make_way(whole(rig, *hosts[:2]), deadline=deadline)) == {server}
 
     def test_an_address_reservation_preempts_no_server(self, rig: PreemptionRig, deadline: datetime):
-        order = order_of(project_id=rig.owner, resource_type="virtual:floatingip")
-        assert list(rig.driver.make_way(order, deadline=deadline)) == []
+        command = command_of(project_id=rig.owner, resource_type="virtual:floatingip")
+        assert list(rig.driver.make_way(command, deadline=deadline)) == []
 
     def test_a_late_server_is_deleted_without_notice(
         self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
@@ -329,12 +329,12 @@ class PreemptionContract:
         assert ids(rig.driver.make_way(whole(rig, hosts[0]), deadline=deadline)) == {server}
         assert rig.servers() == set()
 
-    def started(self, rig: PreemptionRig, order: Order) -> None:
-        """Start the order, and wait until preempted servers are gone."""
+    def started(self, rig: PreemptionRig, command: Command) -> None:
+        """Start the command, and wait until preempted servers are gone."""
 
         def call() -> Progress:
             try:
-                return rig.driver.ensure_started(order)
+                return rig.driver.ensure_started(command)
             except ResourceOccupied:
                 raise
             except CloudBusy as error:
@@ -345,15 +345,15 @@ class PreemptionContract:
 
     def test_sees_servers_in_reserved_room_and_a_start_mends_it(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         """The hosts of instances stay in the pool, where preemptible servers may come at any time."""
-        order = parts(rig, hosts[0], 3)
-        self.started(rig, order)
+        command = parts(rig, hosts[0], 3)
+        self.started(rig, command)
         share = quarter(rig, hosts[0])
         tolerated, in_the_way = (rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(2))
         assert in_the_way is not None
-        (drift,) = drift_of(rig, [order], hosts[1:])
+        (drift,) = drift_of(rig, [command], hosts[1:])
         assert (drift.reservation_id, drift.resource) == ("r-1", hosts[0])
         assert in_the_way in drift.what
-        self.started(rig, order)
-        assert drift_of(rig, [order], hosts[1:]) == []
+        self.started(rig, command)
+        assert drift_of(rig, [command], hosts[1:]) == []
         assert rig.servers() == {tolerated}
         assert sum(rig.boot_reserved(hosts[0], rig.owner) is not None for _ in range(4)) == 3

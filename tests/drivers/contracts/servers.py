@@ -14,8 +14,8 @@ from typing import Protocol
 import pytest
 
 from tenure.domain.period import Period
-from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, ResourceOccupied, ResourceRef
-from tenure.testing.rig import BareRig, finished, order_of
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Command, ResourceOccupied, ResourceRef
+from tenure.testing.rig import BareRig, command_of, finished
 
 HOST = "physical:host"
 SERVER = "virtual:server"
@@ -81,13 +81,13 @@ def reserved(rig: ServerRig, count: int = 1) -> list[ResourceRef]:
     return hosts
 
 
-def ordered(
+def command_for(
     rig: ServerRig, *hosts: ResourceRef, server: str | None = None, reservation_id: str = RESERVATION, **more: object
-) -> Order:
+) -> Command:
     """A reservation that starts in an hour, of that server where one is named."""
     named = {} if server is None else {"server_id": server}
     parameters = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "at_end": "delete", **named, **more}
-    plain = order_of(*hosts, reservation_id=reservation_id, project_id=rig.owner, resource_type=SERVER)
+    plain = command_of(*hosts, reservation_id=reservation_id, project_id=rig.owner, resource_type=SERVER)
     return replace(
         plain,
         parameters=parameters,
@@ -97,20 +97,20 @@ def ordered(
     )
 
 
-def prepared(rig: ServerRig, order: Order) -> Order:
-    progress = finished(rig, lambda: rig.driver.ensure_prepared(replace(order, resources=(), units={})))
+def prepared(rig: ServerRig, command: Command) -> Command:
+    progress = finished(rig, lambda: rig.driver.ensure_prepared(replace(command, resources=(), units={})))
     assert progress.done, progress
-    return replace(order, effects={**order.effects, **progress.effects})
+    return replace(command, effects={**command.effects, **progress.effects})
 
 
-def started(rig: ServerRig, order: Order) -> Order:
-    progress = finished(rig, lambda: rig.driver.ensure_started(order))
+def started(rig: ServerRig, command: Command) -> Command:
+    progress = finished(rig, lambda: rig.driver.ensure_started(command))
     assert progress.done, progress
-    return replace(order, effects={**order.effects, **progress.effects})
+    return replace(command, effects={**command.effects, **progress.effects})
 
 
-def ended(rig: ServerRig, order: Order) -> None:
-    assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+def ended(rig: ServerRig, command: Command) -> None:
+    assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
 
 
 def as_it_is(rig: ServerRig, server: str) -> Found:
@@ -139,26 +139,26 @@ class ServerContract:
 
     def test_a_prepared_server_is_marked_and_shelved_until_the_start(self, rig: ServerRig):
         server = rig.boot_small(rig.owner)
-        order = prepared(rig, ordered(rig, server=server))
-        assert order.effects["adopted_server_id"] == server
+        command = prepared(rig, command_for(rig, server=server))
+        assert command.effects["adopted_server_id"] == server
         found = as_it_is(rig, server)
         assert found.is_asleep
         said = marks(found)
-        assert (said["tenure:lease"], said["tenure:reservation"]) == (order.lease_id, RESERVATION)
-        assert said["tenure:ends_at"] == f"{order.ends_at:%Y-%m-%dT%H:%M:%SZ}"
+        assert (said["tenure:lease"], said["tenure:reservation"]) == (command.lease_id, RESERVATION)
+        assert said["tenure:ends_at"] == f"{command.ends_at:%Y-%m-%dT%H:%M:%SZ}"
         assert set(rig.driver.held(HOST)) == {RESERVATION}
         before = rig.effects()
-        prepared(rig, order)
+        prepared(rig, command)
         assert rig.effects() == before
 
     def test_a_server_in_its_place_runs_on_and_is_not_held(self, rig: ServerRig):
         server = rig.boot_small(rig.owner)
         place = as_it_is(rig, server).host
-        order = started(rig, prepared(rig, ordered(rig, server=server, in_place=True, at_end="shelve")))
+        command = started(rig, prepared(rig, command_for(rig, server=server, in_place=True, at_end="shelve")))
         found = as_it_is(rig, server)
         assert (found.host, marks(found)["tenure:reservation"]) == (place, RESERVATION)
         assert list(rig.driver.held(HOST)) == []
-        ended(rig, order)
+        ended(rig, command)
         assert as_it_is(rig, server).is_asleep
 
     @pytest.mark.parametrize("whose", ["a neighbour's", "gone"])
@@ -167,8 +167,8 @@ class ServerContract:
         if whose == "gone":
             rig.delete(server)
         with pytest.raises(CloudRefused):
-            rig.driver.ensure_prepared(ordered(rig, server=server))
-        ended(rig, ordered(rig, server=server))
+            rig.driver.ensure_prepared(command_for(rig, server=server))
+        ended(rig, command_for(rig, server=server))
         assert whose == "gone" or not as_it_is(rig, server).is_asleep
 
     # The start
@@ -176,13 +176,13 @@ class ServerContract:
     def test_a_server_is_woken_on_its_host_only(self, rig: ServerRig):
         first, second = reserved(rig, 2)
         server = rig.boot_small(rig.owner)
-        order = started(rig, prepared(rig, ordered(rig, second, server=server)))
+        command = started(rig, prepared(rig, command_for(rig, second, server=server)))
         assert as_it_is(rig, server).host == second.external_id
-        assert not rig.driver.drift(HOST, [order], [first])
+        assert not rig.driver.drift(HOST, [command], [first])
         before = rig.effects()
-        started(rig, order)
+        started(rig, command)
         assert rig.effects() == before
-        moved = started(rig, replace(order, resources=(first,), units={first.external_id: 1}))
+        moved = started(rig, replace(command, resources=(first,), units={first.external_id: 1}))
         assert as_it_is(rig, server).host == first.external_id
         assert not rig.driver.drift(HOST, [moved], [second])
 
@@ -190,36 +190,36 @@ class ServerContract:
     def test_a_start_that_is_broken_off_is_completed(self, rig: ServerRig, effects: int):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
-        order = prepared(rig, ordered(rig, host, server=server))
+        command = prepared(rig, command_for(rig, host, server=server))
         rig.fail("ensure_started", after_effects=effects)
 
         def start() -> bool:
             try:
-                return rig.driver.ensure_started(order).done
+                return rig.driver.ensure_started(command).done
             except CloudBusy:
                 rig.reopen()
                 return False
 
         assert any(start() for _ in range(50))
         assert as_it_is(rig, server).host == host.external_id
-        assert not rig.driver.drift(HOST, [order], [])
+        assert not rig.driver.drift(HOST, [command], [])
 
     def test_a_host_that_cannot_take_the_server_is_named(self, rig: ServerRig):
         first, second = reserved(rig, 2)
         server = rig.boot_small(rig.owner)
-        order = prepared(rig, ordered(rig, first, server=server))
+        command = prepared(rig, command_for(rig, first, server=server))
         rig.close_to(first)
         with pytest.raises(ResourceOccupied) as refused:
-            finished(rig, lambda: rig.driver.ensure_started(order))
+            finished(rig, lambda: rig.driver.ensure_started(command))
         assert list(refused.value.resources) == [first.external_id]
         assert as_it_is(rig, server).is_asleep
-        started(rig, replace(order, resources=(second,), units={second.external_id: 1}))
+        started(rig, replace(command, resources=(second,), units={second.external_id: 1}))
         assert as_it_is(rig, server).host == second.external_id
 
     def test_a_server_can_be_named_later_and_withdrawn(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
-        empty = started(rig, ordered(rig, host))
+        empty = started(rig, command_for(rig, host))
         assert not rig.driver.drift(HOST, [empty], [])
         named = replace(empty, parameters={**empty.parameters, "server_id": server})
         started(rig, named)
@@ -235,20 +235,20 @@ class ServerContract:
     def test_a_server_shows_the_changed_end_of_its_lease(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
-        order = started(rig, prepared(rig, ordered(rig, host, server=server)))
-        later = order.ends_at + HOUR
-        started(rig, replace(order, ends_at=later))
+        command = started(rig, prepared(rig, command_for(rig, host, server=server)))
+        later = command.ends_at + HOUR
+        started(rig, replace(command, ends_at=later))
         assert marks(as_it_is(rig, server))["tenure:ends_at"] == f"{later:%Y-%m-%dT%H:%M:%SZ}"
 
     def test_a_server_larger_than_booked_is_drift_and_ends_as_requested(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
-        order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end="shelve")))
+        command = started(rig, prepared(rig, command_for(rig, host, server=server, at_end="shelve")))
         rig.enlarge(server)
-        [drift] = rig.driver.drift(HOST, [order], [])
+        [drift] = rig.driver.drift(HOST, [command], [])
         assert (drift.reservation_id, drift.lasts) == (RESERVATION, True)
         assert "VCPU" in drift.what
-        ended(rig, order)
+        ended(rig, command)
         assert as_it_is(rig, server).is_asleep
 
     # The end
@@ -257,8 +257,8 @@ class ServerContract:
     def test_the_end_follows_at_end_and_frees_the_room(self, rig: ServerRig, at_end: str):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
-        order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end=at_end)))
-        ended(rig, order)
+        command = started(rig, prepared(rig, command_for(rig, host, server=server, at_end=at_end)))
+        ended(rig, command)
         found = rig.found(server)
         assert (found is None) is (at_end in {"delete", "snapshot"})
         if found is not None:
@@ -266,25 +266,25 @@ class ServerContract:
             assert found.host != host.external_id
             assert found.is_asleep or (at_end == "stop" and found.is_stopped)
         assert list(rig.driver.held(HOST)) == []
-        ended(rig, replace(order, is_over=True, resources=(), units={}))
+        ended(rig, replace(command, is_over=True, resources=(), units={}))
 
     @pytest.mark.parametrize("effects", range(LONGEST_END))
     @pytest.mark.parametrize("at_end", ["delete", "stop"])
     def test_an_end_that_is_broken_off_is_completed(self, rig: ServerRig, at_end: str, effects: int):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
-        order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end=at_end)))
+        command = started(rig, prepared(rig, command_for(rig, host, server=server, at_end=at_end)))
         rig.fail("ensure_ended", after_effects=effects)
 
         def end() -> bool:
             try:
-                return rig.driver.ensure_ended(order).done
+                return rig.driver.ensure_ended(command).done
             except CloudBusy:
                 rig.reopen()
                 return False
 
         assert any(end() for _ in range(50))
-        ended(rig, order)
+        ended(rig, command)
         found = rig.found(server)
         assert (found is None) is (at_end == "delete")
         assert found is None or found.host != host.external_id
@@ -293,22 +293,22 @@ class ServerContract:
     def test_a_spared_server_only_leaves_its_room(self, rig: ServerRig):
         [host] = reserved(rig)
         server, other = rig.boot_small(rig.owner), rig.boot_small(rig.owner)
-        order = started(rig, prepared(rig, ordered(rig, host, server=server)))
-        ended(rig, replace(order, spared=True))
+        command = started(rig, prepared(rig, command_for(rig, host, server=server)))
+        ended(rig, replace(command, spared=True))
         assert as_it_is(rig, server).is_asleep
-        never = replace(ordered(rig, server=other, reservation_id=OTHER), spared=True)
+        never = replace(command_for(rig, server=other, reservation_id=OTHER), spared=True)
         ended(rig, replace(never, effects={"adopted_server_id": other}))
         assert not as_it_is(rig, other).is_asleep
 
     # Servers with false marks
 
     def test_only_servers_of_an_unconfirmed_hold_are_deleted(self, rig: ServerRig):
-        order = ordered(rig)
-        said = {"tenure:lease": order.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
+        command = command_for(rig)
+        said = {"tenure:lease": command.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
         orphan = rig.boot_small(rig.owner, said)
         foreign = rig.boot_small(rig.neighbour, said)
         now = rig.now()
-        over = replace(order, is_over=True)
+        over = replace(command, is_over=True)
         early = replace(over, provisional=Period(now - 3 * HOUR, now - 2 * HOUR))
         ended(rig, early)
         assert rig.found(orphan) is not None
@@ -320,9 +320,9 @@ class ServerContract:
     def test_the_end_of_a_lease_deletes_only_its_own_server(self, rig: ServerRig):
         [host] = reserved(rig)
         server = rig.boot_small(rig.owner)
-        order = started(rig, prepared(rig, ordered(rig, host, server=server)))
+        command = started(rig, prepared(rig, command_for(rig, host, server=server)))
         liar = rig.boot_small(rig.owner, marks(as_it_is(rig, server)))
-        ended(rig, order)
+        ended(rig, command)
         assert rig.found(server) is None
         assert rig.found(liar) is not None
 

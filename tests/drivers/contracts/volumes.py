@@ -13,8 +13,8 @@ from typing import Protocol
 import pytest
 
 from tenure.domain.volume import pool_id
-from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, ResourceRef
-from tenure.testing.rig import BareRig, finished, order_of, until
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Command, ResourceRef
+from tenure.testing.rig import BareRig, command_of, finished, until
 
 VOLUME = "virtual:volume"
 #: How many things a start, and an end, of these tests changes at most: it is broken off after each.
@@ -55,35 +55,35 @@ class VolumeRig(BareRig, Protocol):
         """Remove all metadata of a volume."""
 
 
-def ordered(rig: VolumeRig, amount: int = 2, *, reservation_id: str = "r-1", at_end: str = "delete") -> Order:
+def command_for(rig: VolumeRig, amount: int = 2, *, reservation_id: str = "r-1", at_end: str = "delete") -> Command:
     """A reservation of so many volumes, whose owner trusts the driver."""
     caller = rig.caller(rig.owner)
     kind = rig.driver.fetch("volume_type", rig.volume_type, caller)
     ref = ResourceRef(pool_id(rig.pool), rig.pool)
     parameters = {"amount": amount, "size_gb": 1, "volume_type": kind["name"], "volume_type_id": kind["id"]}
     return replace(
-        order_of(ref, reservation_id=reservation_id, project_id=rig.owner, resource_type=VOLUME),
+        command_of(ref, reservation_id=reservation_id, project_id=rig.owner, resource_type=VOLUME),
         parameters={**parameters, "pool": rig.pool, "at_end": at_end},
         units={ref.external_id: amount},
         trust_id=rig.driver.delegate(caller),
     )
 
 
-def started(rig: VolumeRig, order: Order) -> Order:
-    """The order after its start, with the effects of the start."""
-    progress = finished(rig, lambda: rig.driver.ensure_started(order))
+def started(rig: VolumeRig, command: Command) -> Command:
+    """The command after its start, with the effects of the start."""
+    progress = finished(rig, lambda: rig.driver.ensure_started(command))
     assert progress.done, progress
-    return replace(order, effects=progress.effects)
+    return replace(command, effects=progress.effects)
 
 
-def ids_of(order: Order) -> list[str]:
-    found = order.effects["volume_ids"]
+def ids_of(command: Command) -> list[str]:
+    found = command.effects["volume_ids"]
     assert isinstance(found, list)
     return found
 
 
-def ended(rig: VolumeRig, order: Order) -> None:
-    assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+def ended(rig: VolumeRig, command: Command) -> None:
+    assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
 
 
 class VolumeContract:
@@ -119,66 +119,66 @@ class VolumeContract:
     # The start
 
     def test_volumes_are_made_in_the_owners_project(self, rig: VolumeRig):
-        order = started(rig, ordered(rig))
-        assert sorted(ids_of(order)) == sorted(rig.volumes())
+        command = started(rig, command_for(rig))
+        assert sorted(ids_of(command)) == sorted(rig.volumes())
         assert set(rig.volumes().values()) == {Found(rig.owner, 1, rig.pool, False, 0)}
         assert set(rig.driver.held(VOLUME)) == {"r-1"}
-        assert ids_of(started(rig, order)) == ids_of(order)
+        assert ids_of(started(rig, command)) == ids_of(command)
         assert len(rig.volumes()) == 2
 
     def test_volumes_need_a_working_trust_of_the_owner(self, rig: VolumeRig):
-        order = ordered(rig)
-        assert order.trust_id is not None
+        command = command_for(rig)
+        assert command.trust_id is not None
         with pytest.raises(CloudRefused, match="trust"):
-            rig.driver.ensure_started(replace(order, trust_id=None))
-        rig.driver.revoke(order.trust_id)
+            rig.driver.ensure_started(replace(command, trust_id=None))
+        rig.driver.revoke(command.trust_id)
         with pytest.raises(CloudRefused, match="trust"):
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         assert rig.volumes() == {}
 
     @pytest.mark.parametrize("effects", range(LONGEST_START))
     def test_a_start_that_is_broken_off_is_completed(self, rig: VolumeRig, effects: int):
-        order = ordered(rig)
+        command = command_for(rig)
         rig.fail("ensure_started", after_effects=effects)
         with pytest.raises(CloudBusy):
-            rig.driver.ensure_started(order)
+            rig.driver.ensure_started(command)
         rig.reopen()
-        started(rig, order)
+        started(rig, command)
         assert len(rig.volumes()) == 2
 
     def test_a_start_whose_answer_is_lost_makes_nothing_twice(self, rig: VolumeRig):
-        order = ordered(rig)
+        command = command_for(rig)
         rig.lose_reply("ensure_started")
         with pytest.raises(CloudBusy):
-            rig.driver.ensure_started(order)
-        started(rig, order)
+            rig.driver.ensure_started(command)
+        started(rig, command)
         assert len(rig.volumes()) == 2
 
     def test_a_reservation_grows_and_shrinks(self, rig: VolumeRig):
-        order = started(rig, ordered(rig))
-        [number] = order.units
-        more = started(rig, replace(order, units={number: 3}))
-        assert ids_of(more)[:2] == ids_of(order)
+        command = started(rig, command_for(rig))
+        [number] = command.units
+        more = started(rig, replace(command, units={number: 3}))
+        assert ids_of(more)[:2] == ids_of(command)
         fewer = started(rig, replace(more, units={number: 2}))
-        assert sorted(ids_of(fewer)) == sorted(rig.volumes()) == sorted(ids_of(order))
+        assert sorted(ids_of(fewer)) == sorted(rig.volumes()) == sorted(ids_of(command))
 
     # While it runs
 
     def test_a_repeated_start_changes_no_volume(self, rig: VolumeRig):
-        order = started(rig, ordered(rig))
-        rig.wipe(ids_of(order)[1])
-        assert list(rig.driver.drift(VOLUME, [order], [])) == []
+        command = started(rig, command_for(rig))
+        rig.wipe(ids_of(command)[1])
+        assert list(rig.driver.drift(VOLUME, [command], [])) == []
         before = rig.effects()
-        assert ids_of(started(rig, order)) == ids_of(order)
+        assert ids_of(started(rig, command)) == ids_of(command)
         assert rig.effects() == before
 
     def test_a_deleted_volume_is_drift_and_made_again(self, rig: VolumeRig):
-        order = started(rig, ordered(rig))
-        first, second = ids_of(order)
+        command = started(rig, command_for(rig))
+        first, second = ids_of(command)
         rig.delete(first)
-        [drift] = rig.driver.drift(VOLUME, [order], [])
+        [drift] = rig.driver.drift(VOLUME, [command], [])
         assert drift.reservation_id == "r-1"
-        again = started(rig, order)
+        again = started(rig, command)
         assert ids_of(again)[1] == second
         assert sorted(ids_of(again)) == sorted(rig.volumes())
 
@@ -187,61 +187,61 @@ class VolumeContract:
     @pytest.mark.parametrize("effects", range(LONGEST_END))
     @pytest.mark.parametrize("at_end", ["delete", "snapshot"])
     def test_an_end_that_is_broken_off_is_completed(self, rig: VolumeRig, at_end: str, effects: int):
-        order = started(rig, ordered(rig, at_end=at_end))
-        rig.attach(ids_of(order)[0])
+        command = started(rig, command_for(rig, at_end=at_end))
+        rig.attach(ids_of(command)[0])
         rig.fail("ensure_ended", after_effects=effects)
 
         def end() -> bool:
             try:
-                return rig.driver.ensure_ended(order).done
+                return rig.driver.ensure_ended(command).done
             except CloudBusy:
                 rig.reopen()
                 return False
 
         assert any(end() for _ in range(50))
-        ended(rig, order)
+        ended(rig, command)
         kept = {"delete": 0, "snapshot": 2}[at_end]
         assert [volume.snapshots for volume in rig.volumes().values()] == [1] * kept
         assert list(rig.driver.held(VOLUME)) == []
 
     def test_an_end_deletes_only_its_own_volumes(self, rig: VolumeRig):
-        order, other = started(rig, ordered(rig)), started(rig, ordered(rig, 1, reservation_id="r-2"))
-        rig.wipe(ids_of(order)[0])
-        ended(rig, order)
+        command, other = started(rig, command_for(rig)), started(rig, command_for(rig, 1, reservation_id="r-2"))
+        rig.wipe(ids_of(command)[0])
+        ended(rig, command)
         assert sorted(rig.volumes()) == ids_of(other)
         assert set(rig.driver.held(VOLUME)) == {"r-2"}
 
     def test_an_end_without_recorded_start_keeps_no_volumes(self, rig: VolumeRig):
-        order = ordered(rig, at_end="keep")
-        ended(rig, order)
-        until(rig, lambda: rig.driver.ensure_started(order), lambda progress: bool(rig.volumes()))
-        ended(rig, order)
+        command = command_for(rig, at_end="keep")
+        ended(rig, command)
+        until(rig, lambda: rig.driver.ensure_started(command), lambda progress: bool(rig.volumes()))
+        ended(rig, command)
         assert rig.volumes() == {}
-        assert rig.driver.remaining(VOLUME, [order]).get("r-1", 0) == 0
+        assert rig.driver.remaining(VOLUME, [command]).get("r-1", 0) == 0
 
     @pytest.mark.parametrize("at_end", ["keep", "snapshot"])
     def test_unrecorded_volumes_are_not_kept(self, rig: VolumeRig, at_end: str):
         """Volumes of a growth whose answer was lost would not be counted."""
-        order = started(rig, ordered(rig, at_end=at_end))
-        [number] = order.units
-        started(rig, replace(order, units={number: 3}))
+        command = started(rig, command_for(rig, at_end=at_end))
+        [number] = command.units
+        started(rig, replace(command, units={number: 3}))
         assert len(rig.volumes()) == 3
-        ended(rig, order)
-        assert sorted(rig.volumes()) == sorted(ids_of(order))
-        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
+        ended(rig, command)
+        assert sorted(rig.volumes()) == sorted(ids_of(command))
+        assert rig.driver.remaining(VOLUME, [command]) == {"r-1": 2}
 
     @pytest.mark.parametrize("at_end", ["keep", "snapshot"])
     def test_kept_volumes_are_counted_until_deleted(self, rig: VolumeRig, at_end: str):
-        order = started(rig, ordered(rig, at_end=at_end))
-        first, second = ids_of(order)
+        command = started(rig, command_for(rig, at_end=at_end))
+        first, second = ids_of(command)
         rig.attach(first)
-        ended(rig, order)
+        ended(rig, command)
         assert list(rig.driver.held(VOLUME)) == []
         assert [volume.is_attached for volume in rig.volumes().values()].count(True) == int(at_end == "keep")
-        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
+        assert rig.driver.remaining(VOLUME, [command]) == {"r-1": 2}
         rig.wipe(first)
-        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
+        assert rig.driver.remaining(VOLUME, [command]) == {"r-1": 2}
         rig.delete(second)
-        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 1}
+        assert rig.driver.remaining(VOLUME, [command]) == {"r-1": 1}
         rig.delete(first)
-        assert rig.driver.remaining(VOLUME, [order]).get("r-1", 0) == 0
+        assert rig.driver.remaining(VOLUME, [command]).get("r-1", 0) == 0

@@ -258,8 +258,8 @@ class FakeOpenStack(OpenStack):
             for server in list(self.servers.values()):
                 server.task = None
 
-    def lose_orders(self) -> None:
-        """Complete nothing of what was ordered so far, as on a host that died."""
+    def lose_pending(self) -> None:
+        """Complete nothing of what was requested so far, as on a host that died."""
         with self.objects.lock:
             self.held = False
             for key in list(self.pending):

@@ -16,9 +16,9 @@ from tenure.drivers.contract import (
     DONE,
     CloudBusy,
     CloudNotFound,
+    Command,
     Drift,
     Health,
-    Order,
     Progress,
     ResourceMissing,
     ResourceOccupied,
@@ -82,37 +82,39 @@ class InstrumentDriver(TypeDriver):
 
     # Starting and ending
 
-    def ensure_started(self, order: Order) -> Progress:
+    def ensure_started(self, command: Command) -> Progress:
         with _reaching():
             known = {instrument.id for instrument in self.laboratory.instruments()}
             badges = self.laboratory.badges()
-            present = {resource.external_id: resource for resource in order.resources if resource.external_id in known}
+            present = {
+                resource.external_id: resource for resource in command.resources if resource.external_id in known
+            }
             missing = {
                 resource.external_id: f"The laboratory has no {resource.name}."
-                for resource in order.resources
+                for resource in command.resources
                 if resource.external_id not in known
             }
             _refuse_strangers(present, badges)
             # First what goes, then what comes: two reservations may trade.
-            returning = {resource.external_id for resource in order.returning}
+            returning = {resource.external_id for resource in command.returning}
             going = returning if missing else badges.keys() - present.keys()
-            for badge in _badges_of(order, badges):
-                if badge.instrument_id in going or badge.project != order.project_id:
+            for badge in _badges_of(command, badges):
+                if badge.instrument_id in going or badge.project != command.project_id:
                     self.laboratory.take_back(badge)
             for external_id, resource in present.items():
-                self._give(order, resource, badges.get(external_id))
+                self._give(command, resource, badges.get(external_id))
         if missing:
             raise ResourceMissing(missing)
         return DONE
 
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         with _reaching():
-            for badge in _badges_of(order, self.laboratory.badges()):
+            for badge in _badges_of(command, self.laboratory.badges()):
                 self.laboratory.take_back(badge)
         return DONE
 
-    def _give(self, order: Order, resource: ResourceRef, badge: Badge | None) -> None:
-        wanted = Badge(resource.external_id, order.project_id, f"{_OURS}{order.reservation_id}")
+    def _give(self, command: Command, resource: ResourceRef, badge: Badge | None) -> None:
+        wanted = Badge(resource.external_id, command.project_id, f"{_OURS}{command.reservation_id}")
         if badge == wanted:
             return
         try:
@@ -128,19 +130,19 @@ class InstrumentDriver(TypeDriver):
             badges = self.laboratory.badges().values()
         return sorted({found for badge in badges if (found := reservation_of(badge)) is not None})
 
-    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+    def drift(self, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         with _reaching():
-            badges = self.laboratory.badges()  # one call, however many orders there are
+            badges = self.laboratory.badges()  # one call, however many commands there are
         found: list[Drift] = []
-        for order in orders:
-            own = {badge.instrument_id for badge in _badges_of(order, badges) if badge.project == order.project_id}
-            wanted = {resource.external_id: resource for resource in order.resources}
+        for command in commands:
+            own = {badge.instrument_id for badge in _badges_of(command, badges) if badge.project == command.project_id}
+            wanted = {resource.external_id: resource for resource in command.resources}
             for lost in sorted(wanted.keys() - own):
                 found.append(
-                    Drift(order.reservation_id, wanted[lost], f"{wanted[lost].name} has no badge of the reservation")
+                    Drift(command.reservation_id, wanted[lost], f"{wanted[lost].name} has no badge of the reservation")
                 )
             for surplus in sorted(own - wanted.keys()):
-                found.append(Drift(order.reservation_id, None, f"the badge for {surplus} is left over"))
+                found.append(Drift(command.reservation_id, None, f"the badge for {surplus} is left over"))
         return found
 
 
@@ -149,8 +151,8 @@ def reservation_of(badge: Badge) -> str | None:
     return badge.purpose.removeprefix(_OURS) if badge.purpose.startswith(_OURS) else None
 
 
-def _badges_of(order: Order, badges: Mapping[str, Badge]) -> list[Badge]:
-    return [badge for badge in badges.values() if reservation_of(badge) == order.reservation_id]
+def _badges_of(command: Command, badges: Mapping[str, Badge]) -> list[Badge]:
+    return [badge for badge in badges.values() if reservation_of(badge) == command.reservation_id]
 
 
 def _refuse_strangers(present: Mapping[str, ResourceRef], badges: Mapping[str, Badge]) -> None:

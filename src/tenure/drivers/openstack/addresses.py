@@ -22,9 +22,9 @@ from tenure.drivers.contract import (
     CloudError,
     CloudNotFound,
     CloudRefused,
+    Command,
     Drift,
     Health,
-    Order,
     Progress,
     ResourceMissing,
     ResourceOccupied,
@@ -110,29 +110,29 @@ class Addresses(OpenStackTypeDriver):
                     healths[number] = Health(False, f"{_owner_text(floating_ip)}.")
         return healths
 
-    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> list[Drift]:
-        return list(self._drift(orders, pooled))
+    def drift(self, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> list[Drift]:
+        return list(self._drift(commands, pooled))
 
-    def _drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Iterator[Drift]:
+    def _drift(self, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> Iterator[Drift]:
         found = self._network.floating_ips()
         at = {address_id(floating_ip.network_id, floating_ip.address): floating_ip for floating_ip in found}
         by_reservation: dict[str, list[FloatingIP]] = defaultdict(list)
         for floating_ip in found:
             for name in _reservations(floating_ip):
                 by_reservation[name].append(floating_ip)
-        for order in orders:
-            wanted = {resource.external_id for resource in order.resources}
-            for resource in order.resources:
-                text = _difference(order, resource, at.get(resource.external_id))
+        for command in commands:
+            wanted = {resource.external_id for resource in command.resources}
+            for resource in command.resources:
+                text = _difference(command, resource, at.get(resource.external_id))
                 if text is not None:
-                    yield Drift(order.reservation_id, resource, text)
-            for floating_ip in by_reservation[order.reservation_id]:
+                    yield Drift(command.reservation_id, resource, text)
+            for floating_ip in by_reservation[command.reservation_id]:
                 strange = ResourceRef(address_id(floating_ip.network_id, floating_ip.address), floating_ip.address)
                 if strange.external_id not in wanted:
                     text = (
-                        f"{floating_ip.address} has the tag of reservation {order.reservation_id}, which lacks it now"
+                        f"{floating_ip.address} has the tag of reservation {command.reservation_id}, which lacks it now"
                     )
-                    yield Drift(order.reservation_id, strange, text)
+                    yield Drift(command.reservation_id, strange, text)
         for resource in pooled:
             taken = at.get(resource.external_id)
             if taken is not None and not _reservations(taken):
@@ -140,57 +140,59 @@ class Addresses(OpenStackTypeDriver):
 
     # Reservations
 
-    def ensure_started(self, order: Order) -> Progress:
-        """Create the order's floating IPs in the owner's project, and delete its others."""
-        network_id = str(order.parameters.get("network_id") or "")
-        if order.resources and not _NETWORK_ID.fullmatch(network_id):
-            raise CloudRefused(f"Reservation {order.reservation_id} does not say of which network its addresses are.")
-        wanted = {str(ip_address(resource.name)): resource for resource in order.resources}
-        seen = self._at_addresses_of(order)
+    def ensure_started(self, command: Command) -> Progress:
+        """Create the command's floating IPs in the owner's project, and delete its others."""
+        network_id = str(command.parameters.get("network_id") or "")
+        if command.resources and not _NETWORK_ID.fullmatch(network_id):
+            raise CloudRefused(f"Reservation {command.reservation_id} does not say of which network its addresses are.")
+        wanted = {str(ip_address(resource.name)): resource for resource in command.resources}
+        seen = self._at_addresses_of(command)
         found = [
             floating_ip
             for floating_ip in seen
             if floating_ip.network_id == network_id and floating_ip.address in wanted
         ]
-        _refuse_others(order, wanted, found)
-        ours = _merged(self._network.tagged(_tag_of(order)), _of_reservation(order, seen))
-        kept = {floating_ip.address: floating_ip for floating_ip in found if floating_ip.project_id == order.project_id}
+        _refuse_others(command, wanted, found)
+        ours = _merged(self._network.tagged(_tag_of(command)), _of_reservation(command, seen))
+        kept = {
+            floating_ip.address: floating_ip for floating_ip in found if floating_ip.project_id == command.project_id
+        }
         # Neutron cannot move a floating IP to another project: it is deleted and created again.
         self._network.delete_all(
             [floating_ip for floating_ip in ours if floating_ip.id not in {keeper.id for keeper in kept.values()}]
         )
         missing = [wanted[address] for address in sorted(wanted.keys() - kept.keys())]
-        self._tag(order, kept.values())
-        self._create(order, network_id, missing)
+        self._tag(command, kept.values())
+        self._create(command, network_id, missing)
         return DONE
 
-    def servers_of(self, order: Order) -> list[Server]:
+    def servers_of(self, command: Command) -> list[Server]:
         raise CloudRefused(Reason("Nothing can be saved of a floating IP."))
 
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         """Delete the reservation's floating IPs, even if they are associated, and no others.
 
         These are the tagged ones, and those without a tag that the owner's project has at the reservation's addresses.
         """
-        tagged = self._network.tagged(_tag_of(order))
-        seen = self._at_addresses_of(order)
-        wanted = {resource.external_id for resource in order.resources}
+        tagged = self._network.tagged(_tag_of(command))
+        seen = self._at_addresses_of(command)
+        wanted = {resource.external_id for resource in command.resources}
         hidden = [
             floating_ip
             for floating_ip in seen
-            if floating_ip.project_id == order.project_id
+            if floating_ip.project_id == command.project_id
             and not _reservations(floating_ip)
             and address_id(floating_ip.network_id, floating_ip.address) in wanted
         ]
-        self._network.delete_all(_merged(tagged, _of_reservation(order, seen), hidden))
+        self._network.delete_all(_merged(tagged, _of_reservation(command, seen), hidden))
         return DONE
 
-    def _at_addresses_of(self, order: Order) -> list[FloatingIP]:
+    def _at_addresses_of(self, command: Command) -> list[FloatingIP]:
         """Return the floating IPs at the current and former addresses of the reservation, in any network."""
-        addresses = {str(ip_address(resource.name)) for resource in (*order.resources, *order.returning)}
+        addresses = {str(ip_address(resource.name)) for resource in (*command.resources, *command.returning)}
         return self._network.at(sorted(addresses))
 
-    def _create(self, order: Order, network_id: str, resources: Sequence[ResourceRef]) -> None:
+    def _create(self, command: Command, network_id: str, resources: Sequence[ResourceRef]) -> None:
         if not resources:
             return
         subnets = self._network.subnets(network_id)
@@ -205,29 +207,29 @@ class Addresses(OpenStackTypeDriver):
                 "floating_network_id": network_id,
                 "subnet_id": subnet.id,
                 "floating_ip_address": resource.name,
-                "project_id": order.project_id,
-                "description": _tag_of(order),
+                "project_id": command.project_id,
+                "description": _tag_of(command),
             }
         answers = dict(zip(bodies, self._network.make_all(list(bodies.values())), strict=True))
-        self._tag(order, [answer for answer in answers.values() if isinstance(answer, FloatingIP)])
+        self._tag(command, [answer for answer in answers.values() if isinstance(answer, FloatingIP)])
         refused = {key: answer for key, answer in answers.items() if isinstance(answer, CloudError)}
         if refused:
             self._raise_reason(
-                order, network_id, [resource for resource in resources if resource.external_id in refused], refused
+                command, network_id, [resource for resource in resources if resource.external_id in refused], refused
             )
         if missing:
             raise ResourceMissing(missing)
 
     def _raise_reason(
-        self, order: Order, network_id: str, resources: Sequence[ResourceRef], errors: Mapping[str, CloudError]
+        self, command: Command, network_id: str, resources: Sequence[ResourceRef], errors: Mapping[str, CloudError]
     ) -> None:
         """Raise the reason why these could not be created, unless a concurrent call has created them."""
         found = {
             floating_ip.address: floating_ip
             for floating_ip in self._network.at([resource.name for resource in resources], network_id)
         }
-        _refuse_others(order, {resource.name: resource for resource in resources}, found.values())
-        self._tag(order, found.values())
+        _refuse_others(command, {resource.name: resource for resource in resources}, found.values())
+        self._tag(command, found.values())
         lacking = [resource for resource in resources if resource.name not in found]
         self._refuse_ports([resource for resource in lacking if isinstance(errors[resource.external_id], Conflict)])
         for resource in lacking:
@@ -244,12 +246,12 @@ class Addresses(OpenStackTypeDriver):
         if taken:
             raise ResourceOccupied(taken)
 
-    def _tag(self, order: Order, floating_ips: Iterable[FloatingIP]) -> None:
-        wanted = [(floating_ip, floating_ip.tags | {TAG, _tag_of(order)}) for floating_ip in floating_ips]
+    def _tag(self, command: Command, floating_ips: Iterable[FloatingIP]) -> None:
+        wanted = [(floating_ip, floating_ip.tags | {TAG, _tag_of(command)}) for floating_ip in floating_ips]
         self._network.set_tags([(floating_ip, tags) for floating_ip, tags in wanted if tags != floating_ip.tags])
 
 
-def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Iterable[FloatingIP]) -> None:
+def _refuse_others(command: Command, wanted: Mapping[str, ResourceRef], found: Iterable[FloatingIP]) -> None:
     """Refuse addresses that others use; retry if these are other reservations, whose end may be in progress.
 
     A floating IP without a tag in the owner's project belongs to the reservation: the owner can remove the tag.
@@ -257,8 +259,8 @@ def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Itera
     others = {
         floating_ip.address: floating_ip
         for floating_ip in found
-        if order.reservation_id not in _reservations(floating_ip)
-        and (_reservations(floating_ip) or floating_ip.project_id != order.project_id)
+        if command.reservation_id not in _reservations(floating_ip)
+        and (_reservations(floating_ip) or floating_ip.project_id != command.project_id)
     }
     foreign = {
         wanted[address].external_id: _owner_text(floating_ip)
@@ -271,12 +273,12 @@ def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Itera
         raise CloudBusy(f"{address} is not released yet by reservation {min(_reservations(floating_ip))}.")
 
 
-def _tag_of(order: Order) -> str:
-    return f"{PREFIX}{order.reservation_id}"
+def _tag_of(command: Command) -> str:
+    return f"{PREFIX}{command.reservation_id}"
 
 
-def _of_reservation(order: Order, found: Iterable[FloatingIP]) -> list[FloatingIP]:
-    return [floating_ip for floating_ip in found if order.reservation_id in _reservations(floating_ip)]
+def _of_reservation(command: Command, found: Iterable[FloatingIP]) -> list[FloatingIP]:
+    return [floating_ip for floating_ip in found if command.reservation_id in _reservations(floating_ip)]
 
 
 def _subnet_of(subnets: Iterable[Subnet], address: str) -> Subnet | None:
@@ -300,15 +302,15 @@ def _owner_text(floating_ip: FloatingIP) -> str:
     return f"{floating_ip.address} is a floating IP {owner}"
 
 
-def _difference(order: Order, resource: ResourceRef, floating_ip: FloatingIP | None) -> str | None:
-    """Return what differs from the order at this address, or None."""
+def _difference(command: Command, resource: ResourceRef, floating_ip: FloatingIP | None) -> str | None:
+    """Return what differs from the command at this address, or None."""
     if floating_ip is None:
         return f"{resource.name} is no floating IP"
-    if order.reservation_id not in _reservations(floating_ip):
+    if command.reservation_id not in _reservations(floating_ip):
         return _owner_text(floating_ip)
-    if floating_ip.project_id != order.project_id:
+    if floating_ip.project_id != command.project_id:
         return f"{resource.name} is in another project than its owner's"
-    if not {TAG, _tag_of(order)} <= floating_ip.tags:
+    if not {TAG, _tag_of(command)} <= floating_ip.tags:
         return f"{resource.name} has other tags"
     return None
 

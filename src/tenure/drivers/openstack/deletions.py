@@ -14,21 +14,21 @@ from tenure.drivers.openstack.compute import Compute, Server
 _SHARE: Final = 4
 _SOONEST: Final = timedelta(seconds=2)
 _LATEST: Final = timedelta(seconds=30)
-#: After which time a deletion is ordered again: of a host that died, Nova deletes a server when it is told again.
+#: After which time a deletion is requested again: of a host that died, Nova deletes a server when it is told again.
 _STUCK: Final = timedelta(minutes=2)
 
 
 def delete_servers(compute: Compute, servers: Collection[Server], *, now: datetime) -> Progress | None:
-    """Order the deletion of these servers; None when they are gone, else that they are vanishing."""
-    return progress_of(order_deletion(compute, servers, now=now), now=now)
+    """Request the deletion of these servers; None when they are gone, else that they are vanishing."""
+    return progress_of(request_deletion(compute, servers, now=now), now=now)
 
 
-def order_deletion(compute: Compute, servers: Collection[Server], *, now: datetime) -> Collection[Server]:
-    """Order the deletion of these servers; return those that are still vanishing."""
-    ordered = [server for server in servers if not server.vanishing or _is_stuck(server, now)]
-    if not ordered:
+def request_deletion(compute: Compute, servers: Collection[Server], *, now: datetime) -> Collection[Server]:
+    """Request the deletion of these servers; return those that are still vanishing."""
+    due = [server for server in servers if not server.vanishing or _is_stuck(server, now)]
+    if not due:
         return servers
-    compute.delete_servers(ordered)
+    compute.delete_servers(due)
     return _still_there(compute, servers)  # a fast cloud has deleted them by now
 
 

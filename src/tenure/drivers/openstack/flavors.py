@@ -12,7 +12,7 @@ from urllib.parse import quote
 from tenure.domain.actor import Actor
 from tenure.domain.footprint import footprint_of
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Order
+from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Command
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preemptible
 from tenure.drivers.openstack.placement import OWN_CLASSES
 from tenure.drivers.openstack.requests import Calls, Conflict, Request
@@ -48,12 +48,12 @@ class Flavor:
         return replace(self, extra_specs={}) == replace(other, extra_specs={})
 
 
-def flavor_for(order: Order, group_id: str | None) -> Flavor:
+def flavor_for(command: Command, group_id: str | None) -> Flavor:
     """Return the flavor of the reservation's servers. Raises ``CloudRefused`` if the parameters lack a size."""
-    source = order.parameters.get("resource_properties") if order.resource_type == "flavor:instance" else None
+    source = command.parameters.get("resource_properties") if command.resource_type == "flavor:instance" else None
     try:
-        if order.resource_type == SERVER:
-            source = json.dumps(order.parameters["source"]) if order.parameters.get("source") else None
+        if command.resource_type == SERVER:
+            source = json.dumps(command.parameters["source"]) if command.parameters.get("source") else None
         if source is not None:
             given = json.loads(str(source))
             sizes = {name: int(given.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap")}
@@ -61,18 +61,18 @@ def flavor_for(order: Order, group_id: str | None) -> Flavor:
             specs = {str(name): str(value) for name, value in dict(given.get("extra_specs") or {}).items()}
         else:
             names = {"vcpus": "vcpus", "ram": "memory_mb", "disk": "disk_gb"}
-            sizes = {name: int(str(order.parameters[called])) for name, called in names.items()}
+            sizes = {name: int(str(command.parameters[called])) for name, called in names.items()}
             specs = {}
     except (KeyError, ValueError, TypeError, AttributeError):
-        raise CloudRefused(f"Reservation {order.reservation_id} does not say how large its instances are.") from None
-    specs[SCOPED_KEY] = order.reservation_id
-    specs[f"resources:{class_of(order.reservation_id)}"] = "1"
+        raise CloudRefused(f"Reservation {command.reservation_id} does not say how large its instances are.") from None
+    specs[SCOPED_KEY] = command.reservation_id
+    specs[f"resources:{class_of(command.reservation_id)}"] = "1"
     if group_id is not None:
         specs[AFFINITY_KEY] = group_id
-    named = f"{FLAVOR_PREFIX}{order.reservation_id}"
+    named = f"{FLAVOR_PREFIX}{command.reservation_id}"
     ephemeral, swap = sizes.get("ephemeral", 0), sizes.get("swap", 0)
     return Flavor(
-        order.reservation_id, named, sizes["vcpus"], sizes["ram"], sizes["disk"], ephemeral, swap, extra_specs=specs
+        command.reservation_id, named, sizes["vcpus"], sizes["ram"], sizes["disk"], ephemeral, swap, extra_specs=specs
     )
 
 

@@ -13,9 +13,9 @@ from tenure.drivers.contract import (
     UNKNOWN,
     CloudBusy,
     CloudRefused,
+    Command,
     Drift,
     Health,
-    Order,
     Preempted,
     Progress,
     ResourceRef,
@@ -96,10 +96,10 @@ class Fleet(OpenStackTypeDriver):
         LOG.warning("hosts that did not arrive keep their health: %s", missing)
         return dict.fromkeys(registered_ids(), UNKNOWN) | healths
 
-    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> list[Drift]:
-        return list(self._drift(list(orders), list(pooled)))
+    def drift(self, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> list[Drift]:
+        return list(self._drift(list(commands), list(pooled)))
 
-    def _drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
+    def _drift(self, commands: Sequence[Command], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         layout = self._layout()
         hypervisors = {hypervisor.external_id: hypervisor for hypervisor in self._compute.hypervisors()}
         try:
@@ -112,32 +112,32 @@ class Fleet(OpenStackTypeDriver):
             for hypervisor in hypervisors.values()
             if providers is not None and PREFIX + hypervisor.name not in providers
         )
-        whole = [order for order in orders if order.resource_type == HOST]
-        parts = [order for order in orders if order.resource_type != HOST]
+        whole = [command for command in commands if command.resource_type == HOST]
+        parts = [command for command in commands if command.resource_type != HOST]
         # Hosts that are reserved in parts are in the pool, as free hosts are.
-        shared = {resource.external_id: resource for order in parts for resource in order.resources}
+        shared = {resource.external_id: resource for command in parts for resource in command.resources}
         for resource in pooled:
             shared.pop(resource.external_id, None)
         yield from layout.drift(whole, [*pooled, *shared.values()], hypervisors, without)
-        reserved = [order for order in parts if order.resource_type == SERVER]
+        reserved = [command for command in parts if command.resource_type == SERVER]
         yield from servers.drift(reserved, layout, hypervisors)
         yield from servers.oversized(self._compute, reserved, hypervisors)
-        parts = [order for order in parts if order.resource_type != SERVER]
+        parts = [command for command in parts if command.resource_type != SERVER]
         yield from self._instances.drift(parts, layout, hypervisors, providers)
 
     # Reservations of whole hosts
 
-    def ensure_started(self, order: Order) -> Progress:
-        return self._hosts.hand_over(order)
+    def ensure_started(self, command: Command) -> Progress:
+        return self._hosts.hand_over(command)
 
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        return self._cleared(order, deadline, ahead, whole=True)
+    def make_way(self, command: Command, *, deadline: datetime, ahead: Iterable[Command] = ()) -> Sequence[Preempted]:
+        return self._cleared(command, deadline, ahead, whole=True)
 
-    def servers_of(self, order: Order) -> list[Server]:
-        return self._hosts.servers_of(order)
+    def servers_of(self, command: Command) -> list[Server]:
+        return self._hosts.servers_of(command)
 
-    def ensure_ended(self, order: Order) -> Progress:
-        return self._hosts.take_back(order)
+    def ensure_ended(self, command: Command) -> Progress:
+        return self._hosts.take_back(command)
 
     def _layout(self) -> Layout:
         return Layout(self._compute.aggregates(), self._options)

@@ -18,14 +18,14 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
-    Order,
+    Command,
     Progress,
     ResourceMissing,
     ResourceOccupied,
 )
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
-from tenure.drivers.openstack.deletions import order_deletion, progress_of
+from tenure.drivers.openstack.deletions import progress_of, request_deletion
 from tenure.drivers.openstack.homes import Homes
 from tenure.drivers.openstack.layout import FORMER_OWNER, Layout, recorded_homes
 from tenure.drivers.openstack.options import OpenStackOptions
@@ -106,40 +106,40 @@ class Hosts:
 
     # Starting
 
-    def hand_over(self, order: Order) -> Progress:
-        """Move the hosts of the order to the reservation; behaves as ``ensure_started``."""
+    def hand_over(self, command: Command) -> Progress:
+        """Move the hosts of the command to the reservation; behaves as ``ensure_started``."""
         known = self._compute.hypervisors_known(
-            [resource.external_id for resource in (*order.resources, *order.returning)]
+            [resource.external_id for resource in (*command.resources, *command.returning)]
         )
-        wanted = [known[resource.external_id] for resource in order.resources if resource.external_id in known]
+        wanted = [known[resource.external_id] for resource in command.resources if resource.external_id in known]
         missing = {
             resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
-            for resource in order.resources
+            for resource in command.resources
             if resource.external_id not in known
         }
-        returned = [known[resource.external_id] for resource in order.returning if resource.external_id in known]
+        returned = [known[resource.external_id] for resource in command.returning if resource.external_id in known]
         returning = frozenset(hypervisor.service_host for hypervisor in returned)
         layout = self._aggregates.read_layout()
         pool = layout.pool
-        group = layout.group(order.reservation_id)
+        group = layout.group(command.reservation_id)
         had = group.hosts if group is not None else frozenset()
         hosts = {hypervisor.service_host: hypervisor for hypervisor in wanted}
         fresh = hosts.keys() - had
-        free = [hosts[host] for host in sorted(fresh) if not layout.reservations_on(host, but=order.reservation_id)]
-        self._clear(free, order.reservation_id)
+        free = [hosts[host] for host in sorted(fresh) if not layout.reservations_on(host, but=command.reservation_id)]
+        self._clear(free, command.reservation_id)
         surplus = (had | recorded_homes(group).keys() if group is not None else had) - hosts.keys()
         if missing:
             surplus &= returning  # one of the others may now have another id in Nova
         # Surplus hosts are returned first: otherwise two reservations that swap hosts would wait for each other.
-        lingering = self._return(layout, order, group, surplus, returning) if group is not None else None
-        self._refuse_reserved(layout, order, [hosts[host] for host in sorted(fresh)])
-        group = self._ensure_group(layout, order, group)
+        lingering = self._return(layout, command, group, surplus, returning) if group is not None else None
+        self._refuse_reserved(layout, command, [hosts[host] for host in sorted(fresh)])
+        group = self._ensure_group(layout, command, group)
         # A host that a user has removed from all aggregates is closed first.
         self._aggregates.add(pool, [host for host in fresh if host not in pool.hosts])
         self._homes.leave(layout, group, fresh)
         if fresh:
             self._aggregates.add(group, fresh, announce=False)
-        changes = layout.wanted_metadata(order, group)
+        changes = layout.wanted_metadata(command, group)
         if fresh or changes:  # opens the aggregate to the owner, and notifies schedulers of its hosts
             self._compute.set_metadata(group, changes)
         self._aggregates.remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
@@ -147,26 +147,26 @@ class Hosts:
             raise ResourceMissing(missing)
         return lingering or DONE
 
-    def _ensure_group(self, layout: Layout, order: Order, group: Aggregate | None) -> Aggregate:
-        """Return the order's aggregate. A new one has no owner until its hosts are in it."""
+    def _ensure_group(self, layout: Layout, command: Command, group: Aggregate | None) -> Aggregate:
+        """Return the command's aggregate. A new one has no owner until its hosts are in it."""
         if group is None:
             try:
-                group = self._compute.make_aggregate(order.reservation_id, layout.zone_of(order.reservation_id))
+                group = self._compute.make_aggregate(command.reservation_id, layout.zone_of(command.reservation_id))
             except Conflict:  # another worker has just created it
-                group = self._aggregates.read_layout().group(order.reservation_id)
+                group = self._aggregates.read_layout().group(command.reservation_id)
                 if group is None:
                     raise
-        changes = layout.wanted_metadata(order, group)
-        if "availability_zone" in changes or layout.owner_of(group) not in ("", order.project_id):
+        changes = layout.wanted_metadata(command, group)
+        if "availability_zone" in changes or layout.owner_of(group) not in ("", command.project_id):
             # An aggregate with another owner or zone gets no hosts.
             self._compute.set_metadata(group, changes)
-            group = self._aggregates.read_layout().group(order.reservation_id) or group
+            group = self._aggregates.read_layout().group(command.reservation_id) or group
         return group
 
-    def _refuse_reserved(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
+    def _refuse_reserved(self, layout: Layout, command: Command, hosts: Iterable[Hypervisor]) -> None:
         """Refuse hosts of other reservations, to be retried: their end may be in progress."""
         for host in hosts:
-            for holder in layout.reservations_on(host.service_host, but=order.reservation_id):
+            for holder in layout.reservations_on(host.service_host, but=command.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
             zone = layout.stranger_zone(host.service_host)
             if zone is not None:
@@ -207,20 +207,20 @@ class Hosts:
 
     # Ending
 
-    def take_back(self, order: Order) -> Progress:
+    def take_back(self, command: Command) -> Progress:
         """Delete the reservation's servers, and return its hosts to the pool."""
         layout = self._aggregates.read_layout()
-        group = layout.group(order.reservation_id)
+        group = layout.group(command.reservation_id)
         if group is None and not self._compute.shows_hints:
             return DONE  # without hints, the reservation's servers are unknown
-        own = self._hosts_of(order)
+        own = self._hosts_of(command)
         elsewhere = frozenset(host for host in own if not layout.is_reserved_whole(host))
         if group is None:
-            servers = self._delete_servers(order, elsewhere, frozenset(), "")
+            servers = self._delete_servers(command, elsewhere, frozenset(), "")
             return progress_of(servers, now=self._now) or DONE
         if group.hosts:
             self._close(layout, group)
-        unfinished = self._return(layout, order, group, group.hosts | recorded_homes(group).keys(), own, elsewhere)
+        unfinished = self._return(layout, command, group, group.hosts | recorded_homes(group).keys(), own, elsewhere)
         if unfinished is not None:
             return unfinished
         try:
@@ -228,22 +228,22 @@ class Hosts:
         except CloudNotFound:
             pass
         except BadRequest as error:  # it is not empty
-            return self._why_not_empty(order, group, error)
+            return self._why_not_empty(command, group, error)
         return DONE
 
-    def _why_not_empty(self, order: Order, group: Aggregate, error: BadRequest) -> Progress:
+    def _why_not_empty(self, command: Command, group: Aggregate, error: BadRequest) -> Progress:
         """Return why the aggregate cannot be deleted: Nova has refused to remove hosts, or hosts were added."""
-        left = self._aggregates.read_layout().group(order.reservation_id)
+        left = self._aggregates.read_layout().group(command.reservation_id)
         stuck = sorted(group.hosts & left.hosts) if left is not None else []
         if not stuck:
             return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
         return Progress(False, _OTHERS, f"Nova does not let {', '.join(stuck)} leave the aggregate of the reservation.")
 
-    def servers_of(self, order: Order) -> list[Server]:
+    def servers_of(self, command: Command) -> list[Server]:
         """Return the reservation's servers on its hosts."""
         layout = self._aggregates.read_layout()
-        group = layout.group(order.reservation_id)
-        own = self._hosts_of(order)
+        group = layout.group(command.reservation_id)
+        own = self._hosts_of(command)
         members = group.hosts if group is not None else frozenset()
         owner = layout.owner_of(group) if group is not None else ""
         return [
@@ -251,13 +251,13 @@ class Hosts:
             for server in self._compute.servers_on(
                 members | {host for host in own if not layout.is_reserved_whole(host)}
             )
-            if self._is_of(server, order, own & members, owner) and not server.vanishing
+            if self._is_of(server, command, own & members, owner) and not server.vanishing
         ]
 
-    def _hosts_of(self, order: Order) -> frozenset[str]:
+    def _hosts_of(self, command: Command) -> frozenset[str]:
         """Return the current and former hosts of the reservation; a user may have removed them from its aggregate."""
         known = self._compute.hypervisors_known(
-            [resource.external_id for resource in (*order.resources, *order.returning)]
+            [resource.external_id for resource in (*command.resources, *command.returning)]
         )
         return frozenset(hypervisor.service_host for hypervisor in known.values())
 
@@ -270,7 +270,7 @@ class Hosts:
     def _return(
         self,
         layout: Layout,
-        order: Order,
+        command: Command,
         group: Aggregate,
         hosts: frozenset[str],
         own: frozenset[str],
@@ -287,7 +287,7 @@ class Hosts:
         pool = layout.pool
         owner = layout.owner_of(group)
         leaving = hosts & group.hosts
-        vanishing = self._delete_servers(order, leaving | elsewhere, own & group.hosts, owner)
+        vanishing = self._delete_servers(command, leaving | elsewhere, own & group.hosts, owner)
         occupied = leaving & {server.service_host for server in vanishing}
         hosts -= occupied
         leaving -= occupied
@@ -304,7 +304,7 @@ class Hosts:
                 raise error
         if vanishing:
             return progress_of(vanishing, now=self._now)
-        return self._obstacle(order, sorted(errors), own & group.hosts, owner) if errors else unfinished
+        return self._obstacle(command, sorted(errors), own & group.hosts, owner) if errors else unfinished
 
     def _bookable(self, hosts: frozenset[str], own: frozenset[str]) -> frozenset[str]:
         """Return the registered ones of these hosts; a host that a user has added to the aggregate may not be."""
@@ -318,10 +318,10 @@ class Hosts:
             if hypervisor.service_host in strange and PREFIX + hypervisor.name in providers
         }
 
-    def _obstacle(self, order: Order, hosts: Sequence[str], own: frozenset[str], owner: str) -> Progress:
+    def _obstacle(self, command: Command, hosts: Sequence[str], own: frozenset[str], owner: str) -> Progress:
         """Return why Nova refuses to remove hosts from the reservation's zone: because of other servers."""
         others = self._compute.servers_on(hosts)
-        if any(self._is_of(server, order, own, owner) for server in others) or not others:
+        if any(self._is_of(server, command, own, owner) for server in others) or not others:
             return Progress(False, _SOON, "The reservation got more servers while it was taken back.")
         named = ", ".join(
             f"{server.id} of project {server.project_id} on {server.service_host}" for server in others[:5]
@@ -329,20 +329,20 @@ class Hosts:
         return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
 
     def _delete_servers(
-        self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str
+        self, command: Command, hosts: frozenset[str], own: frozenset[str], owner: str
     ) -> Collection[Server]:
         """Delete the reservation's servers on these hosts; return those that are still vanishing."""
         if not hosts:
             return []
-        servers = [server for server in self._compute.servers_on(hosts) if self._is_of(server, order, own, owner)]
-        return order_deletion(self._compute, servers, now=self._now)
+        servers = [server for server in self._compute.servers_on(hosts) if self._is_of(server, command, own, owner)]
+        return request_deletion(self._compute, servers, now=self._now)
 
-    def _is_of(self, server: Server, order: Order, own: frozenset[str], owner: str) -> bool:
+    def _is_of(self, server: Server, command: Command, own: frozenset[str], owner: str) -> bool:
         """Whether the server was booted for the reservation.
 
         If Nova does not show hints, these are the servers of the aggregate's owner on the reservation's ``own`` hosts
         in it.
         """
         if server.reservations is not None:
-            return order.reservation_id in server.reservations
+            return command.reservation_id in server.reservations
         return bool(owner) and server.project_id == owner and server.service_host in own

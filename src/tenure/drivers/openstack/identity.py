@@ -10,7 +10,7 @@ from typing import Final
 
 from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudNotFound, CloudRefused, Group, Order
+from tenure.drivers.contract import CloudNotFound, CloudRefused, Command, Group
 from tenure.drivers.openstack.requests import Calls, Forbidden, Owner, Request, Unauthorized
 
 LOG = logging.getLogger(__name__)
@@ -79,14 +79,14 @@ class Identity:
             LOG.warning("trust %s is broken, and Keystone does not let us delete it: %s", trust_id, error)
 
 
-def owner_of(calls: Calls, order: Order, *, what: str) -> Owner:
-    """Log in as the owner of the order's lease by the order's trust, and return him.
+def owner_of(calls: Calls, command: Command, *, what: str) -> Owner:
+    """Log in as the owner of the command's lease by the command's trust, and return him.
 
     Raises ``CloudRefused`` if there is no valid trust; ``what`` names what needs it.
     """
-    if order.trust_id is None:
+    if command.trust_id is None:
         raise CloudRefused(Reason(f"{what} cannot be made: the lease's owner did not trust the reservation service."))
-    owner = calls.owner(order.trust_id)
+    owner = calls.owner(command.trust_id)
     try:
         calls.log_in(owner)
     except (Unauthorized, Forbidden, CloudNotFound) as error:

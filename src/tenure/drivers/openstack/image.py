@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import DONE, CloudError, CloudNotFound, CloudRefused, Order, Progress
+from tenure.drivers.contract import DONE, CloudError, CloudNotFound, CloudRefused, Command, Progress
 from tenure.drivers.openstack.compute import Server, instant
 from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict, Owner, Request
@@ -49,14 +49,14 @@ class _Image:
 class Images:
     """Glance's API, and Nova's for images, as an owner."""
 
-    def __init__(self, calls: Calls, owner: Owner, now: datetime, order: Order) -> None:
-        """The images of an order, for its repetition of the action."""
+    def __init__(self, calls: Calls, owner: Owner, now: datetime, command: Command) -> None:
+        """The images of a command, for its repetition of the action."""
         self._calls = calls
         self._owner = owner
         self._now = now
-        self._marks = {RESERVATION: order.reservation_id}
-        if order.repetition:
-            self._marks[REPETITION] = str(order.repetition)
+        self._marks = {RESERVATION: command.reservation_id}
+        if command.repetition:
+            self._marks[REPETITION] = str(command.repetition)
 
     def ensure_of(self, servers: Sequence[Server], prefix: str) -> Snapshots:
         """Create an image of each of these servers; return for which of them it is not ready."""
@@ -116,20 +116,20 @@ class Images:
 
 
 def saved(
-    calls: Calls, order: Order, servers: Sequence[Server], *, prefix: str, now: datetime, all_of_them: bool
+    calls: Calls, command: Command, servers: Sequence[Server], *, prefix: str, now: datetime, all_of_them: bool
 ) -> Progress:
     """Create an image of each of a reservation's servers, and report whether all are ready.
 
     Raises ``CloudRefused`` if one of them has none, and ``all_of_them`` must have one.
     """
-    found = of_project(servers, order.project_id)
+    found = of_project(servers, command.project_id)
     if all_of_them and len(found) < len(servers):
         states = ", ".join(sorted({server.status for server in servers}))
         raise CloudRefused(Reason(f"No image can be made of a server in {states}; it is kept."))
     if not found:
         return DONE
-    owner = owner_of(calls, order, what="Images")
-    images = Images(calls, owner, now, order).ensure_of(found, prefix)
+    owner = owner_of(calls, command, what="Images")
+    images = Images(calls, owner, now, command).ensure_of(found, prefix)
     if images.waiting_for:
         return Progress(False, _LOOK_AGAIN, Reason(f"Images are being saved of {', '.join(images.waiting_for[:10])}."))
     if all_of_them and images.without:

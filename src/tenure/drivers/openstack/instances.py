@@ -20,7 +20,7 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
-    Order,
+    Command,
     Preempted,
     Progress,
     ResourceMissing,
@@ -70,21 +70,21 @@ class Instances(OpenStackTypeDriver):
         names = ("id", "name", "vcpus", "ram", "swap", "disk", "ephemeral")
         return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
 
-    def ensure_prepared(self, order: Order) -> Progress:
+    def ensure_prepared(self, command: Command) -> Progress:
         """Create the server group."""
-        group = self._ensure_group(order)
+        group = self._ensure_group(command)
         return Progress(True, effects={SERVER_GROUP: group.id if group is not None else None})
 
-    def _ensure_group(self, order: Order) -> ServerGroup | None:
+    def _ensure_group(self, command: Command) -> ServerGroup | None:
         """Return the reservation's group, or None if it needs none; delete other groups of that name."""
-        policy = policy_of(order.parameters)
-        found = self._groups.of(order.reservation_id, order.project_id)
+        policy = policy_of(command.parameters)
+        found = self._groups.of(command.reservation_id, command.project_id)
         fitting = [group for group in found if group.policy == policy]
-        recorded = order.effects.get(SERVER_GROUP)
+        recorded = command.effects.get(SERVER_GROUP)
         kept = next((group for group in fitting if group.id == recorded), fitting[0] if fitting else None)
         if kept is None and policy is not None:
-            owner = owner_of(self._calls, order, what="The server group")
-            kept = self._groups.make(order.reservation_id, policy, owner)
+            owner = owner_of(self._calls, command, what="The server group")
+            kept = self._groups.make(command.reservation_id, policy, owner)
         for group in found:
             if kept is None or group.id != kept.id:
                 self._groups.delete(group.id)
@@ -92,17 +92,17 @@ class Instances(OpenStackTypeDriver):
 
     # Starting
 
-    def ensure_started(self, order: Order) -> Progress:
-        """Let the owner boot the booked number of servers on the order's hosts."""
-        known = self._known(order)
+    def ensure_started(self, command: Command) -> Progress:
+        """Let the owner boot the booked number of servers on the command's hosts."""
+        known = self._known(command)
         units = {
-            known[resource.external_id].service_host: order.units.get(resource.external_id, 0)
-            for resource in order.resources
+            known[resource.external_id].service_host: command.units.get(resource.external_id, 0)
+            for resource in command.resources
             if resource.external_id in known
         }
         missing = {
             resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
-            for resource in order.resources
+            for resource in command.resources
             if resource.external_id not in known
         }
         layout = self._aggregates.read_layout()
@@ -111,33 +111,33 @@ class Instances(OpenStackTypeDriver):
             for hypervisor in known.values()
             if units.get(hypervisor.service_host, 0) > 0
         }
-        self._refuse_reserved(layout, order, hosts.values())
-        flavor_for(order, None)  # raises errors before anything is changed
-        aggregate = layout.shared(order.reservation_id)
-        lingering = self._give_up(order, aggregate, self._surplus(order, aggregate, known, hosts, bool(missing)))
-        group_id = self._group_at_start(order)
+        self._refuse_reserved(layout, command, hosts.values())
+        flavor_for(command, None)  # raises errors before anything is changed
+        aggregate = layout.shared(command.reservation_id)
+        lingering = self._give_up(command, aggregate, self._surplus(command, aggregate, known, hosts, bool(missing)))
+        group_id = self._group_at_start(command)
         # A host that a user has removed from the pool is closed first.
         self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
-        self._ensure_units(order, {hypervisor.name: units[host] for host, hypervisor in hosts.items()})
-        aggregate = self._ensure_aggregate(order, aggregate, hosts, group_id)
-        lingering = self._trim(order, units) or self._clear(order) or lingering
-        self._flavors.ensure(flavor_for(order, group_id), order.project_id)
+        self._ensure_units(command, {hypervisor.name: units[host] for host, hypervisor in hosts.items()})
+        aggregate = self._ensure_aggregate(command, aggregate, hosts, group_id)
+        lingering = self._trim(command, units) or self._clear(command) or lingering
+        self._flavors.ensure(flavor_for(command, group_id), command.project_id)
         if missing:
             raise ResourceMissing(missing)
-        effects = {FLAVOR: order.reservation_id, AGGREGATE: aggregate.id, SERVER_GROUP: group_id}
+        effects = {FLAVOR: command.reservation_id, AGGREGATE: aggregate.id, SERVER_GROUP: group_id}
         if lingering is None:
             return Progress(True, effects=effects)
         return Progress(False, lingering.look_again_after, lingering.reason, effects)
 
-    def _refuse_reserved(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
+    def _refuse_reserved(self, layout: Layout, command: Command, hosts: Iterable[Hypervisor]) -> None:
         """Refuse hosts that other reservations have as a whole, to be retried: their end may be in progress."""
         for host in hosts:
-            for holder in layout.exclusive_reservations(host.service_host, but=order.reservation_id):
+            for holder in layout.exclusive_reservations(host.service_host, but=command.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
 
     def _surplus(
         self,
-        order: Order,
+        command: Command,
         aggregate: Aggregate | None,
         known: Mapping[str, Hypervisor],
         hosts: Mapping[str, Hypervisor],
@@ -145,14 +145,14 @@ class Instances(OpenStackTypeDriver):
     ) -> dict[str, Hypervisor | None]:
         """Return the current and former hosts that the reservation should no longer have."""
         returning = {
-            known[resource.external_id].service_host for resource in order.returning if resource.external_id in known
+            known[resource.external_id].service_host for resource in command.returning if resource.external_id in known
         }
         if incomplete:  # one of the others may now have another id in Nova
             return self._hypervisors_on(returning - hosts.keys(), known)
         members = aggregate.hosts if aggregate is not None else frozenset()
         surplus = self._hypervisors_on((members | returning) - hosts.keys(), known)
         names = {PREFIX + hypervisor.name for hypervisor in (*hosts.values(), *filter(None, surplus.values()))}
-        strange = set(Units(self._calls, order.reservation_id).open_on()) - names
+        strange = set(Units(self._calls, command.reservation_id).open_on()) - names
         if strange:
             surplus |= {
                 hypervisor.service_host: hypervisor
@@ -169,7 +169,7 @@ class Instances(OpenStackTypeDriver):
         return {host: found.get(host) for host in sorted(hosts)}
 
     def _give_up(
-        self, order: Order, aggregate: Aggregate | None, surplus: Mapping[str, Hypervisor | None]
+        self, command: Command, aggregate: Aggregate | None, surplus: Mapping[str, Hypervisor | None]
     ) -> Progress | None:
         """Remove these hosts from the reservation once its servers are gone from there; return what remains, or None.
 
@@ -177,12 +177,12 @@ class Instances(OpenStackTypeDriver):
         """
         if not surplus:
             return None
-        units = Units(self._calls, order.reservation_id)
+        units = Units(self._calls, command.reservation_id)
         providers = self._placement.own_providers(
             [hypervisor.name for hypervisor in surplus.values() if hypervisor is not None]
         )
         units.close(providers.values())
-        servers = [server for server in self._servers(order, surplus) if server.service_host in surplus]
+        servers = [server for server in self._servers(command, surplus) if server.service_host in surplus]
         unfinished = self._delete(servers) or self._in_use(units.drop(providers.values()), providers)
         if unfinished is not None or aggregate is None:
             return unfinished
@@ -192,38 +192,38 @@ class Instances(OpenStackTypeDriver):
             self._compute.announce(aggregate)
         return None
 
-    def _group_at_start(self, order: Order) -> str | None:
+    def _group_at_start(self, command: Command) -> str | None:
         """Return the id of the server group. Without a valid trust the reservation gets none.
 
         The units per host spread its servers in any case.
         """
-        if policy_of(order.parameters) is None and not order.effects.get(SERVER_GROUP):
+        if policy_of(command.parameters) is None and not command.effects.get(SERVER_GROUP):
             return None
         try:
-            group = self._ensure_group(order)
+            group = self._ensure_group(command)
         except CloudRefused as error:
-            LOG.warning("reservation %s has no server group: %s", order.reservation_id, error)
+            LOG.warning("reservation %s has no server group: %s", command.reservation_id, error)
             return None
         return group.id if group is not None else None
 
     def _ensure_aggregate(
-        self, order: Order, aggregate: Aggregate | None, hosts: Collection[str], group_id: str | None
+        self, command: Command, aggregate: Aggregate | None, hosts: Collection[str], group_id: str | None
     ) -> Aggregate:
         if aggregate is None:
             try:
-                aggregate = self._compute.make_aggregate(order.reservation_id)
+                aggregate = self._compute.make_aggregate(command.reservation_id)
             except Conflict:  # another worker has just created it
-                aggregate = self._aggregates.read_layout().shared(order.reservation_id)
+                aggregate = self._aggregates.read_layout().shared(command.reservation_id)
                 if aggregate is None:
                     raise
         fresh = sorted(set(hosts) - aggregate.hosts)
         self._aggregates.add(aggregate, fresh, announce=False)
-        changes = metadata_changes(order, aggregate, group_id, self._options.owner_key)
+        changes = metadata_changes(command, aggregate, group_id, self._options.owner_key)
         if fresh or changes:  # also notifies schedulers of its hosts
             self._compute.set_metadata(aggregate, changes)
         return aggregate
 
-    def _ensure_units(self, order: Order, wanted: Mapping[str, int]) -> None:
+    def _ensure_units(self, command: Command, wanted: Mapping[str, int]) -> None:
         """Set the number of units on each of these hosts, by name."""
         if not wanted:
             return
@@ -232,12 +232,12 @@ class Instances(OpenStackTypeDriver):
             for host in sorted(wanted.keys() - providers.keys()):
                 self._placement.ensure_provider(host)
             providers = self._placement.own_providers(sorted(wanted))
-        Units(self._calls, order.reservation_id).ensure({providers[host]: wanted[host] for host in sorted(providers)})
+        Units(self._calls, command.reservation_id).ensure({providers[host]: wanted[host] for host in sorted(providers)})
 
-    def _trim(self, order: Order, units: Mapping[str, int]) -> Progress | None:
+    def _trim(self, command: Command, units: Mapping[str, int]) -> Progress | None:
         """Delete the newest servers on hosts that have more servers than units."""
         by_host: dict[str, list[Server]] = defaultdict(list)
-        for server in self._compute.servers_of_flavor(order.reservation_id):
+        for server in self._compute.servers_of_flavor(command.reservation_id):
             by_host[server.service_host].append(server)
         surplus = [
             server
@@ -247,12 +247,12 @@ class Instances(OpenStackTypeDriver):
         ]
         return self._delete(surplus)
 
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        return self._cleared(order, deadline, ahead, whole=False)
+    def make_way(self, command: Command, *, deadline: datetime, ahead: Iterable[Command] = ()) -> Sequence[Preempted]:
+        return self._cleared(command, deadline, ahead, whole=False)
 
-    def _clear(self, order: Order) -> Progress | None:
+    def _clear(self, command: Command) -> Progress | None:
         """Delete the preemptible servers whose room the reservation needs."""
-        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
+        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(command)
         return (
             Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still being deleted."))
             if vanishing
@@ -261,31 +261,31 @@ class Instances(OpenStackTypeDriver):
 
     # Ending
 
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         """Delete the reservation's servers, then its other objects; the flavor last, by which servers are found."""
-        flavor = self._flavors.get(order.reservation_id)
+        flavor = self._flavors.get(command.reservation_id)
         if flavor is not None:
             self._flavors.close(flavor)
         layout = Layout(self._compute.aggregates(), self._options)
-        aggregate = layout.shared(order.reservation_id)
-        known = self._known(order)
+        aggregate = layout.shared(command.reservation_id)
+        known = self._known(command)
         members = aggregate.hosts if aggregate is not None else frozenset()
         hosts = self._hypervisors_on(members | {hypervisor.service_host for hypervisor in known.values()}, known)
-        servers = self._servers(order, hosts)
-        if not servers and order.project_id:
+        servers = self._servers(command, hosts)
+        if not servers and command.project_id:
             # By the flavor, Nova does not find a server without a host if the flavor was deleted or created again.
-            servers = self._booted_for(order, self._compute.servers_in(order.project_id))
-        unfinished = self._delete(servers) or self._drop_units(order, hosts) or self._drop_aggregate(aggregate)
+            servers = self._booted_for(command, self._compute.servers_in(command.project_id))
+        unfinished = self._delete(servers) or self._drop_units(command, hosts) or self._drop_aggregate(aggregate)
         if unfinished is not None:
             return unfinished
-        for group in self._groups.of(order.reservation_id, order.project_id):
+        for group in self._groups.of(command.reservation_id, command.project_id):
             self._groups.delete(group.id)
         if flavor is not None:
             self._flavors.delete(flavor.id)
         return DONE
 
-    def _drop_units(self, order: Order, hosts: Mapping[str, Hypervisor | None]) -> Progress | None:
-        units = Units(self._calls, order.reservation_id)
+    def _drop_units(self, command: Command, hosts: Mapping[str, Hypervisor | None]) -> Progress | None:
+        units = Units(self._calls, command.reservation_id)
         providers = self._placement.own_providers(
             [hypervisor.name for hypervisor in hosts.values() if hypervisor is not None]
         )
@@ -315,36 +315,38 @@ class Instances(OpenStackTypeDriver):
 
     # Its servers
 
-    def servers_of(self, order: Order) -> list[Server]:
+    def servers_of(self, command: Command) -> list[Server]:
         """Return the reservation's servers, without those that are being deleted."""
-        aggregate = Layout(self._compute.aggregates(), self._options).shared(order.reservation_id)
+        aggregate = Layout(self._compute.aggregates(), self._options).shared(command.reservation_id)
         members = aggregate.hosts if aggregate is not None else frozenset()
-        hosts = members | {hypervisor.service_host for hypervisor in self._known(order).values()}
-        return [server for server in self._servers(order, hosts) if not server.vanishing]
+        hosts = members | {hypervisor.service_host for hypervisor in self._known(command).values()}
+        return [server for server in self._servers(command, hosts) if not server.vanishing]
 
-    def _servers(self, order: Order, hosts: Iterable[str]) -> list[Server]:
+    def _servers(self, command: Command, hosts: Iterable[str]) -> list[Server]:
         """Return all servers of the reservation: those of its flavor, and those on these hosts with an earlier one."""
-        by_flavor = self._compute.servers_of_flavor(order.reservation_id)
-        return _merged(by_flavor, self._booted_for(order, self._compute.servers_on(hosts)))
+        by_flavor = self._compute.servers_of_flavor(command.reservation_id)
+        return _merged(by_flavor, self._booted_for(command, self._compute.servers_on(hosts)))
 
-    def _booted_for(self, order: Order, servers: Iterable[Server]) -> list[Server]:
-        return [server for server in servers if server.flavor_of == order.reservation_id]
+    def _booted_for(self, command: Command, servers: Iterable[Server]) -> list[Server]:
+        return [server for server in servers if server.flavor_of == command.reservation_id]
 
     def _delete(self, servers: Sequence[Server]) -> Progress | None:
         return delete_servers(self._compute, servers, now=self._now)
 
-    def _known(self, order: Order) -> dict[str, Hypervisor]:
+    def _known(self, command: Command) -> dict[str, Hypervisor]:
         return self._compute.hypervisors_known(
-            [resource.external_id for resource in (*order.resources, *order.returning)]
+            [resource.external_id for resource in (*command.resources, *command.returning)]
         )
 
 
-def metadata_changes(order: Order, aggregate: Aggregate, group_id: str | None, owner_key: str) -> dict[str, str | None]:
-    """Return the changes of the metadata of the order's aggregate."""
+def metadata_changes(
+    command: Command, aggregate: Aggregate, group_id: str | None, owner_key: str
+) -> dict[str, str | None]:
+    """Return the changes of the metadata of the command's aggregate."""
     wanted = {
-        RESERVATION_KEY: order.reservation_id,
-        _TENANT_KEY: order.project_id,
-        owner_key: order.project_id,
+        RESERVATION_KEY: command.reservation_id,
+        _TENANT_KEY: command.project_id,
+        owner_key: command.project_id,
         AFFINITY_KEY: group_id,
     }
     return {key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value}

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tenure.drivers.contract import CloudBusy, Drift, Order, ResourceRef
+from tenure.drivers.contract import CloudBusy, Command, Drift, ResourceRef
 from tenure.drivers.openstack.compute import Aggregate, Hypervisor
 from tenure.drivers.openstack.options import OpenStackOptions
 
@@ -184,32 +184,32 @@ class Layout:
         """Return the zones of all aggregates."""
         return frozenset(aggregate.zone for aggregate in self._by_name.values() if aggregate.zone is not None)
 
-    def wanted_metadata(self, order: Order, group: Aggregate | None) -> dict[str, str | None]:
-        """Return the changes of the group's metadata that open it to the order's owner only."""
+    def wanted_metadata(self, command: Command, group: Aggregate | None) -> dict[str, str | None]:
+        """Return the changes of the group's metadata that open it to the command's owner only."""
         found = {} if group is None else group.metadata
         changes: dict[str, str | None] = {}
-        if found.get(self._options.owner_key) != order.project_id:
-            changes[self._options.owner_key] = order.project_id
+        if found.get(self._options.owner_key) != command.project_id:
+            changes[self._options.owner_key] = command.project_id
         if FORMER_OWNER in found:
             changes[FORMER_OWNER] = None
-        if group is not None and group.zone != self.zone_of(order.reservation_id):
-            changes["availability_zone"] = self.zone_of(order.reservation_id)
+        if group is not None and group.zone != self.zone_of(command.reservation_id):
+            changes["availability_zone"] = self.zone_of(command.reservation_id)
         return changes
 
     # What is not as it should be
 
     def drift(
         self,
-        orders: Sequence[Order],
+        commands: Sequence[Command],
         pooled: Sequence[ResourceRef],
         hypervisors: Mapping[str, Hypervisor],
         without_provider: frozenset[str],
     ) -> Iterator[Drift]:
         names = {hypervisor.service_host: hypervisor.ref for hypervisor in hypervisors.values()}
-        for order in orders:
-            yield from self._drift_of_group(order)
-            yield from self._drift_of_hosts(order, hypervisors, names)
-        for resource in (*pooled, *(resource for order in orders for resource in order.resources)):
+        for command in commands:
+            yield from self._drift_of_group(command)
+            yield from self._drift_of_hosts(command, hypervisors, names)
+        for resource in (*pooled, *(resource for command in commands for resource in command.resources)):
             found = hypervisors.get(resource.external_id)
             if found is not None and found.name in without_provider:
                 yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
@@ -223,38 +223,40 @@ class Layout:
                 zone = self.home_zone(found.service_host)
                 yield Drift(None, resource, f"{resource.name} is not in its availability zone {zone}")
 
-    def _drift_of_group(self, order: Order) -> Iterator[Drift]:
-        group = self.group(order.reservation_id)
+    def _drift_of_group(self, command: Command) -> Iterator[Drift]:
+        group = self.group(command.reservation_id)
         if group is None:
-            yield Drift(order.reservation_id, None, f"reservation {order.reservation_id} has no aggregate")
-        elif changes := self.wanted_metadata(order, group):
+            yield Drift(command.reservation_id, None, f"reservation {command.reservation_id} has no aggregate")
+        elif changes := self.wanted_metadata(command, group):
             wrong = ", ".join(sorted(changes))
             yield Drift(
-                order.reservation_id, None, f"the aggregate of reservation {order.reservation_id} has another {wrong}"
+                command.reservation_id,
+                None,
+                f"the aggregate of reservation {command.reservation_id} has another {wrong}",
             )
 
     def _drift_of_hosts(
-        self, order: Order, hypervisors: Mapping[str, Hypervisor], names: Mapping[str, ResourceRef]
+        self, command: Command, hypervisors: Mapping[str, Hypervisor], names: Mapping[str, ResourceRef]
     ) -> Iterator[Drift]:
-        group = self.group(order.reservation_id)
+        group = self.group(command.reservation_id)
         members = frozenset() if group is None else group.hosts
         wanted: set[str] = set()
         complete = True
-        for resource in order.resources:
+        for resource in command.resources:
             found = hypervisors.get(resource.external_id)
             if found is None:
                 complete = False
                 continue
             wanted.add(found.service_host)
             if found.service_host not in members:
-                yield Drift(order.reservation_id, resource, f"{resource.name} is {self._place(found.service_host)}")
+                yield Drift(command.reservation_id, resource, f"{resource.name} is {self._place(found.service_host)}")
             elif self._pool is not None and found.service_host in self._pool.hosts:
-                yield Drift(order.reservation_id, resource, f"{resource.name} is in the pool as well")
+                yield Drift(command.reservation_id, resource, f"{resource.name} is in the pool as well")
         # A host with a new id in Nova would look like an unknown one.
         for host in sorted(members - wanted if complete else ()):
             strange = names.get(host)
             yield Drift(
-                order.reservation_id, strange, f"{host} is in the aggregate of reservation {order.reservation_id}"
+                command.reservation_id, strange, f"{host} is in the aggregate of reservation {command.reservation_id}"
             )
 
     def _place(self, host: str) -> str:

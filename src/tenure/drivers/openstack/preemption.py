@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from tenure.drivers.contract import Order, Preempted, ResourceRef
+from tenure.drivers.contract import Command, Preempted, ResourceRef
 from tenure.drivers.notice import Step, next_step
 from tenure.drivers.openstack.compute import Compute, Hypervisor, Server, instant
 from tenure.drivers.openstack.flavors import Flavors, flavor_for, taken_by
@@ -26,13 +26,13 @@ NOTIFIED_AT: Final = "tenure:told_at"
 
 
 class Preemption:
-    """Notifies, stops and deletes the preemptible servers in the way of an order, and no others.
+    """Notifies, stops and deletes the preemptible servers in the way of a command, and no others.
 
-    ``ahead`` are earlier orders of instances that have not started: they need room as well.
+    ``ahead`` are earlier commands of instances that have not started: they need room as well.
     """
 
     def __init__(
-        self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime, ahead: Iterable[Order] = ()
+        self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime, ahead: Iterable[Command] = ()
     ) -> None:
         self._ahead = tuple(ahead)
         self._compute = compute
@@ -41,9 +41,9 @@ class Preemption:
         self._placement = Placement(calls)
         self._flavors = Flavors(calls)
 
-    def make_way(self, order: Order, deadline: datetime, *, whole: bool) -> list[Preempted]:
-        """Behaves as the driver's method; ``whole`` for an order of whole hosts."""
-        found = self._in_the_way(order, whole)
+    def make_way(self, command: Command, deadline: datetime, *, whole: bool) -> list[Preempted]:
+        """Behaves as the driver's method; ``whole`` for a command of whole hosts."""
+        found = self._in_the_way(command, whole)
         since = {server.id: self._notified_at(server, deadline) for server, _ in found}
         fresh = [server for server, _ in found if since[server.id] is None and not server.vanishing]
         notice = {LEAVES_AT: deadline.isoformat(), NOTIFIED_AT: self._now.isoformat()}
@@ -61,12 +61,12 @@ class Preemption:
         for error in errors:  # a server that cannot be notified or stopped is deleted all the same
             if not isinstance(error, Forbidden):
                 raise error
-            LOG.warning("a server in the way of reservation %s is not told: %s", order.reservation_id, error)
+            LOG.warning("a server in the way of reservation %s is not told: %s", command.reservation_id, error)
         return [Preempted(server.id, server.project_id, resource) for server, resource in found]
 
-    def clear(self, order: Order) -> int:
-        """Delete the preemptible servers in the way of an instance order now; return how many are still there."""
-        found = [server for server, _ in self._in_the_way(order, whole=False)]
+    def clear(self, command: Command) -> int:
+        """Delete the preemptible servers in the way of an instance command now; return how many are still there."""
+        found = [server for server, _ in self._in_the_way(command, whole=False)]
         self._compute.delete_servers([server for server in found if not server.vanishing])
         return len(found)
 
@@ -79,17 +79,17 @@ class Preemption:
         return found
 
     def taking_room(
-        self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]
+        self, command: Command, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]
     ) -> list[Server]:
-        """Return the host's preemptible servers that use the order's room and are not being deleted yet."""
-        return [server for server in self._servers_to_delete(order, host, resource, servers) if not server.vanishing]
+        """Return the host's preemptible servers that use the command's room and are not being deleted yet."""
+        return [server for server in self._servers_to_delete(command, host, resource, servers) if not server.vanishing]
 
-    def _in_the_way(self, order: Order, whole: bool) -> list[tuple[Server, ResourceRef]]:
-        known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
+    def _in_the_way(self, command: Command, whole: bool) -> list[tuple[Server, ResourceRef]]:
+        known = self._compute.hypervisors_known([resource.external_id for resource in command.resources])
         layout = Layout(self._compute.aggregates(), self._options)
         hosts = {
             known[resource.external_id].service_host: (known[resource.external_id], resource)
-            for resource in order.resources
+            for resource in command.resources
             # Preemptible servers cannot be on hosts that are reserved as a whole.
             if resource.external_id in known and not layout.is_reserved_whole(known[resource.external_id].service_host)
         }
@@ -100,7 +100,7 @@ class Preemption:
         found: list[tuple[Server, ResourceRef]] = []
         for name, servers in by_host.items():
             host, resource = hosts[name]
-            chosen = servers if whole or not servers else self._servers_to_delete(order, host, resource, servers)
+            chosen = servers if whole or not servers else self._servers_to_delete(command, host, resource, servers)
             found += [(server, resource) for server in chosen]
         return found
 
@@ -116,18 +116,18 @@ class Preemption:
         return min(notified_at, self._now)
 
     def _servers_to_delete(
-        self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]
+        self, command: Command, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]
     ) -> list[Server]:
-        """Return the servers to delete so that the order and the reservations on the host have room.
+        """Return the servers to delete so that the command and the reservations on the host have room.
 
         First those that are notified, then the youngest. Includes servers that are being deleted already and still use
         room.
         """
-        if not _lacking(self._missing_room(order, host), (), {}):
+        if not _lacking(self._missing_room(command, host), (), {}):
             return []
         takes = self._placement.allocations([server.id for server in servers])
         # Read the usage after the allocations: a server whose deletion ends in between then counts in neither way.
-        missing = self._missing_room(order, host)
+        missing = self._missing_room(command, host)
         lacking = _lacking(missing, (), {})
         going = [server for server in servers if server.vanishing and any(takes[server.id][name] for name in lacking)]
         staying = [server for server in servers if not server.vanishing]
@@ -143,15 +143,15 @@ class Preemption:
                 chosen = others
         return going + chosen
 
-    def _missing_room(self, order: Order, host: Hypervisor) -> Counter[str]:
-        """Return how much room must become free for the order and for the other reservations on the host, by class.
+    def _missing_room(self, command: Command, host: Hypervisor) -> Counter[str]:
+        """Return how much room must become free for the command and for the other reservations on the host, by class.
 
         A server with a unit has its room already: only the remaining units need room.
         """
         usage = self._placement.usage(host.name)
         wanted = {
             class_of(needed.reservation_id): (flavor_for(needed, None), needed.units.get(host.external_id, 0))
-            for needed in (order, *(other for other in self._ahead if host.external_id in other.units))
+            for needed in (command, *(other for other in self._ahead if host.external_id in other.units))
         }
         for reservation_id, flavor in self._flavors.of_reservations().items():
             name = class_of(reservation_id)

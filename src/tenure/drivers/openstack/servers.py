@@ -20,8 +20,8 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
+    Command,
     Drift,
-    Order,
     Preempted,
     Progress,
     ResourceMissing,
@@ -94,13 +94,13 @@ class Servers(OpenStackTypeDriver):
             "flavor": {"id": name, "name": name, **sizes, "extra_specs": specs},
         }
 
-    def ensure_prepared(self, order: Order) -> Progress:
+    def ensure_prepared(self, command: Command) -> Progress:
         """Set the server's marks, and shelve it if the start is in the future."""
-        if named_server(order) is None:
+        if named_server(command) is None:
             return DONE
-        server = self._named(order)
+        server = self._named(command)
         if server is None:
-            raise CloudRefused(Reason(f"There is no server {named_server(order)} any more."))
+            raise CloudRefused(Reason(f"There is no server {named_server(command)} any more."))
         adopted = Progress(True, effects={ADOPTED: server.id})
         if server.status in _SHELVED:  # Nova refuses to change its metadata now
             if server.status == "SHELVED" and server.task is None:
@@ -108,68 +108,68 @@ class Servers(OpenStackTypeDriver):
             return adopted
         if (busy := self._busy(server)) is not None:
             return busy
-        if not (self._set_marks(server, marks_of(order)) and self._drop_stale(order, server)):
+        if not (self._set_marks(server, marks_of(command)) and self._drop_stale(command, server)):
             return _wait(server)
-        is_early = order.starts_at is not None and order.starts_at > self._now
-        if is_early and not is_in_place(order):
+        is_early = command.starts_at is not None and command.starts_at > self._now
+        if is_early and not is_in_place(command):
             self._shelve(server)
         return adopted
 
     # Starting
 
-    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        return self._cleared(order, deadline, ahead, whole=False)
+    def make_way(self, command: Command, *, deadline: datetime, ahead: Iterable[Command] = ()) -> Sequence[Preempted]:
+        return self._cleared(command, deadline, ahead, whole=False)
 
-    def ensure_started(self, order: Order) -> Progress:
+    def ensure_started(self, command: Command) -> Progress:
         """Keep the room, and unshelve the server there."""
-        server = self._named(order)
+        server = self._named(command)
         effects: dict[str, object] = {} if server is None else {ADOPTED: server.id}
-        if is_in_place(order):
+        if is_in_place(command):
             if server is not None and server.status in _CHANGEABLE:
-                self._set_marks(server, marks_of(order))
+                self._set_marks(server, marks_of(command))
             return Progress(True, effects=effects)
-        known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
+        known = self._compute.hypervisors_known([resource.external_id for resource in command.resources])
         missing = {
             resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
-            for resource in order.resources
+            for resource in command.resources
             if resource.external_id not in known
         }
         hosts = {hypervisor.service_host: hypervisor for hypervisor in known.values()}
         layout = self._aggregates.read_layout()
         for host in hosts.values():
-            for holder in layout.exclusive_reservations(host.service_host, but=order.reservation_id):
+            for holder in layout.exclusive_reservations(host.service_host, but=command.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
         self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
-        aggregate = self._ensure_aggregate(order, layout.shared(order.reservation_id), hosts)
+        aggregate = self._ensure_aggregate(command, layout.shared(command.reservation_id), hosts)
         effects[AGGREGATE] = aggregate.id
         if missing:
             raise ResourceMissing(missing)
-        freed = self._withdraw(order, layout.pooled, aggregate)
+        freed = self._withdraw(command, layout.pooled, aggregate)
         if freed is not None:
             return Progress(False, freed.look_again_after, freed.reason, effects)
         if server is None or not hosts:
             return Progress(True, effects=effects)
-        unfinished = self._unshelve_on(order, server, next(iter(hosts.values())), aggregate)
+        unfinished = self._unshelve_on(command, server, next(iter(hosts.values())), aggregate)
         if unfinished is None:
             return Progress(True, effects=effects)
         return Progress(False, unfinished.look_again_after, unfinished.reason, effects, awaited=True)
 
     def _ensure_aggregate(
-        self, order: Order, aggregate: Aggregate | None, hosts: Mapping[str, Hypervisor]
+        self, command: Command, aggregate: Aggregate | None, hosts: Mapping[str, Hypervisor]
     ) -> Aggregate:
         """Return the aggregate of these hosts, open to the server only."""
         if aggregate is None:
             try:
-                aggregate = self._compute.make_aggregate(order.reservation_id)
+                aggregate = self._compute.make_aggregate(command.reservation_id)
             except Conflict:  # another worker has just created it
-                aggregate = self._aggregates.read_layout().shared(order.reservation_id)
+                aggregate = self._aggregates.read_layout().shared(command.reservation_id)
                 if aggregate is None:
                     raise
         fresh = sorted(hosts.keys() - aggregate.hosts)
         stale = sorted(aggregate.hosts - hosts.keys())
         self._aggregates.add(aggregate, fresh, announce=False)
         self._aggregates.remove(aggregate, stale)
-        wanted = metadata_of(order)
+        wanted = metadata_of(command)
         changes: dict[str, str | None] = {
             key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value
         }
@@ -179,15 +179,15 @@ class Servers(OpenStackTypeDriver):
             self._compute.set_metadata(aggregate, changes)
         return aggregate
 
-    def _unshelve_on(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
+    def _unshelve_on(self, command: Command, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
         """Get the server running on the host; return None when it is.
 
         If it was unshelved there before, its owner may have moved it since. Raises ``ResourceOccupied`` if the host has
         no room for it.
         """
-        if is_woken(order, host.name, server.metadata):
+        if is_woken(command, host.name, server.metadata):
             if server.status in _CHANGEABLE and server.task is None:
-                self._set_marks(server, marks_of(order))  # the end may have changed since
+                self._set_marks(server, marks_of(command))  # the end may have changed since
             return None
         if (busy := self._busy(server)) is not None:
             return busy
@@ -195,9 +195,9 @@ class Servers(OpenStackTypeDriver):
             self._act(server, {"shelveOffload": None})
             return Progress(False, _SOON, Reason("The server is being shelved."))
         if server.status == "SHELVED_OFFLOADED":
-            return self._unshelve(order, server, host, aggregate)
+            return self._unshelve(command, server, host, aggregate)
         if server.service_host == host.service_host:
-            if not self._set_marks(server, {**marks_of(order), WOKEN: host.name}):
+            if not self._set_marks(server, {**marks_of(command), WOKEN: host.name}):
                 return _wait(server)
             if WAKING in aggregate.metadata:  # unshelving it here again would be another attempt
                 self._compute.set_metadata(aggregate, {WAKING: None})
@@ -207,15 +207,15 @@ class Servers(OpenStackTypeDriver):
             return Progress(
                 False, _SOON, Reason("The server is being rebuilt.", f"The server is being rebuilt on {host.name}.")
             )
-        if self._set_marks(server, marks_of(order)):
+        if self._set_marks(server, marks_of(command)):
             self._shelve(server)
         return Progress(False, _SOON, Reason("The server is being shelved, to move."))
 
-    def _unshelve(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress:
+    def _unshelve(self, command: Command, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress:
         if aggregate.metadata.get(WAKING) == host.service_host:  # and it is still shelved
             self._compute.set_metadata(aggregate, {WAKING: None})
             raise ResourceOccupied({host.external_id: f"Nova could not unshelve the server on {host.name}."})
-        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
+        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(command)
         if vanishing:
             return Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still being deleted."))
         self._compute.set_metadata(aggregate, {WAKING: host.service_host})
@@ -225,16 +225,16 @@ class Servers(OpenStackTypeDriver):
             False, _SOON, Reason("The server is being unshelved.", f"The server is being unshelved on {host.name}.")
         )
 
-    def _withdraw(self, order: Order, pool: Collection[str], aggregate: Aggregate) -> Progress | None:
+    def _withdraw(self, command: Command, pool: Collection[str], aggregate: Aggregate) -> Progress | None:
         """Restore the server that a refused change had named; return None when it is restored.
 
         It runs in general use again. If there is no room it stays shelved, and its owner may unshelve it.
         """
-        refused = order.withdrawn.get("server_id")
+        refused = command.withdrawn.get("server_id")
         server = None if refused is None else self._compute.server(str(refused))
-        if server is None or server.id == named_server(order) or server.project_id != order.project_id:
+        if server is None or server.id == named_server(command) or server.project_id != command.project_id:
             return None
-        if server.metadata.get(RESERVATION) != order.reservation_id or server.status in _GONE:
+        if server.metadata.get(RESERVATION) != command.reservation_id or server.status in _GONE:
             return None
         if server.task is not None:
             return _wait(server)
@@ -261,17 +261,17 @@ class Servers(OpenStackTypeDriver):
 
     # Ending
 
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         """Do with the server what was asked for at the end."""
         layout = Layout(self._compute.aggregates(), self._options)
-        own = self._all(order)
-        if order.is_over:
-            self._remove_false_marks(order, {server.id for server in own})
+        own = self._all(command)
+        if command.is_over:
+            self._remove_false_marks(command, {server.id for server in own})
         for server in own:
-            unfinished = self._end(order, server, layout.pooled)
+            unfinished = self._end(command, server, layout.pooled)
             if unfinished is not None:
                 return unfinished
-        aggregate = layout.shared(order.reservation_id)
+        aggregate = layout.shared(command.reservation_id)
         if aggregate is not None:
             self._aggregates.remove(aggregate, aggregate.hosts)
             try:
@@ -284,15 +284,15 @@ class Servers(OpenStackTypeDriver):
                 )
         return DONE
 
-    def _end(self, order: Order, server: Server, pool: Collection[str]) -> Progress | None:
+    def _end(self, command: Command, server: Server, pool: Collection[str]) -> Progress | None:
         """Do with one server what was asked for; return None when it is done."""
-        action = fate_of(order, server.id, server.created_at)
+        action = fate_of(command, server.id, server.created_at)
         if action == "delete":
-            if order.is_over and named_server(order) is not None and server.status == "ERROR":
+            if command.is_over and named_server(command) is not None and server.status == "ERROR":
                 return None  # it never ran: it stays so that its owner sees why
             return delete_servers(self._compute, [server], now=self._now)
-        leaves = server.service_host in pool and not is_in_place(order)
-        if order.spared and not leaves:
+        leaves = server.service_host in pool and not is_in_place(command)
+        if command.spared and not leaves:
             action = ""  # it uses no reserved room
         if action and (unfinished := self._make_changeable(server)) is not None:
             return unfinished
@@ -336,40 +336,40 @@ class Servers(OpenStackTypeDriver):
             return None
         return Progress(False, _SOON, Reason("The server leaves its reserved host."))
 
-    def _all(self, order: Order) -> list[Server]:
+    def _all(self, command: Command) -> list[Server]:
         """Return the reservation's servers: the named one, or those booted for it before its confirmation."""
-        if named_server(order) is not None:
-            named = self._named(order)
+        if named_server(command) is not None:
+            named = self._named(command)
             found = [] if named is None else [named]
         else:
-            found = [] if order.provisional is None else self._compute.servers_in(order.project_id)
+            found = [] if command.provisional is None else self._compute.servers_in(command.project_id)
         return [
             server
             for server in found
-            if server.project_id == order.project_id
+            if server.project_id == command.project_id
             and server.status not in _GONE
-            and is_its_own(order, server.id, server.metadata, server.created_at)
+            and is_its_own(command, server.id, server.metadata, server.created_at)
         ]
 
-    def _remove_false_marks(self, order: Order, own: Collection[str]) -> None:
+    def _remove_false_marks(self, command: Command, own: Collection[str]) -> None:
         """Remove the marks of an ended reservation from servers that never belonged to it."""
-        _, of_lease = tags_of(order)
+        _, of_lease = tags_of(command)
         for server in self._compute.servers_tagged(of_lease):
-            is_false = server.metadata.get(RESERVATION) == order.reservation_id and server.id not in own
+            is_false = server.metadata.get(RESERVATION) == command.reservation_id and server.id not in own
             if is_false and server.status in _CHANGEABLE:
                 self._remove_marks(server)
 
-    def servers_of(self, order: Order) -> list[Server]:
+    def servers_of(self, command: Command) -> list[Server]:
         """Return the reservation's servers, without those that are being deleted."""
-        return [server for server in self._all(order) if not server.vanishing]
+        return [server for server in self._all(command) if not server.vanishing]
 
     # A server
 
-    def _named(self, order: Order) -> Server | None:
-        """Return the order's server, if it is in the order's project."""
-        named = named_server(order)
+    def _named(self, command: Command) -> Server | None:
+        """Return the command's server, if it is in the command's project."""
+        named = named_server(command)
         server = None if named is None else self._compute.server(named)
-        if server is None or server.project_id != order.project_id or server.status in _GONE:
+        if server is None or server.project_id != command.project_id or server.status in _GONE:
             return None
         return server
 
@@ -400,9 +400,9 @@ class Servers(OpenStackTypeDriver):
             return False
         return True
 
-    def _drop_stale(self, order: Order, server: Server) -> bool:
+    def _drop_stale(self, command: Command, server: Server) -> bool:
         """Delete the mark of an earlier reservation's host; return False as ``_set_marks``."""
-        if WOKEN not in server.metadata or is_in_place(order):
+        if WOKEN not in server.metadata or is_in_place(command):
             return True
         try:
             self._compute.drop_server_metadata(server.id, WOKEN)
@@ -470,45 +470,47 @@ def held(compute: Compute) -> Iterator[str]:
             yield reservation_id
 
 
-def drift(orders: Sequence[Order], layout: Layout, hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
-    """Yield the differences of the aggregates of started orders.
+def drift(commands: Sequence[Command], layout: Layout, hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
+    """Yield the differences of the aggregates of started commands.
 
     Servers are not checked: their owners may move them.
     """
-    for order in orders:
-        if is_in_place(order):
+    for command in commands:
+        if is_in_place(command):
             continue
-        name, aggregate = order.reservation_id, layout.shared(order.reservation_id)
-        hosts = _service_hosts(order, hypervisors)
+        name, aggregate = command.reservation_id, layout.shared(command.reservation_id)
+        hosts = _service_hosts(command, hypervisors)
         if aggregate is None:
             yield Drift(name, None, f"reservation {name} has no aggregate")
-        elif any(aggregate.metadata.get(key) != value for key, value in metadata_of(order).items()):
+        elif any(aggregate.metadata.get(key) != value for key, value in metadata_of(command).items()):
             yield Drift(name, None, f"the aggregate of reservation {name} has other metadata")
         elif hosts is not None and aggregate.hosts != hosts:
-            yield Drift(name, next(iter(order.resources), None), f"the aggregate of reservation {name} has other hosts")
+            yield Drift(
+                name, next(iter(command.resources), None), f"the aggregate of reservation {name} has other hosts"
+            )
 
 
-def oversized(compute: Compute, orders: Sequence[Order], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
+def oversized(compute: Compute, commands: Sequence[Command], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
     """Yield the servers that use more of their reserved hosts than was booked, after a resize by their owners."""
-    named = [order for order in orders if named_server(order) is not None and not is_in_place(order)]
+    named = [command for command in commands if named_server(command) is not None and not is_in_place(command)]
     found = {server.id: server for server in compute.servers_tagged(TAG)} if named else {}
-    for order in named:
-        server = found.get(named_server(order) or "")
-        if server is None or server.service_host not in (_service_hosts(order, hypervisors) or ()):
+    for command in named:
+        server = found.get(named_server(command) or "")
+        if server is None or server.service_host not in (_service_hosts(command, hypervisors) or ()):
             continue
         try:
             taken = footprint_of(server.flavor).amounts
         except (ValueError, KeyError):  # a flavor whose demands cannot be booked
             continue
-        if excess := excess_of(order, taken):
-            yield Drift(order.reservation_id, next(iter(order.resources), None), excess, lasts=True)
+        if excess := excess_of(command, taken):
+            yield Drift(command.reservation_id, next(iter(command.resources), None), excess, lasts=True)
 
 
-def _service_hosts(order: Order, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
+def _service_hosts(command: Command, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
     """Return the hosts that the aggregate should have, or None if Nova does not know all of them."""
-    known: Iterable[Hypervisor | None] = [hypervisors.get(resource.external_id) for resource in order.resources]
+    known: Iterable[Hypervisor | None] = [hypervisors.get(resource.external_id) for resource in command.resources]
     found = [hypervisor.service_host for hypervisor in known if hypervisor is not None]
-    return set(found) if len(found) == len(order.resources) else None
+    return set(found) if len(found) == len(command.resources) else None
 
 
 def _tags_by(metadata: Mapping[str, str]) -> set[str]:

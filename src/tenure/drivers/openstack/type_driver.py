@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import ClassVar
 
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudRefused, Order, Preempted, Progress
+from tenure.drivers.contract import CloudRefused, Command, Preempted, Progress
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Compute, Server
 from tenure.drivers.openstack.hosts import HOST
@@ -58,21 +58,23 @@ class OpenStackTypeDriver(TypeDriver):
     def _aggregates(self) -> Aggregates:
         return Aggregates(self._compute, self._options)
 
-    def servers_of(self, order: Order) -> list[Server]:
+    def servers_of(self, command: Command) -> list[Server]:
         """Return the servers of which images are made before the end."""
         return []
 
-    def before_end(self, order: Order, action: str) -> Progress:
+    def before_end(self, command: Command, action: str) -> Progress:
         if action not in {"snapshot", "last_snapshot"}:
             raise CloudRefused(Reason(f"This cloud cannot do {action!r} before the end."))
-        servers, prefix = self.servers_of(order), self._options.image_prefix
-        return saved(self._calls, order, servers, prefix=prefix, now=self._now, all_of_them=self.saves_all)
+        servers, prefix = self.servers_of(command), self._options.image_prefix
+        return saved(self._calls, command, servers, prefix=prefix, now=self._now, all_of_them=self.saves_all)
 
-    def _cleared(self, order: Order, deadline: datetime, ahead: Iterable[Order], *, whole: bool) -> list[Preempted]:
+    def _cleared(
+        self, command: Command, deadline: datetime, ahead: Iterable[Command], *, whole: bool
+    ) -> list[Preempted]:
         """Make way on compute hosts; behaves as ``make_way``."""
         parts = [earlier for earlier in ahead if earlier.resource_type != HOST]
         preemption = Preemption(self._calls, self._compute, self._options, self._now, parts)
-        return preemption.make_way(order, deadline, whole=whole)
+        return preemption.make_way(command, deadline, whole=whole)
 
 
 @cache

@@ -15,9 +15,9 @@ from tenure.drivers.contract import (
     DONE,
     CloudBusy,
     CloudNotFound,
+    Command,
     Drift,
     Health,
-    Order,
     Progress,
     ResourceRef,
 )
@@ -94,56 +94,57 @@ class Volumes(OpenStackTypeDriver):
         found = self._cinder.with_metadata(**{STATE: RESERVED})
         return sorted({volume.metadata[RESERVATION] for volume in found if RESERVATION in volume.metadata})
 
-    def drift(self, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> list[Drift]:
-        return list(self._drift(list(orders)))
+    def drift(self, commands: Iterable[Command], pooled: Iterable[ResourceRef]) -> list[Drift]:
+        return list(self._drift(list(commands)))
 
-    def _drift(self, orders: Sequence[Order]) -> Iterator[Drift]:
-        existing = {volume.id for volume in self._cinder.with_metadata(**{STATE: RESERVED})} if orders else set()
-        unlisted = [volume_id for order in orders for volume_id in ids_of(order) if volume_id not in existing][
+    def _drift(self, commands: Sequence[Command]) -> Iterator[Drift]:
+        existing = {volume.id for volume in self._cinder.with_metadata(**{STATE: RESERVED})} if commands else set()
+        unlisted = [volume_id for command in commands for volume_id in ids_of(command) if volume_id not in existing][
             :_UNLISTED
         ]
         gone = set(unlisted) - {volume.id for volume in self._cinder.existing(unlisted)}
-        for order in orders:
-            known, wanted = ids_of(order), sum(order.units.values())
+        for command in commands:
+            known, wanted = ids_of(command), sum(command.units.values())
             for volume_id in known:
                 if volume_id in gone:
                     yield Drift(
-                        order.reservation_id, None, f"volume {volume_id} of {order.reservation_id} is not there"
+                        command.reservation_id, None, f"volume {volume_id} of {command.reservation_id} is not there"
                     )
             if len(known) < wanted:
-                what = f"reservation {order.reservation_id} has {len(known)} volumes of {wanted}"
-                yield Drift(order.reservation_id, None, what)
+                what = f"reservation {command.reservation_id} has {len(known)} volumes of {wanted}"
+                yield Drift(command.reservation_id, None, what)
 
-    def remaining(self, orders: Iterable[Order]) -> dict[str, int]:
-        wanted = list(orders)
+    def remaining(self, commands: Iterable[Command]) -> dict[str, int]:
+        wanted = list(commands)
         existing = {volume.id for volume in self._cinder.with_metadata(**{STATE: KEPT})}
-        hidden = [volume_id for order in wanted for volume_id in ids_of(order) if volume_id not in existing]
+        hidden = [volume_id for command in wanted for volume_id in ids_of(command) if volume_id not in existing]
         existing |= {volume.id for volume in self._cinder.existing(hidden)}
         return {
-            order.reservation_id: sum(1 for volume_id in ids_of(order) if volume_id in existing) for order in wanted
+            command.reservation_id: sum(1 for volume_id in ids_of(command) if volume_id in existing)
+            for command in wanted
         }
 
     # Reservations
 
-    def ensure_started(self, order: Order) -> Progress:
-        """Create the order's number of volumes in the owner's project, in the booked pool."""
-        wanted = sum(order.units.values())
-        own = self._volumes_of(order)
+    def ensure_started(self, command: Command) -> Progress:
+        """Create the command's number of volumes in the owner's project, in the booked pool."""
+        wanted = sum(command.units.values())
+        own = self._volumes_of(command)
         found = {
-            _number(volume, order): volume for volume in reversed(own)
+            _number(volume, command): volume for volume in reversed(own)
         }  # of two with the same number, the recorded one
-        unusable = [volume for volume in own if _number(volume, order) > wanted or self._is_unusable(order, volume)]
+        unusable = [volume for volume in own if _number(volume, command) > wanted or self._is_unusable(command, volume)]
         unusable += [volume for volume in own if volume not in (*found.values(), *unusable)]
         if unusable:
             self._cinder.detach(unusable)
             self._cinder.delete_all(volume for volume in unusable if volume.status in _FREE)
             return Progress(
-                False, _LOOK_AGAIN, f"Volume {unusable[0].name} goes: {_why(order, unusable[0])}.", awaited=True
+                False, _LOOK_AGAIN, f"Volume {unusable[0].name} goes: {_why(command, unusable[0])}.", awaited=True
             )
         missing = [number for number in range(1, wanted + 1) if number not in found]
         if missing:
-            owner = owner_of(self._calls, order, what="Volumes")
-            made = self._cinder.make_all([_body(order, number) for number in missing], owner)
+            owner = owner_of(self._calls, command, what="Volumes")
+            made = self._cinder.make_all([_body(command, number) for number in missing], owner)
             found |= dict(zip(missing, made, strict=True))
         waiting = [
             volume
@@ -156,86 +157,86 @@ class Volumes(OpenStackTypeDriver):
             )
         return Progress(True, effects={"volume_ids": [found[number].id for number in sorted(found)]})
 
-    def ensure_ended(self, order: Order) -> Progress:
+    def ensure_ended(self, command: Command) -> Progress:
         """Delete or keep the volumes, as requested; volumes that are not recorded are deleted."""
-        at_end = order.parameters.get("at_end", "delete")
-        found = self._volumes_of(order)
-        kept = [volume for volume in found if volume.id in ids_of(order)] if at_end != "delete" else []
+        at_end = command.parameters.get("at_end", "delete")
+        found = self._volumes_of(command)
+        kept = [volume for volume in found if volume.id in ids_of(command)] if at_end != "delete" else []
         gone = [volume for volume in found if volume not in kept]
         if at_end == "keep":
-            self._cinder.mark(kept, {STATE: KEPT, RESERVATION: order.reservation_id})
+            self._cinder.mark(kept, {STATE: KEPT, RESERVATION: command.reservation_id})
         attached = [volume for volume in (found if at_end == "snapshot" else gone) if volume.attachments]
         if attached:
             self._cinder.detach(attached)
         self._cinder.delete_all(volume for volume in gone if volume.status in _FREE and not volume.attachments)
-        progress = self._snapshot(order, kept) if at_end == "snapshot" else DONE
+        progress = self._snapshot(command, kept) if at_end == "snapshot" else DONE
         return Progress(False, _LOOK_AGAIN, Reason(f"Volume {gone[0].name} is being deleted.")) if gone else progress
 
-    def _snapshot(self, order: Order, found: Sequence[Volume]) -> Progress:
+    def _snapshot(self, command: Command, found: Sequence[Volume]) -> Progress:
         """Create a snapshot of each volume, then mark the volume as kept."""
-        marks = {RESERVATION: order.reservation_id}
+        marks = {RESERVATION: command.reservation_id}
         taken = self._cinder.snapshots(marks)
         failed = [snapshot for snapshot in taken.values() if snapshot.status.startswith("error")]
         self._cinder.delete_snapshots(failed)
         missing = [volume for volume in found if volume.id not in taken and not volume.attachments]
         if missing:
-            owner = owner_of(self._calls, order, what="Snapshots")
+            owner = owner_of(self._calls, command, what="Snapshots")
             self._cinder.take_snapshots(missing, marks, self._options.image_prefix, owner)
         done = [volume for volume in found if volume.id in taken and taken[volume.id].status == "available"]
-        self._cinder.mark(done, {STATE: KEPT, RESERVATION: order.reservation_id})
+        self._cinder.mark(done, {STATE: KEPT, RESERVATION: command.reservation_id})
         if len(done) < len(found):
             return Progress(False, _LOOK_AGAIN, Reason("Snapshots of volumes are being made."))
         return DONE
 
-    def _volumes_of(self, order: Order) -> list[Volume]:
+    def _volumes_of(self, command: Command) -> list[Volume]:
         """Return the reservation's volumes, without those that are kept."""
-        found = {volume.id: volume for volume in self._cinder.with_metadata(**{RESERVATION: order.reservation_id})}
-        hidden = [volume_id for volume_id in ids_of(order) if volume_id not in found]
+        found = {volume.id: volume for volume in self._cinder.with_metadata(**{RESERVATION: command.reservation_id})}
+        hidden = [volume_id for volume_id in ids_of(command) if volume_id not in found]
         found |= {volume.id: volume for volume in self._cinder.existing(hidden)}
         own = [
             volume
             for volume in found.values()
-            if volume.metadata.get(STATE) != KEPT and volume.project_id == order.project_id
+            if volume.metadata.get(STATE) != KEPT and volume.project_id == command.project_id
         ]
-        return sorted(own, key=lambda volume: (_number(volume, order), volume.id not in ids_of(order), volume.id))
+        return sorted(own, key=lambda volume: (_number(volume, command), volume.id not in ids_of(command), volume.id))
 
-    def _is_unusable(self, order: Order, volume: Volume) -> bool:
+    def _is_unusable(self, command: Command, volume: Volume) -> bool:
         """Whether it failed, or is in another pool than booked; never for a recorded volume, which may have data."""
-        if volume.id in ids_of(order):
+        if volume.id in ids_of(command):
             return False
-        elsewhere = bool(volume.pool) and volume.pool != order.parameters.get("pool")
+        elsewhere = bool(volume.pool) and volume.pool != command.parameters.get("pool")
         return volume.status in {"error", "deleting", "error_deleting"} or elsewhere
 
 
-def ids_of(order: Order) -> list[str]:
+def ids_of(command: Command) -> list[str]:
     """Return the recorded volume ids of a reservation."""
-    found = order.effects.get("volume_ids")
+    found = command.effects.get("volume_ids")
     return [str(volume_id) for volume_id in found] if isinstance(found, list | tuple) else []
 
 
-def _body(order: Order, number: int) -> dict[str, object]:
-    if not order.parameters.get("pool"):
-        raise CloudBusy(f"Reservation {order.reservation_id} does not say in which pool its volumes are.")
+def _body(command: Command, number: int) -> dict[str, object]:
+    if not command.parameters.get("pool"):
+        raise CloudBusy(f"Reservation {command.reservation_id} does not say in which pool its volumes are.")
     return {
-        "size": order.parameters["size_gb"],
-        "name": f"{order.lease_name}-{number}",
-        "volume_type": order.parameters["volume_type_id"],
-        "metadata": {STATE: RESERVED, RESERVATION: order.reservation_id, NUMBER: str(number)},
+        "size": command.parameters["size_gb"],
+        "name": f"{command.lease_name}-{number}",
+        "volume_type": command.parameters["volume_type_id"],
+        "metadata": {STATE: RESERVED, RESERVATION: command.reservation_id, NUMBER: str(number)},
     }
 
 
-def _number(volume: Volume, order: Order) -> int:
+def _number(volume: Volume, command: Command) -> int:
     """Return the number of a volume in its reservation: by its recorded position, or by its metadata."""
-    known = ids_of(order)
+    known = ids_of(command)
     if volume.id in known:
         return known.index(volume.id) + 1
     text = volume.metadata.get(NUMBER, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def _why(order: Order, volume: Volume) -> str:
+def _why(command: Command, volume: Volume) -> str:
     if volume.status == "error":
         return "Cinder could not make it"
-    if volume.pool and volume.pool != order.parameters.get("pool"):
-        return f"Cinder put it into {volume.pool}, and {order.parameters.get('pool')} was booked"
+    if volume.pool and volume.pool != command.parameters.get("pool"):
+        return f"Cinder put it into {volume.pool}, and {command.parameters.get('pool')} was booked"
     return "it is surplus"

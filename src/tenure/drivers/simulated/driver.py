@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Command, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.requests import Calls, Circumstances, Request
@@ -93,27 +93,27 @@ class SimulatedCloud(OpenStackCloud):
         """Carry out a driver call with the faults that match it."""
         with self._faults.call(_scope_of(verb, about)), super()._calling(verb, *about) as calls:
             if verb == "ensure_ended":
-                self._slow_down(next(order for order in about if isinstance(order, Order)))
+                self._slow_down(next(command for command in about if isinstance(command, Command)))
             yield calls
 
     def _slowed_by(self) -> int | None:
         call = self._faults.current
         return call.slowed_by() if call is not None else None
 
-    def _slow_down(self, order: Order) -> None:
+    def _slow_down(self, command: Command) -> None:
         """If a fault slows the end of the reservation, add a server of the reservation whose deletion takes time."""
         if self._slowed_by() is None:
             return
-        cloud, reservation_id = self._cloud, order.reservation_id
+        cloud, reservation_id = self._cloud, command.reservation_id
         with cloud.objects.change():
             aggregate = cloud.aggregate(reservation_id)
             if aggregate is None or not aggregate.hosts:
                 return
             if any(cloud.reservation_of(server) == reservation_id for server in cloud.servers.values()):
                 return
-            if order.resource_type.endswith(":instance") and reservation_id not in cloud.flavors:
+            if command.resource_type.endswith(":instance") and reservation_id not in cloud.flavors:
                 return  # without their flavor no server of these instances exists
-            lingering = Server("lingering", aggregate.hosts[0], order.project_id, task="deleting")
+            lingering = Server("lingering", aggregate.hosts[0], command.project_id, task="deleting")
             lingering.hints["reservation"] = reservation_id
             lingering.flavor = cloud.flavors.get(reservation_id)
             lingering.created = lingering.updated = cloud.now()
@@ -162,11 +162,11 @@ class _Faulty(InProcess):
 
 
 def _scope_of(verb: str, arguments: Iterable[object]) -> Scope:
-    """Return the scope of a verb's call: its order, its resource, or its references."""
-    order = next((argument for argument in arguments if isinstance(argument, Order)), None)
-    if order is not None:
-        hosts = frozenset(name for resource in order.resources for name in (resource.external_id, resource.name))
-        return Scope(verb, order.reservation_id, order.lease_name, hosts)
+    """Return the scope of a verb's call: its command, its resource, or its references."""
+    command = next((argument for argument in arguments if isinstance(argument, Command)), None)
+    if command is not None:
+        hosts = frozenset(name for resource in command.resources for name in (resource.external_id, resource.name))
+        return Scope(verb, command.reservation_id, command.lease_name, hosts)
     references = [argument for argument in arguments if isinstance(argument, str)]
     for resource in arguments:
         references += [resource.external_id, resource.name] if isinstance(resource, ResourceRef) else []

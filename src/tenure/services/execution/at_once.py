@@ -102,12 +102,12 @@ class AtOnce:
 def take_back(drift: DriftService, driver: CloudDriver, reservation_ids: Collection[str]) -> set[str]:
     """Take back the cloud resources of reservations that are over; return the reservations without any left."""
     gone = set(reservation_ids)
-    for order in drift.leftovers(reservation_ids):
+    for command in drift.leftovers(reservation_ids):
         try:
-            done = driver.ensure_ended(order).done
+            done = driver.ensure_ended(command).done
         except CloudError as error:
-            LOG.warning("taking back reservation %s will be tried again: %s", order.reservation_id, error)
+            LOG.warning("taking back reservation %s will be tried again: %s", command.reservation_id, error)
             done = False
         if not done:
-            gone.discard(order.reservation_id)
+            gone.discard(command.reservation_id)
     return gone

@@ -12,10 +12,10 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.errors import InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudDriver, Order, Progress
+from tenure.drivers.contract import CloudDriver, Command, Progress
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
-from tenure.services.events.orders import orders_of
+from tenure.services.events.commands import commands_of
 from tenure.services.events.payloads import Payload
 from tenure.services.notifications.records import columns_of, write_history
 from tenure.store.database import Database, Transaction
@@ -62,7 +62,7 @@ class Work(Generic[P]):
     due_at: datetime
     attempts: int
     lease: Lease
-    orders: tuple[Order, ...]
+    commands: tuple[Command, ...]
     payload: P
     actions: Actions
 
@@ -136,9 +136,9 @@ class Handler(ABC, Generic[P]):
         tx.leases.change(lease, now=now if self.is_visible else lease.updated_at)
         return lease_of(tx, lease.id)
 
-    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
+    def commands(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Command]:
         """Return the reservations that the event is about, with their resources."""
-        return orders_of(tx, [lease], pinned_only=False)
+        return commands_of(tx, [lease], pinned_only=False)
 
     def actions(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Actions:
         """Return the actions before the end that the event has to run."""

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from tenure.drivers.contract import Order, Preempted
+from tenure.drivers.contract import Command, Preempted
 from tenure.services.context import Rules
-from tenure.services.events.orders import planned_orders
+from tenure.services.events.commands import planned_commands
 from tenure.store.database import Database, Transaction
 
 TOPIC = "lease.preemption"
@@ -21,16 +21,16 @@ class PreemptionService:
         self._db = db
         self._rules = rules
 
-    def approaching(self) -> Iterator[tuple[str, Sequence[Order], datetime]]:
-        """Yield the leases that start within the notice, earliest first: their id, planned orders, and start."""
+    def approaching(self) -> Iterator[tuple[str, Sequence[Command], datetime]]:
+        """Yield the leases that start within the notice, earliest first: their id, planned commands, and start."""
         with self._db.read() as tx:
             now = tx.now()
             leases = tx.leases.starting(now, now + self._rules.preemption_notice)
         for lease_id, starts_at in leases:
             with self._db.read() as tx:
                 lease = tx.leases.get(lease_id)
-                orders = tuple(planned_orders(tx, lease)) if lease else ()
-            yield lease_id, orders, starts_at
+                commands = tuple(planned_commands(tx, lease)) if lease else ()
+            yield lease_id, commands, starts_at
 
     def notify(self, lease_id: str, preempted: Iterable[Preempted], *, deadline: datetime) -> None:
         """Notify others that these servers must go for this lease; each server only once."""

@@ -231,7 +231,7 @@ class EventService:
             due_at=event.due_at,
             attempts=attempts,
             lease=lease,
-            orders=tuple(handler.orders(tx, stored, lease)),
+            commands=tuple(handler.commands(tx, stored, lease)),
             payload=payload_of(stored),
             actions=handler.actions(tx, stored, lease),
         )
@@ -271,7 +271,7 @@ class EventService:
 
     def _pinned_ids(self, tx: Transaction, work: Work[Any], external_ids: Collection[str]) -> list[int]:
         """Return the ids of the lease's pinned resources that have these external ids."""
-        allocations = tx.allocations.of_reservations([order.reservation_id for order in work.orders])
+        allocations = tx.allocations.of_reservations([command.reservation_id for command in work.commands])
         pinned = tx.resources.by_ids(
             allocation.resource_id for allocation in allocations if allocation.state is AllocationState.HELD
         )

@@ -8,9 +8,9 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.reason import Reason
 from tenure.domain.resource import Registration
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Command, ResourceRef
 from tenure.resources.contract import ResourceTypes
-from tenure.services.events.orders import kept_orders, leftover_orders, orders_of
+from tenure.services.events.commands import commands_of, kept_commands, leftover_commands
 from tenure.services.notifications.records import columns_of, write_history
 from tenure.services.resources.healing import request_reconciliation
 from tenure.store.database import Database, Transaction
@@ -26,8 +26,8 @@ class DriftService:
         self._db = db
         self._types = types
 
-    def running(self, inventory: str, *, region: str | None = None) -> Iterator[Order]:
-        """Yield the orders of all running reservations that have resources of that type, in one region or in all.
+    def running(self, inventory: str, *, region: str | None = None) -> Iterator[Command]:
+        """Yield the commands of all running reservations that have resources of that type, in one region or in all.
 
         They are read in batches; leases without such resources are not read.
         """
@@ -38,9 +38,11 @@ class DriftService:
             with self._db.read() as tx:
                 found = tx.leases.by_ids(ids[first : first + _AT_ONCE])
                 active = [lease for lease in found if lease.status is LeaseStatus.ACTIVE]
-                orders = list(orders_of(tx, active, pinned_only=False))
+                commands = list(commands_of(tx, active, pinned_only=False))
             yield from (
-                order for order in orders if order.resource_type in resource_types and region in {None, order.region}
+                command
+                for command in commands
+                if command.resource_type in resource_types and region in {None, command.region}
             )
 
     def unheld(self, inventory: str, *, region: str | None = None) -> list[ResourceRef]:
@@ -63,10 +65,10 @@ class DriftService:
         with self._db.read() as tx:
             return set(tx.leases.reservations_by_ids(reservation_ids))
 
-    def leftovers(self, reservation_ids: Collection[str]) -> list[Order]:
-        """Return the orders to take back ended reservations; unknown reservations are left out."""
+    def leftovers(self, reservation_ids: Collection[str]) -> list[Command]:
+        """Return the commands to take back ended reservations; unknown reservations are left out."""
         with self._db.read() as tx:
-            return list(leftover_orders(tx, reservation_ids))
+            return list(leftover_commands(tx, reservation_ids))
 
     def reconcile(self, reservation_ids: Collection[str]) -> set[str]:
         """Request that the cloud is made to match the running leases of these reservations again.
@@ -89,10 +91,10 @@ class DriftService:
         """Show a difference that nothing repairs on a running lease; return False if it is shown already."""
         return self._db.write(_show_drift, reservation_id, text)
 
-    def kept(self, inventory: str) -> list[Order]:
-        """Return the orders of ended reservations that still keep something on resources of that type."""
+    def kept(self, inventory: str) -> list[Command]:
+        """Return the commands of ended reservations that still keep something on resources of that type."""
         with self._db.read() as tx:
-            return list(kept_orders(tx, {allocation.reservation_id for allocation in tx.allocations.kept(inventory)}))
+            return list(kept_commands(tx, {allocation.reservation_id for allocation in tx.allocations.kept(inventory)}))
 
     def let_go(self, inventory: str, remaining: Mapping[str, int], *, of: Collection[str]) -> int:
         """Release the room of kept units that have been deleted, of these reservations; return the number of units.

@@ -86,7 +86,7 @@ def _describe(tx: Transaction, resource_type: str, current: DiscoveredResource, 
 
 
 def plain(limits: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """Return limits in a canonical order, for comparing and showing."""
+    """Return limits in a canonical command, for comparing and showing."""
     return {name: dict(sorted(limits[name].items())) for name in sorted(limits)}
 
 

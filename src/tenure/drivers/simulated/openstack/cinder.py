@@ -192,7 +192,7 @@ class Cinder:
         return 202, None
 
     def _pass_time(self, volume: Volume) -> None:
-        """Count a request for the volume; after enough requests the ordered operation is done."""
+        """Count a request for the volume; after enough requests the requested operation is done."""
         if volume.status not in _BUSY or self._state.volume_looks == 0:
             return
         volume.looks += 1
@@ -201,7 +201,7 @@ class Cinder:
             self._have_worked(volume.id)
 
     def _have_worked(self, volume_id: str) -> None:
-        """Complete the ordered creation or deletion of the volume."""
+        """Complete the requested creation or deletion of the volume."""
         volume = self._state.volumes.get(volume_id)
         if volume is None:
             return

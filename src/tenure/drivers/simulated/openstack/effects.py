@@ -18,7 +18,7 @@ class EffectKind(StrEnum):
     HOST_RETURNED = "host returned"  # from a reservation's group to the pool
     GROUP_REMOVED = "group removed"
     SERVER_BOOTED = "server booted"
-    SERVER_DELETED = "server deleted"  # the deletion was ordered, and may take time
+    SERVER_DELETED = "server deleted"  # the deletion was requested, and may take time
     IMAGE_MADE = "image made"
     TRUST_MADE = "trust made"
     TRUST_REVOKED = "trust revoked"

@@ -118,7 +118,7 @@ class Server:
     before: str = "ACTIVE"
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
-    #: The ordered actions, the latest first.
+    #: The requested actions, the latest first.
     actions: list[str] = field(default_factory=list)
 
 
@@ -207,7 +207,7 @@ def inventory(total: int, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Pending:
-    """An ordered operation that the fault with this number slows."""
+    """A requested operation that the fault with this number slows."""
 
     action: str
     object_id: str
@@ -310,7 +310,7 @@ class State:
         #: Returns the fault that slows new operations, or None; and whether a fault is over.
         self.slowed_by: Callable[[], int | None] = lambda: None
         self.is_over: Callable[[int], bool] = lambda _fault: True
-        #: How many requests for a volume it takes until an ordered operation is done.
+        #: How many requests for a volume it takes until a requested operation is done.
         self.volume_looks = 0
         #: Whether shelved servers stay on their hosts until they are offloaded by a request.
         self.keeps_shelved = False

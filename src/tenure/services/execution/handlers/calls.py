@@ -10,7 +10,7 @@ from typing import Any
 
 from tenure.domain.lease import EventType, Lease
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import DONE, CloudError, CloudRefused, Order, Progress, ResourceMissing
+from tenure.drivers.contract import DONE, CloudError, CloudRefused, Command, Progress, ResourceMissing
 from tenure.services.events.before_end import record_finished, record_outcome
 from tenure.services.execution.handler import NO_ACTIONS, Actions, Attempt, Work, show_reason
 from tenure.store.database import Transaction
@@ -44,7 +44,7 @@ class Calls:
 
 
 def start_all(
-    attempt: Attempt[Any], orders: Iterable[Order], *, needs_all: bool = False, waits_for_removal: bool = False
+    attempt: Attempt[Any], commands: Iterable[Command], *, needs_all: bool = False, waits_for_removal: bool = False
 ) -> Progress:
     """Start these reservations. Errors in one do not stop the others: they may be in other regions.
 
@@ -54,12 +54,12 @@ def start_all(
     """
     calls = Calls()
     missing: dict[str, str] = {}
-    for order in orders:
+    for command in commands:
         attempt.renew()
         try:
-            progress = attempt.driver.ensure_started(order)
-            attempt.effects[order.reservation_id] = progress.effects
-            calls.add(order.reservation_id, progress)
+            progress = attempt.driver.ensure_started(command)
+            attempt.effects[command.reservation_id] = progress.effects
+            calls.add(command.reservation_id, progress)
         except ResourceMissing as error:
             missing.update(error.resources)
         except CloudError as error:
@@ -75,35 +75,35 @@ def start_all(
     return removal if waits_for_removal else DONE
 
 
-def end_all(attempt: Attempt[Any], orders: Iterable[Order], actions: Actions = NO_ACTIONS) -> Calls:
+def end_all(attempt: Attempt[Any], commands: Iterable[Command], actions: Actions = NO_ACTIONS) -> Calls:
     """End these reservations, each after its action before the end."""
     calls = Calls()
     given_up = set(actions.given_up)
-    for order in orders:
+    for command in commands:
         try:
-            progress = run_action(attempt, order, actions, given_up)
+            progress = run_action(attempt, command, actions, given_up)
             if progress.done:
                 attempt.renew()
-                spared = order.spared or order.reservation_id in given_up
-                progress = attempt.driver.ensure_ended(replace(order, spared=spared))
-            calls.add(order.reservation_id, progress)
+                spared = command.spared or command.reservation_id in given_up
+                progress = attempt.driver.ensure_ended(replace(command, spared=spared))
+            calls.add(command.reservation_id, progress)
         except CloudError as error:
             calls.errors.append(error)
     return calls
 
 
-def run_action(attempt: Attempt[Any], order: Order, actions: Actions, given_up: set[str]) -> Progress:
+def run_action(attempt: Attempt[Any], command: Command, actions: Actions, given_up: set[str]) -> Progress:
     """Run a reservation's action before the end. If it is given up, it counts as done and is added to ``given_up``.
 
     Raises ``CloudError`` if it shall be tried again.
     """
-    action = actions.pending.get(order.reservation_id)
+    action = actions.pending.get(command.reservation_id)
     if action is None:
         return DONE
     attempt.renew()
     reason = None
     try:
-        progress = attempt.driver.before_end(replace(order, repetition=actions.repetition), action)
+        progress = attempt.driver.before_end(replace(command, repetition=actions.repetition), action)
     except CloudError as error:
         if actions.retries and not isinstance(error, CloudRefused):
             raise
@@ -113,9 +113,9 @@ def run_action(attempt: Attempt[Any], order: Order, actions: Actions, given_up: 
             return progress
         reason = None if progress.done else _reason_of_giving_up(progress)
     if reason is not None:
-        LOG.error("%s of reservation %s is given up: %s", action, order.reservation_id, reason)
-        given_up.add(order.reservation_id)
-    attempt.claims.write(attempt.work, _record_action, attempt.work, {order.reservation_id: action}, reason)
+        LOG.error("%s of reservation %s is given up: %s", action, command.reservation_id, reason)
+        given_up.add(command.reservation_id)
+    attempt.claims.write(attempt.work, _record_action, attempt.work, {command.reservation_id: action}, reason)
     return DONE
 
 

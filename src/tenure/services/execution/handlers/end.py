@@ -8,7 +8,7 @@ from datetime import datetime
 from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudError, Order, Progress
+from tenure.drivers.contract import CloudError, Command, Progress
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
 from tenure.services.events.before_end import (
@@ -23,8 +23,8 @@ from tenure.services.events.before_end import (
     repetition_of,
     start_waiting,
 )
+from tenure.services.events.commands import commands_of
 from tenure.services.events.late_starts import START_FAILED
-from tenure.services.events.orders import orders_of
 from tenure.services.events.payloads import EndPayload, Payload
 from tenure.services.events.user_events import due_events, notify_event
 from tenure.services.execution.handler import Actions, Attempt, Handler, Work, lease_of, put_off, show_reason
@@ -51,9 +51,9 @@ class BeforeEndHandler(Handler[Payload]):
 
     def act(self, attempt: Attempt[Payload]) -> Progress:
         calls = Calls()
-        for order in attempt.work.orders:
+        for command in attempt.work.commands:
             try:
-                calls.add(order.reservation_id, run_action(attempt, order, attempt.work.actions, set()))
+                calls.add(command.reservation_id, run_action(attempt, command, attempt.work.actions, set()))
             except CloudError as error:
                 calls.errors.append(error)
         return calls.combined()
@@ -95,8 +95,8 @@ class EndHandler(Handler[EndPayload]):
                 notify_event(tx, claimed, event, now=now)
         return claimed
 
-    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
-        return orders_of(tx, [lease], pinned_only=True)
+    def commands(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Command]:
+        return commands_of(tx, [lease], pinned_only=True)
 
     def actions(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Actions:
         pending = pending_actions(tx, self._types, lease, at_the_end=True)
@@ -109,7 +109,7 @@ class EndHandler(Handler[EndPayload]):
         )
 
     def act(self, attempt: Attempt[EndPayload]) -> Progress:
-        calls = end_all(attempt, attempt.work.orders, attempt.work.actions)
+        calls = end_all(attempt, attempt.work.commands, attempt.work.actions)
         if calls.is_partly_done:  # other leases get each released resource at once
             attempt.claims.write(attempt.work, self._give_back, calls.done)
             attempt.wake()

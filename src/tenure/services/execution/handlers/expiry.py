@@ -7,8 +7,8 @@ from datetime import datetime
 
 from tenure.domain.lease import Lease
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import DONE, SLOWEST_BOOT, Order, Progress
-from tenure.services.events.orders import leftover_orders
+from tenure.drivers.contract import DONE, SLOWEST_BOOT, Command, Progress
+from tenure.services.events.commands import leftover_commands
 from tenure.services.events.payloads import Payload
 from tenure.services.execution.handler import Attempt, Effects, Handler, Work, put_off
 from tenure.services.execution.handlers.calls import end_all
@@ -20,7 +20,7 @@ from tenure.store.events import StoredEvent
 class ExpiryHandler(Handler[Payload]):
     """Removes a lease that was not confirmed in time; no notification is sent."""
 
-    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
+    def commands(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Command]:
         return ()
 
     def act(self, attempt: Attempt[Payload]) -> Progress:
@@ -39,11 +39,11 @@ class SearchHandler(Handler[Payload]):
     is_visible = False
     is_timed = False
 
-    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
-        return leftover_orders(tx, [reservation.id for reservation in lease.reservations])
+    def commands(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Command]:
+        return leftover_commands(tx, [reservation.id for reservation in lease.reservations])
 
     def act(self, attempt: Attempt[Payload]) -> Progress:
-        return end_all(attempt, attempt.work.orders).combined()
+        return end_all(attempt, attempt.work.commands).combined()
 
     def record(self, tx: Transaction, work: Work[Payload], effects: Effects, now: datetime) -> bool:
         last_at = work.due_at + SLOWEST_BOOT

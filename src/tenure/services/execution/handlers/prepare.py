@@ -21,11 +21,11 @@ class PrepareHandler(Handler[PreparePayload]):
 
     def act(self, attempt: Attempt[PreparePayload]) -> Progress:
         calls = Calls()
-        for order in attempt.work.orders:
+        for command in attempt.work.commands:
             attempt.renew()
-            progress = attempt.driver.ensure_prepared(order)
-            attempt.effects[order.reservation_id] = progress.effects
-            calls.add(order.reservation_id, progress)
+            progress = attempt.driver.ensure_prepared(command)
+            attempt.effects[command.reservation_id] = progress.effects
+            calls.add(command.reservation_id, progress)
         return calls.combined()
 
     def done(self, tx: Transaction, work: Work[PreparePayload], lease: Lease, now: datetime) -> None:

@@ -33,7 +33,7 @@ class ReconcileHandler(Handler[ReconcilePayload]):
         self._on_reconciled = on_reconciled
 
     def act(self, attempt: Attempt[ReconcilePayload]) -> Progress:
-        return start_all(attempt, attempt.work.orders)
+        return start_all(attempt, attempt.work.commands)
 
     def record(self, tx: Transaction, work: Work[ReconcilePayload], effects: Effects, now: datetime) -> bool:
         kept = tx.events.remove(work.event_id, token=work.token)
@@ -42,10 +42,10 @@ class ReconcileHandler(Handler[ReconcilePayload]):
         return kept
 
     def after_record(self, work: Work[ReconcilePayload]) -> None:
-        for order in work.orders:
-            if order.reservation_id in work.payload.drifted:
-                LOG.warning("reservation %s is repaired in the cloud", order.reservation_id)
-                self._on_reconciled(order.resource_type)
+        for command in work.commands:
+            if command.reservation_id in work.payload.drifted:
+                LOG.warning("reservation %s is repaired in the cloud", command.reservation_id)
+                self._on_reconciled(command.resource_type)
 
     def fail(
         self, tx: Transaction, work: Work[ReconcilePayload], reason: Reason, now: datetime, *, final: bool

@@ -38,10 +38,10 @@ class StartHandler(Handler[StartPayload]):
         return lease_of(tx, lease.id)
 
     def act(self, attempt: Attempt[StartPayload]) -> Progress:
-        return start_all(attempt, attempt.work.orders, needs_all=True)
+        return start_all(attempt, attempt.work.commands, needs_all=True)
 
     def done(self, tx: Transaction, work: Work[StartPayload], lease: Lease, now: datetime) -> None:
-        ids = [order.reservation_id for order in work.orders]
+        ids = [command.reservation_id for command in work.commands]
         tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ACTIVE.value)
         if lease.status is LeaseStatus.STARTING:
             apply(tx, lease, Action.STARTED, actor=ENGINE, now=now)

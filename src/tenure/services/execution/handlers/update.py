@@ -9,11 +9,11 @@ from datetime import datetime
 from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import Order, Progress
+from tenure.drivers.contract import Command, Progress
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
 from tenure.services.events.before_end import notify_armed_again, restore_notice
-from tenure.services.events.orders import orders_of
+from tenure.services.events.commands import commands_of
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.events.user_events import restore_events
 from tenure.services.execution.handler import Attempt, Handler, Work, lease_of
@@ -34,13 +34,13 @@ class UpdateHandler(Handler[UpdatePayload]):
         super().__init__(types, rules)
         self._cleaner = cleaner
 
-    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
-        return orders_of(tx, [lease], pinned_only=False, without=UpdatePayload.of(stored).replaced_ids)
+    def commands(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Command]:
+        return commands_of(tx, [lease], pinned_only=False, without=UpdatePayload.of(stored).replaced_ids)
 
     def act(self, attempt: Attempt[UpdatePayload]) -> Progress:
         work = attempt.work
-        progress = end_all(attempt, _orders_in(work, work.payload.dropped)).combined()
-        return start_all(attempt, _orders_not_in(work, work.payload.dropped)) if progress.done else progress
+        progress = end_all(attempt, _commands_in(work, work.payload.dropped)).combined()
+        return start_all(attempt, _commands_not_in(work, work.payload.dropped)) if progress.done else progress
 
     def done(self, tx: Transaction, work: Work[UpdatePayload], lease: Lease, now: datetime) -> None:
         change = work.payload
@@ -110,17 +110,17 @@ class UpdateHandler(Handler[UpdatePayload]):
 class UndoHandler(Handler[UpdatePayload]):
     """Makes the cloud match the lease as it was before a change that the cloud has refused. Retried without limit."""
 
-    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
+    def commands(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Command]:
         change = UpdatePayload.of(stored)
-        for order in orders_of(tx, [lease], pinned_only=False, without=change.added_ids):
-            yield replace(order, withdrawn=change.refused.get(order.reservation_id, {}))
+        for command in commands_of(tx, [lease], pinned_only=False, without=change.added_ids):
+            yield replace(command, withdrawn=change.refused.get(command.reservation_id, {}))
 
     def act(self, attempt: Attempt[UpdatePayload]) -> Progress:
         work = attempt.work
-        progress = end_all(attempt, _orders_in(work, work.payload.new)).combined()
+        progress = end_all(attempt, _commands_in(work, work.payload.new)).combined()
         if not progress.done:
             return progress
-        return start_all(attempt, _orders_not_in(work, work.payload.new), waits_for_removal=True)
+        return start_all(attempt, _commands_not_in(work, work.payload.new), waits_for_removal=True)
 
     def outcome(self, tx: Transaction, work: Work[UpdatePayload]) -> EventStatus:
         return EventStatus.ERROR
@@ -146,9 +146,9 @@ class UndoHandler(Handler[UpdatePayload]):
         return False
 
 
-def _orders_in(work: Work[UpdatePayload], reservation_ids: Iterable[str]) -> list[Order]:
-    return [order for order in work.orders if order.reservation_id in reservation_ids]
+def _commands_in(work: Work[UpdatePayload], reservation_ids: Iterable[str]) -> list[Command]:
+    return [command for command in work.commands if command.reservation_id in reservation_ids]
 
 
-def _orders_not_in(work: Work[UpdatePayload], reservation_ids: Iterable[str]) -> list[Order]:
-    return [order for order in work.orders if order.reservation_id not in reservation_ids]
+def _commands_not_in(work: Work[UpdatePayload], reservation_ids: Iterable[str]) -> list[Command]:
+    return [command for command in work.commands if command.reservation_id not in reservation_ids]

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from tenure.domain.lease import Lease
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import DONE, Order, Progress
+from tenure.drivers.contract import DONE, Command, Progress
 from tenure.services.events.payloads import Payload
 from tenure.services.execution.handler import Attempt, Handler, Work
 from tenure.services.leases.undoing import fail_waiting
@@ -18,7 +18,7 @@ from tenure.store.events import StoredEvent
 class WaitHandler(Handler[Payload]):
     """Fails a lease for which there was no room up to its latest start."""
 
-    def orders(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Order]:
+    def commands(self, tx: Transaction, stored: StoredEvent, lease: Lease) -> Iterable[Command]:
         return ()
 
     def act(self, attempt: Attempt[Payload]) -> Progress:

@@ -1,4 +1,4 @@
-"""Reservations as orders for a driver."""
+"""Reservations as commands for a driver."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from datetime import timedelta
 from tenure.domain.lease import AllocationState, EventStatus, EventType, Lease, Reservation, ReservationStatus
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Command, ResourceRef
 from tenure.services.events.before_end import given_up_reservations
 from tenure.store.database import Transaction
 
 
-def orders_of(
+def commands_of(
     tx: Transaction, leases: Sequence[Lease], *, pinned_only: bool, without: Collection[int] = ()
-) -> Iterator[Order]:
-    """Yield the orders of the leases' reservations, without the allocations in ``without``; uses two statements in all.
+) -> Iterator[Command]:
+    """Yield the commands of the leases' reservations, but for the allocations in ``without``; uses two statements.
 
     With ``pinned_only``, reservations without pinned allocations and without created cloud resources are left out.
     """
@@ -44,11 +44,11 @@ def orders_of(
                     ref for resource_id, ref in former.get(reservation.id, {}).items() if resource_id not in own
                 ]
                 counts = {ref.external_id: units[reservation.id, ref.external_id] for ref in own.values()}
-                yield _order(lease, reservation, own.values(), returning, counts)
+                yield _command(lease, reservation, own.values(), returning, counts)
 
 
-def planned_orders(tx: Transaction, lease: Lease) -> Iterator[Order]:
-    """Yield the orders of a lease that waits for its start, with its planned resources."""
+def planned_commands(tx: Transaction, lease: Lease) -> Iterator[Command]:
+    """Yield the commands of a lease that waits for its start, with its planned resources."""
     allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
     resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
     for reservation in lease.reservations:
@@ -61,11 +61,11 @@ def planned_orders(tx: Transaction, lease: Lease) -> Iterator[Order]:
         for plan in plans:
             units[resources[plan.resource_id].external_id] += plan.units
         refs = {plan.resource_id: _ref(resources[plan.resource_id]) for plan in plans}
-        yield _order(lease, reservation, refs.values(), (), units)
+        yield _command(lease, reservation, refs.values(), (), units)
 
 
-def leftover_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
-    """Yield the orders to take back ended reservations; unknown reservations are left out."""
+def leftover_commands(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Command]:
+    """Yield the commands to take back ended reservations; unknown reservations are left out."""
     reservations = tx.leases.reservations_by_ids(reservation_ids)
     lease_ids = {reservation.lease_id for reservation in reservations.values()}
     leases = {lease.id: lease for lease in tx.leases.by_ids(lease_ids, deleted=True)}
@@ -76,12 +76,12 @@ def leftover_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterat
     resources = tx.resources.by_ids(resource_id for resource_ids in had.values() for resource_id in resource_ids)
     for reservation_id, reservation in sorted(reservations.items()):
         refs = [_ref(resources[resource_id]) for resource_id in sorted(had.get(reservation_id, ()))]
-        order = _order(leases[reservation.lease_id], reservation, (), refs, {})
-        yield replace(order, is_over=True, spared=order.spared or reservation_id in spared)
+        command = _command(leases[reservation.lease_id], reservation, (), refs, {})
+        yield replace(command, is_over=True, spared=command.spared or reservation_id in spared)
 
 
-def kept_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
-    """Yield the orders of ended reservations, to ask a driver what is kept of them."""
+def kept_commands(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Command]:
+    """Yield the commands of ended reservations, to ask a driver what is kept of them."""
     reservations = tx.leases.reservations_by_ids(reservation_ids)
     leases = {
         lease.id: lease
@@ -89,7 +89,7 @@ def kept_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[O
     }
     for reservation_id in sorted(reservations):
         reservation = reservations[reservation_id]
-        yield _order(leases[reservation.lease_id], reservation, (), (), {})
+        yield _command(leases[reservation.lease_id], reservation, (), (), {})
 
 
 def _has_cloud_resources(reservation: Reservation) -> bool:
@@ -101,14 +101,14 @@ def _ref(resource: Resource) -> ResourceRef:
     return ResourceRef(resource.external_id, resource.name, resource.region)
 
 
-def _order(
+def _command(
     lease: Lease,
     reservation: Reservation,
     resources: Iterable[ResourceRef],
     returning: Iterable[ResourceRef],
     units: Mapping[str, int],
-) -> Order:
-    return Order(
+) -> Command:
+    return Command(
         reservation_id=reservation.id,
         lease_id=lease.id,
         lease_name=lease.name,

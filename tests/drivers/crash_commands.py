@@ -1,4 +1,4 @@
-"""The orders that the crash tests and the processes they kill agree on."""
+"""The commands that the crash tests and the processes they kill agree on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Command, ResourceRef
 from tests.support.simulated import SimulatedCloud
 
 
-def order_for(reservation_id: str, hosts: str, resource_type: str = "physical:host") -> Order:
-    """An order for the hosts of those ids, parted by commas, or for two instances on each."""
-    return Order(
+def command_for(reservation_id: str, hosts: str, resource_type: str = "physical:host") -> Command:
+    """A command for the hosts of those ids, parted by commas, or for two instances on each."""
+    return Command(
         reservation_id=reservation_id,
         lease_id=f"lease-of-{reservation_id}",
         lease_name=f"lease of {reservation_id}",
@@ -26,6 +26,6 @@ def order_for(reservation_id: str, hosts: str, resource_type: str = "physical:ho
     )
 
 
-def trusting(cloud: SimulatedCloud, order: Order) -> Order:
-    """The same order of an owner who trusts us."""
-    return replace(order, trust_id=cloud.delegate(Actor(order.user_id, order.project_id, frozenset({"member"}))))
+def trusting(cloud: SimulatedCloud, command: Command) -> Command:
+    """The same command of an owner who trusts us."""
+    return replace(command, trust_id=cloud.delegate(Actor(command.user_id, command.project_id, frozenset({"member"}))))
