@@ -42,7 +42,7 @@ GRAIN = timedelta(hours=12)
 #: Each host has a booking in every stretch of so many grains, one day to three and a half: 64 % of the time is booked.
 STRIDE = 7
 LENGTHS = (2, 3, 4, 5, 6, 7)
-#: The hosts that are booked together, over and over: as many as these in turn.
+#: The hosts that are booked together, over and over: as many as these in cycle.
 BLOCKS = (4, 6, 10, 12, 18)
 #: How many hosts share a rack, whatever the size of the cloud: a property that few hosts have.
 RACK = 20
@@ -124,9 +124,9 @@ def bookings(size: Size, now: datetime, *, seed: int = 1) -> Iterator[Booked]:
         # Hosts of the smallest blocks are free now, and in the rush.
         quiet = len(hosts) == min(BLOCKS)
         phase = 0 if quiet else rng.randrange(STRIDE)
-        for turn in range(size.bookings_of_host):
-            first, length = _stretch(turn - half, size, quiet, rng)
-            start = begin + GRAIN * (STRIDE * turn + phase + first)
+        for cycle in range(size.bookings_of_host):
+            first, length = _stretch(cycle - half, size, quiet, rng)
+            start = begin + GRAIN * (STRIDE * cycle + phase + first)
             yield Booked(
                 name=f"{rng.choice(_WORDS)}-{rng.choice(_WORDS)}-{rng.randrange(1000)}",
                 project=projects.randrange(size.projects),
@@ -146,14 +146,14 @@ def _blocks(hosts: int) -> Iterator[range]:
             first += length
 
 
-def _stretch(turn: int, size: Size, quiet: bool, rng: random.Random) -> tuple[int, int]:
+def _stretch(cycle: int, size: Size, quiet: bool, rng: random.Random) -> tuple[int, int]:
     """Where in a stretch of time the booking is: how many grains it begins late, and how many it lasts."""
-    if quiet and turn == 0:
+    if quiet and cycle == 0:
         return 3, 3
-    if size.rush and turn in FULL:
+    if size.rush and cycle in FULL:
         return 0, STRIDE
-    if size.rush and turn in RUSH:
-        return ((0, 4) if turn == RUSH[0] else (4, 3)) if quiet else (0, STRIDE)
+    if size.rush and cycle in RUSH:
+        return ((0, 4) if cycle == RUSH[0] else (4, 3)) if quiet else (0, STRIDE)
     length = rng.choice(LENGTHS)
     return rng.randrange(STRIDE - length + 1), length
 

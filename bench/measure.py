@@ -1,4 +1,4 @@
-"""Taking times: two sizes in turn in one run, so that a machine that drifts does not matter to their ratio."""
+"""Taking times: two sizes in round_number in one run, so that a machine that drifts does not matter to their ratio."""
 
 from __future__ import annotations
 
@@ -133,13 +133,13 @@ def compare(
 ) -> list[Comparison]:
     """Every operation on both sites, in turns; the first few rounds only warm up."""
     found = [Comparison(one.name, one.limit, Series(), Series()) for one in operations]
-    for turn in range(-warm_up, rounds):
+    for round_number in range(-warm_up, rounds):
         for operation, comparison in zip(operations, found, strict=True):
             pair = [(small, comparison.small), (large, comparison.large)]
-            for site, series in pair if turn % 2 else reversed(pair):
-                call = operation.prepare(site, random.Random(f"{seed} {turn} {operation.name}"))
+            for site, series in pair if round_number % 2 else reversed(pair):
+                call = operation.prepare(site, random.Random(f"{seed} {round_number} {operation.name}"))
                 seconds, statements = _take(call, engine_of(site))
-                if turn >= 0:
+                if round_number >= 0:
                     series.seconds.append(seconds)
                     series.statements.append(statements)
     return found
@@ -150,10 +150,10 @@ def measure(
 ) -> Series:
     """One operation on one site."""
     series = Series()
-    for turn in range(-warm_up, rounds):
-        call = operation.prepare(site, random.Random(f"{seed} {turn} {operation.name}"))
+    for round_number in range(-warm_up, rounds):
+        call = operation.prepare(site, random.Random(f"{seed} {round_number} {operation.name}"))
         seconds, statements = _take(call, engine)
-        if turn >= 0:
+        if round_number >= 0:
             series.seconds.append(seconds)
             series.statements.append(statements)
     return series

@@ -159,14 +159,14 @@ def play_unmoved(mix: Mix, requests: Sequence[Request], pick: Pick) -> Outcome:
     return outcome
 
 
-def by_order(found: Sequence[Candidate], demand: Demand, period: Period, turn: int) -> dict[int, int]:
+def by_order(found: Sequence[Candidate], demand: Demand, period: Period, seed: int) -> dict[int, int]:
     """First fit: the first hosts that have room."""
     return first_fit({one.resource_id: one.units for one in found}, demand)
 
 
-def by_choice(found: Sequence[Candidate], demand: Demand, period: Period, turn: int) -> dict[int, int]:
+def by_choice(found: Sequence[Candidate], demand: Demand, period: Period, seed: int) -> dict[int, int]:
     """Our order of preference."""
-    return {place.resource_id: place.units for place in choose(found, demand, period, seed=turn)}
+    return {place.resource_id: place.units for place in choose(found, demand, period, seed=seed)}
 
 
 def _candidate(host: Host, placed: Sequence[Placed], demand: Demand, period: Period) -> Candidate:

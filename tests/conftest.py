@@ -110,7 +110,7 @@ def database_url(request: pytest.FixtureRequest, fresh_database: FreshDatabase) 
     params=[pytest.param(POSTGRESQL, marks=pytest.mark.postgresql), pytest.param(MARIADB, marks=pytest.mark.mariadb)]
 )
 def server_url(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[str]:
-    """The URL of an empty database on a server: SQLite has one turn for all writers."""
+    """The URL of an empty database on a server: SQLite has one lock for all writers."""
     with fresh_database(request.param) as url:
         yield url
 

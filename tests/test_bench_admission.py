@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from bench.admission import EXACT, MIXES, MOVES, Admissions, Refusals, admission_table, measure_admission
-from bench.demand import HOUR, KINDS, ORIGIN, Request, plain
+from bench.demand import HOUR, ORIGIN, TYPES, Request, plain
 from bench.exact import is_possible
 from bench.replay import Placed
 from tenure.domain.capacity import WHOLE, Capacity
@@ -20,7 +20,7 @@ def hosts(count: int, start: int, hours: int) -> Request:
     parameters = {"min": count, "max": count, "hypervisor_properties": "", "resource_properties": ""}
     asked = {"resource_type": "physical:host", **parameters}
     period = Period(ORIGIN + start * HOUR, ORIGIN + (start + hours) * HOUR)
-    return Request(start, ORIGIN, period, "physical:host", asked, KINDS["physical:host"].demand(asked))
+    return Request(start, ORIGIN, period, "physical:host", asked, TYPES["physical:host"].demand(asked))
 
 
 def test_the_model_counts_what_stays_and_what_may_move():

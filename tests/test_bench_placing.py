@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from bench.demand import HOUR, KINDS, ORIGIN, Host, Mix, Request, requests_of, share, small_instances
+from bench.demand import HOUR, ORIGIN, TYPES, Host, Mix, Request, requests_of, share, small_instances
 from bench.exact import best
 from bench.placing import FEW, FIRST, LARGE, OURS, OURS_STAYING, Placing, Placings, Tally, promises
 from bench.replay import (
@@ -39,7 +39,7 @@ def period(start: int, end: int) -> Period:
 
 def request(number: int, asked: int, start: int, end: int, resource_type: str, **parameters: object) -> Request:
     parameters = {"resource_type": resource_type, **parameters}
-    demand = KINDS[resource_type].demand(parameters)
+    demand = TYPES[resource_type].demand(parameters)
     return Request(number, ORIGIN + asked * HOUR, period(start, end), resource_type, parameters, demand)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tenurenova.middleware import MAX_BYTES, Settings, filter_factory
-from tenurenova.turns import Turns
+from tenurenova.permits import Permits
 
 LEASE = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07"}
 HINTS = {"reserved": "True", "lease_params": json.dumps(LEASE), "group": "g"}
@@ -117,7 +117,7 @@ def nova() -> Nova:
 
 
 @pytest.fixture(autouse=True)
-def turns_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def permits_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a folder of the test's own, apart from other tests on this machine."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
@@ -262,27 +262,27 @@ def test_hanging_service_blocks_only_the_allowed_number_of_boots(nova: Nova, ten
     (refused, said), (passed, _) = seen
     assert (refused, passed, "right now" in said["serviceUnavailable"]["message"]) == (503, 202, True)
     assert tenure.calls == ["POST /v1/leases", "POST /v1/leases/L/confirm"]
-    assert boot(nova, tenure)[0] == 202  # the turn is given back
+    assert boot(nova, tenure)[0] == 202  # the permit is given back
 
 
 def test_number_of_waiting_boots_is_limited(tmp_path: Path) -> None:
-    turns = Turns(tmp_path / "turns", 2)
-    with turns.take("a") as first, turns.take("b") as second, Turns(tmp_path / "turns", 2).take("c") as third:
+    permits = Permits(tmp_path / "permits", 2)
+    with permits.take("a") as first, permits.take("b") as second, Permits(tmp_path / "permits", 2).take("c") as third:
         assert (first, second, third) == (True, True, False)
-    with pytest.raises(RuntimeError), turns.take("a"):
+    with pytest.raises(RuntimeError), permits.take("a"):
         raise RuntimeError("ended")
-    with turns.take("a") as first, turns.take("b") as second:
+    with permits.take("a") as first, permits.take("b") as second:
         assert (first, second) == (True, True)
 
 
 def test_boots_of_a_project_leave_turns_to_others(tmp_path: Path) -> None:
-    folder = tmp_path / "turns"
-    turns, others = Turns(folder, 4), Turns(folder, 4)
-    with turns.take("a") as first, others.take("a") as second, turns.take("a") as third, turns.take("b") as other:
+    folder = tmp_path / "permits"
+    permits, others = Permits(folder, 4), Permits(folder, 4)
+    with permits.take("a") as first, others.take("a") as second, permits.take("a") as third, permits.take("b") as other:
         assert (first, second, third, other) == (True, True, False, True)
-    with turns.take("a") as first, turns.take("a") as second:
+    with permits.take("a") as first, permits.take("a") as second:
         assert (first, second) == (True, True)
-    with Turns(folder, 1).take("a") as alone:
+    with Permits(folder, 1).take("a") as alone:
         assert alone
 
 

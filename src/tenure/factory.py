@@ -217,9 +217,9 @@ def build(parts: Parts) -> Service:
     reconciler = Reconciler(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, planning, wake, look)
     listed = {
-        resource_type.stock.name
+        resource_type.own_inventory.name
         for resource_type in parts.types
-        if resource_type.stock is not None and resource_type.stock.is_listed
+        if resource_type.own_inventory is not None and resource_type.own_inventory.is_listed
     }
     health_check = HealthCheck(healing, driver, inventories)
     refresh = Refresh(InventoryService(parts.db, parts.clock), healing, driver, listed)
@@ -254,7 +254,7 @@ def build(parts: Parts) -> Service:
         Delivery(outbox, parts.clock, partial(deliver_to_filter, parts.filters[name], parts.origin), channel=name)
         for name in parts.db.listeners
     ]
-    letters = Delivery(outbox, parts.clock, parts.sink)
+    messages = Delivery(outbox, parts.clock, parts.sink)
 
     def look_soon() -> None:
         health_check.ask()
@@ -298,7 +298,7 @@ def build(parts: Parts) -> Service:
     waiting = Periodic("waiting list", serve, POLL)
     periodic.append(waiting)
     engine = Engine(
-        events, performer, letters, periodic, parts.clock, workers, channels, serve=waiting_list.serve_fully
+        events, performer, messages, periodic, parts.clock, workers, channels, serve=waiting_list.serve_fully
     )
     freed.target = engine.begin_more
 
@@ -419,10 +419,10 @@ def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxSe
     if running and late > UNATTENDED:
         ailment = f"no manager has claimed an event that has been due for {late.total_seconds():.0f} seconds"
     loop = PartHealth("engine", ailment is None, ailment)
-    return database, loop, *further, _letters(outbox)
+    return database, loop, *further, _messages(outbox)
 
 
-def _letters(outbox: OutboxService) -> PartHealth:
+def _messages(outbox: OutboxService) -> PartHealth:
     ailments = []
     if lost := outbox.count_undeliverable():
         ailments.append(f"{lost} could not be delivered")

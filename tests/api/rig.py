@@ -157,10 +157,12 @@ class Api:
         floatingip: dict[str, Any] = result.json["floatingip"]
         return floatingip
 
-    def stock(self, wire: WireInventory, samples: InventorySamples, region: str = "") -> list[dict[str, Any]]:
+    def register_samples(
+        self, wire: WireInventory, samples: InventorySamples, region: str = ""
+    ) -> list[dict[str, Any]]:
         """Register what the suites need of an inventory, as an administrator at 1.2, and return its resources."""
         admin, place = self.using("admin", "1.2"), {"region": region} if region else {}
-        for body in samples.stocked:
+        for body in samples.registered:
             made = admin.post(wire.path, {**body, **place})
             assert made.status_code == 201, made.text
         answer = admin.get(f"{wire.path}?region={region}" if region else wire.path)

@@ -26,7 +26,7 @@ from tenure.resources.contract import load_types
 from tests.api.rig import HOSTS, Api, open_api
 from tests.support.samples import (
     NEEDED_QUERIES,
-    NOWHERE,
+    UNKNOWN_ID,
     Bad,
     Body,
     FieldPath,
@@ -198,7 +198,7 @@ class Endpoint:
 
 NO_QUERY = Bad("force", path="?force=1")
 BAD_LEASE_IDS = (
-    Bad("lease_id", path=f"/v1/leases/{NOWHERE}", status=404),
+    Bad("lease_id", path=f"/v1/leases/{UNKNOWN_ID}", status=404),
     Bad("lease_id", path=f"/v1/leases/{'x' * 65}", status=404),
     Bad("lease_id", path=f"/v1/leases/{'x' * 5000}", status=404),
     Bad("lease_id", path="/v1/leases/%00", status=404),
@@ -337,7 +337,7 @@ _UNTIL_1_1 = (
             Bad("limits", {"before_end_date": "2031-01-01 10:00"}, status=403),
             Bad("min/max", {"reservations": [{"id": "RESERVATION", "min": 2, "max": 1}]}),
             Bad("hosts", {"reservations": [{"id": "RESERVATION", "min": 5, "max": 5}]}),
-            Bad(NOWHERE, {"reservations": [{"id": NOWHERE, "max": 2}]}),
+            Bad(UNKNOWN_ID, {"reservations": [{"id": UNKNOWN_ID, "max": 2}]}),
             Bad("reservation ID", {"reservations": [{"id": ""}]}),
             Bad("twice", {"reservations": [{"id": "RESERVATION"}, {"id": "RESERVATION"}]}),
             Bad("resource_type", {"reservations": [{"id": "RESERVATION", "resource_type": "virtual:instance"}]}),
@@ -378,7 +378,7 @@ _UNTIL_1_1 = (
         "/v1/leases/LEASE/reservations/RESERVATION",
         also=(
             *_below(BAD_LEASE_IDS, "/reservations/RESERVATION"),
-            Bad("reservation_id", path=f"/v1/leases/LEASE/reservations/{NOWHERE}", status=404),
+            Bad("reservation_id", path=f"/v1/leases/LEASE/reservations/{UNKNOWN_ID}", status=404),
             Bad("reservation_id", path=f"/v1/leases/LEASE/reservations/{'x' * 65}", status=404),
             Bad("reservation_id", path="/v1/leases/LEASE/reservations/%00", status=404),
             NO_QUERY,
@@ -447,7 +447,7 @@ _UNTIL_1_1 = (
             Bad("before_end_date", {"before_end_date": "2031-01-01T10:00:00Z"}),
             Bad("reservations[0]", {"reservations": [{"id": "RESERVATION", "min": 2, "max": 1}]}),
             Bad("reservations[0].min", {"reservations": [{"id": "RESERVATION", "min": 5, "max": 5}]}, status=409),
-            Bad("reservations", {"reservations": [{"id": NOWHERE, "max": 2}]}),
+            Bad("reservations", {"reservations": [{"id": UNKNOWN_ID, "max": 2}]}),
             Bad("reservations", {"reservations": [{"id": "RESERVATION"}, {"id": "RESERVATION"}]}),
             Bad("reservations[0]", {"reservations": [{"id": "RESERVATION", "resource_type": "virtual:instance"}]}),
             Bad("before_end_date", {"name": "half", "before_end_date": "2031-01-01T10:00:00Z"}),
@@ -544,7 +544,7 @@ class _Inventory:
         self._is_old = version is OLDEST
         self._bad_ids = tuple(
             Bad(samples.missing, path=f"{wire.path}/{bad}", status=404)
-            for bad in (NOWHERE, "x" * 256, "%00", *samples.bad_ids)
+            for bad in (UNKNOWN_ID, "x" * 256, "%00", *samples.bad_ids)
         )
 
     def endpoints(self) -> Iterator[Endpoint]:
@@ -589,7 +589,7 @@ class _Inventory:
     def _listing(self) -> Iterator[Bad]:
         return _queries(
             limit=("", "0", "-1", "1001", "ten"),
-            marker=("", "%00", "x" * 256, NOWHERE),
+            marker=("", "%00", "x" * 256, UNKNOWN_ID),
             sort_key=("", self._samples.unsorted),
             sort_dir=("", "up"),
             reservable=NO_TRUTHS,
@@ -630,7 +630,7 @@ class _Inventory:
         reallocation = Body(
             good={"running": False, "dry_run": True},
             fields={("lease_id",): "id or null", ("running",): "flag", **dry},
-            also=(Bad("Lease", {"lease_id": NOWHERE, "dry_run": True}, status=404),),
+            also=(Bad("Lease", {"lease_id": UNKNOWN_ID, "dry_run": True}, status=404),),
         )
         bodies = {
             "disable": Body(good={"reason": "new disk", "dry_run": True}, fields={("reason",): "reason", **dry}),
@@ -657,7 +657,7 @@ _CONFIRMATION = Endpoint(
     closed=((), ("reservations", 0)),
     also=(
         *_below(BAD_LEASE_IDS, "/confirm"),
-        Bad("reservations", {"reservations": [{"id": NOWHERE, "max": 2}]}),
+        Bad("reservations", {"reservations": [{"id": UNKNOWN_ID, "max": 2}]}),
         Bad("reservations[0].min", {"reservations": [{"id": "HELD_ONE", "min": 9, "max": 9}]}, status=409),
         NO_QUERY,
     ),
@@ -826,7 +826,7 @@ _SINCE_1_2 = (
             Bad("events[0].time", _events({"name": "half"}, {"time": "2030-01-01T09:59:59Z"})),
             Bad("events[0].time", _events({"name": "half"}, {"time": "2031-01-01T09:59:59Z"})),
             Bad("events[0].time", _events({"end_date": "2030-01-02T11:30:00Z"}, {"time": "2030-01-02T11:30:01Z"})),
-            Bad("events[0].id", _events({"name": "half"}, {"id": NOWHERE})),
+            Bad("events[0].id", _events({"name": "half"}, {"id": UNKNOWN_ID})),
             Bad("events[0].id", _events({"name": "half"}, {"id": "EVENT"}, {"id": "EVENT"})),
             Bad("events", _events({"name": "half"}, *[{}] * 21)),
             Bad(
@@ -957,7 +957,7 @@ class Cloud:
         }
         for wire, samples in sampled_inventories():
             samples.prepare(api.world.cloud.world)
-            resources = self.api.stock(wire, samples)
+            resources = self.api.register_samples(wire, samples)
             self._ids[f"{{{wire.part}}}"] = resources[0]["id"]
             if samples.property_name:
                 path = wire.resource_path.format(**{wire.part: resources[0]["id"]})

@@ -78,7 +78,7 @@ def nova(api: Api, tmp_path: Path) -> Iterator[Nova]:
     with make_server("127.0.0.1", 0, api.app, handler_class=Quiet) as service:
         thread = threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        yield Nova(api, f"http://127.0.0.1:{service.server_port}", tmp_path / "turns")
+        yield Nova(api, f"http://127.0.0.1:{service.server_port}", tmp_path / "permits")
         service.shutdown()
         thread.join()
 

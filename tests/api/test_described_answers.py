@@ -132,8 +132,8 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Reg
         admin = api_over(world, folder).using("admin", "1.2")
         for wire, samples in sampled_inventories():
             samples.prepare(world.cloud.world)
-            admin.stock(wire, samples)
-            [resource, *_] = admin.stock(wire, samples, SOUTH)
+            admin.register_samples(wire, samples)
+            [resource, *_] = admin.register_samples(wire, samples, SOUTH)
             if samples.property_name:
                 path = wire.resource_path.format(**{wire.part: resource["id"]})
                 changed = admin.put(path, {"properties": {samples.property_name: "r1"}})

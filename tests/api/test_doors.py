@@ -20,7 +20,7 @@ from tenure.domain.request import LeaseQuery, Page
 from tenure.resources.contract import load_types
 from tenure.services.manager import Manager
 from tests.api.rig import USERS
-from tests.support.samples import NEEDED_QUERIES, NOWHERE, sampled_inventories
+from tests.support.samples import NEEDED_QUERIES, UNKNOWN_ID, sampled_inventories
 from tests.support.world import open_world
 
 MOST = 2
@@ -106,7 +106,7 @@ def test_refusals_of_all_kinds_leave(app: Any):
 def test_each_answer_is_complete_or_counts_until_it_is_read(app: Any, version: Version):
     """A client that reads slowly has a complete answer, or keeps a place of its project."""
     paths = {
-        operation.path: operation.path.format(lease_id=NOWHERE, reservation_id=NOWHERE, **PARTS)
+        operation.path: operation.path.format(lease_id=UNKNOWN_ID, reservation_id=UNKNOWN_ID, **PARTS)
         for operation in operations_of(tuple(load_types()))
         if operation.method == "GET" and not operation.public
     }
@@ -117,7 +117,7 @@ def test_each_answer_is_complete_or_counts_until_it_is_read(app: Any, version: V
         is_complete = isinstance(slow[-1][2], list)
         next_status, _, _ = begin(app, "admin", path, NEEDED_QUERIES.get(name, ""), version)
         assert next_status == (slow[-1][0] if is_complete else 503), path
-        assert begin(app, "demo", f"/v1/leases/{NOWHERE}")[0] == 404
+        assert begin(app, "demo", f"/v1/leases/{UNKNOWN_ID}")[0] == 404
         if not is_complete:
             sent_while_read.add(name)
             for _, _, body in slow:

@@ -91,13 +91,13 @@ def test_every_operation_has_one_rule() -> None:
     assert sorted(documented) == sorted([*served, *twice])
 
 
-@pytest.mark.parametrize(("wire", "stock"), served_inventories(load_types()))
-def test_only_administrators_change_an_inventory(wire: WireInventory, stock: Inventory) -> None:
+@pytest.mark.parametrize(("wire", "inventory"), served_inventories(load_types()))
+def test_only_administrators_change_an_inventory(wire: WireInventory, inventory: Inventory) -> None:
     policies = Policies()
-    rules = {rule.name for rule in list_rules() if rule.name.startswith(f"{stock.rules}:")}
+    rules = {rule.name for rule in list_rules() if rule.name.startswith(f"{inventory.rules}:")}
     reader = Actor("u", "p", frozenset({"member", "reader"}))
     permitted = {rule for rule in rules if policies.authorize(rule, reader, OWNED)}
-    assert permitted == ({f"{stock.rules}:get"} if wire.is_for_readers else set())
+    assert permitted == ({f"{inventory.rules}:get"} if wire.is_for_readers else set())
     assert all(policies.authorize(rule, Actor("u", "p", frozenset({"admin"})), OWNED) for rule in rules)
 
 

@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A service with resources of each type."""
     with open_api(tmp_path_factory.mktemp("promise")) as api:
         for wire, samples in sampled_inventories():
-            api.stock(wire, samples)
+            api.register_samples(wire, samples)
         yield api.using(version="1.3")
 
 

@@ -55,7 +55,7 @@ class LicenceType:
     name = "acme:licence"
     noun = "licences"
     inventory = "acme:licence"
-    stock = Inventory("acme:licence", noun="licence", reference="floating_ip_address", rules="acme:licences")
+    own_inventory = Inventory("acme:licence", noun="licence", reference="floating_ip_address", rules="acme:licences")
     growing = frozenset({"amount"})
     additions = None
 

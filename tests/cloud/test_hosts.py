@@ -19,7 +19,7 @@ from tests.support.waiting import patience, wait_for
 AT_ONCE_SECONDS = 1.0
 BOOTS = times(4, 20)
 
-NOWHERE = "No valid host was found"
+NO_VALID_HOST = "No valid host was found"
 
 
 def assert_given_back(site: Site, lease: Lease, *hosts: str) -> None:
@@ -115,7 +115,7 @@ def test_a_reserved_host_is_open_only_to_its_owner_during_the_lease(site: Site, 
     site.register(*HOSTS)
     later = site.book(demo, on="compute-1", start=moment(hours=1), seconds=7200)
     too_soon = site.nova.boot(demo, reservation=later.reservation)
-    assert NOWHERE in too_soon.place()
+    assert NO_VALID_HOST in too_soon.place()
     lease = site.book(demo, on="compute-2")
     lease.wait("ACTIVE")
     assert lease.hosts() == {"compute-2"}
@@ -126,7 +126,7 @@ def test_a_reserved_host_is_open_only_to_its_owner_during_the_lease(site: Site, 
         "from another project": site.nova.boot(other, reservation=lease.reservation),
     }
     assert inside.place() == "compute-2"
-    assert [what for what, server in outside.items() if NOWHERE not in server.place()] == []
+    assert [what for what, server in outside.items() if NO_VALID_HOST not in server.place()] == []
 
 
 def test_the_end_takes_back_only_the_hosts_and_servers_of_the_lease(site: Site, demo: Session):

@@ -11,7 +11,7 @@ from tests.support.cloud import Cloud
 from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment, open_site
 from tests.support.waiting import wait_for
 
-NOWHERE = "No valid host was found"
+NO_VALID_HOST = "No valid host was found"
 
 
 def instances(amount: int = 1, **more: object) -> dict[str, object]:
@@ -46,8 +46,8 @@ def test_only_the_owner_boots_instances_up_to_their_number(
     mine = [site.nova.boot(demo, flavor=lease.reservation) for _ in range(2)]
     places = {server.place() for server in mine}
     assert places <= (site.nova.members(lease.reservation) or set())
-    assert NOWHERE in site.nova.boot(demo, flavor=lease.reservation).place()
-    assert NOWHERE in site.nova.boot(demo).place()
+    assert NO_VALID_HOST in site.nova.boot(demo, flavor=lease.reservation).place()
+    assert NO_VALID_HOST in site.nova.boot(demo).place()
     denied = site.cloud.service(other, "compute", "2.87").get(f"/flavors/{lease.reservation}", raise_exc=False)
     assert denied.status_code == 404
     lease.delete()
@@ -76,7 +76,7 @@ def test_running_instances_grow(site: Site, demo: Session):
     lease = site.reserve(demo, instances(1))
     lease.wait("ACTIVE")
     assert site.nova.boot(demo, flavor=lease.reservation).place() == "compute-1"
-    assert NOWHERE in site.nova.boot(demo, flavor=lease.reservation).place()
+    assert NO_VALID_HOST in site.nova.boot(demo, flavor=lease.reservation).place()
     lease.change(reservations=[{"id": lease.reservation, "amount": 2}])
     lease.wait("ACTIVE")
     assert site.nova.boot(demo, flavor=lease.reservation).place() == "compute-1"

@@ -27,7 +27,7 @@ ZONES = {host: zone for zone, hosts in RACKS.values() for host in hosts}
 #: The hosts that can be reserved.
 EAST, WEST = "compute-1", "compute-3"
 
-NOWHERE = "No valid host was found"
+NO_VALID_HOST = "No valid host was found"
 NOVA_SECONDS = 120
 #: How long after the answer of the API a manager dies; starts and ends take longer.
 DELAY_SECONDS = 0.4
@@ -144,7 +144,7 @@ def test_a_host_is_reserved_in_its_zone_and_returns_into_it(
     assert site.nova.boot(demo, reservation=lease.reservation).place() == WEST
     zone = f"blazar_{lease.reservation}"
     assert site.nova.boot(demo, zone=zone, reservation=lease.reservation).place() == WEST
-    assert NOWHERE in site.nova.boot(other, reservation=lease.reservation).place()
+    assert NO_VALID_HOST in site.nova.boot(other, reservation=lease.reservation).place()
     # General use goes on beside it, in either zone.
     assert site.nova.boot(other, zone="west").place() == "compute-4"
     assert site.nova.boot(other, zone="east").place() == "compute-2"
@@ -204,10 +204,10 @@ def test_instances_run_in_the_zone_in_which_they_are_booked(site: Site, demo: Se
     lease.wait("ACTIVE")
     assert site.nova.members(lease.reservation) == {WEST}
     assert zones(site) == ZONES
-    assert NOWHERE in site.nova.boot(demo, zone="east", flavor=lease.reservation).place()
+    assert NO_VALID_HOST in site.nova.boot(demo, zone="east", flavor=lease.reservation).place()
     servers = [site.nova.boot(demo, zone=zone, flavor=lease.reservation) for zone in (None, "west", None)]
     assert [server.place() for server in servers] == [WEST] * 3
-    assert NOWHERE in site.nova.boot(demo, flavor=lease.reservation).place()
+    assert NO_VALID_HOST in site.nova.boot(demo, flavor=lease.reservation).place()
     lease.change(end_date="now")
     lease.wait("TERMINATED")
     assert [server.show() for server in servers] == [None] * 3

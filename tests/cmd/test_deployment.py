@@ -253,9 +253,9 @@ REAL: Options = {"DEFAULT": {"driver": "openstack"}}
 NORTH: Options = {"DEFAULT": {"driver": "openstack", "regions": "north"}}
 BOUND: Options = {"enforcement": {"enabled_filters": "MaxLeaseDurationFilter"}}
 #: A port on which nothing listens.
-NOWHERE = "http://127.0.0.1:9/v1/"
+UNREACHABLE = "http://127.0.0.1:9/v1/"
 ASKED: Options = {
-    "enforcement": {"enabled_filters": "ExternalServiceFilter", "external_service_base_endpoint": NOWHERE}
+    "enforcement": {"enabled_filters": "ExternalServiceFilter", "external_service_base_endpoint": UNREACHABLE}
 }
 LIMITED: Options = {"quota": {"driver": "config", "limits": "leases:3"}}
 UNIFIED: Options = {"quota": {"driver": "unified"}}
@@ -356,14 +356,14 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
             Row("http://site.test/v1/", url_of("check_create"), "http://site.test/v1/check-create", ASKED),
         ),
         **{
-            f"external_service_{call}_endpoint": (Row("told", url_of(call), f"{NOWHERE}told", ASKED),)
+            f"external_service_{call}_endpoint": (Row("told", url_of(call), f"{UNREACHABLE}told", ASKED),)
             for call in ("check_create", "check_update", "on_end", "commit_create", "commit_update")
         },
         "external_service_token": (Row("t", lambda it: it.external._headers(None)["X-Auth-Token"], "t", ASKED),),
         "external_service_bearer_token": (
             Row("t", lambda it: it.external._headers(None)["Authorization"], "Bearer t", ASKED),
         ),
-        "external_service_timeout": (Row("2.5", lambda it: it.external._connection(NOWHERE).timeout, 2.5, ASKED),),
+        "external_service_timeout": (Row("2.5", lambda it: it.external._connection(UNREACHABLE).timeout, 2.5, ASKED),),
         "external_service_on_failure": (
             Row("allow", lambda it: it.allows(60), True, ASKED),
             Row("refuse", lambda it: it.allows(60), False, ASKED),

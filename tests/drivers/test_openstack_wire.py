@@ -88,8 +88,8 @@ class TestErrors:
             driver.held(HOST)
 
     def test_a_cloud_that_is_not_there_is_worth_another_try(self, cloud: FakeOpenStack):
-        nowhere = OpenStackOptions(auth_url="http://127.0.0.1:1/v3", password=PASSWORD)
-        with connect(nowhere) as driver, pytest.raises(CloudBusy, match="Keystone cannot be reached"):
+        unreachable = OpenStackOptions(auth_url="http://127.0.0.1:1/v3", password=PASSWORD)
+        with connect(unreachable) as driver, pytest.raises(CloudBusy, match="Keystone cannot be reached"):
             driver.check(HOST)
 
     def test_a_keystone_that_hangs_is_called_by_its_name(self, cloud: FakeOpenStack):

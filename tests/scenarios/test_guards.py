@@ -111,7 +111,7 @@ def race(
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         for owner, name in looks:
             patch.setattr(owner, name, meet_after(getattr(owner, name)))
-        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # orders the writers of a process
+        patch.setattr(Database, "_write_permit", lambda _database: nullcontext())  # orders the writers of a process
         # This check before a commit would find only conflicts with transactions that have committed before.
         patch.setattr(Gains, "verify", lambda _gains: None)
         futures = [pool.submit(granted, work) for work in works]

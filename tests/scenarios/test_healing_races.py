@@ -52,7 +52,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tu
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(Planning, "snapshot", read)
-        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # orders the writers of a process
+        patch.setattr(Database, "_write_permit", lambda _database: nullcontext())  # orders the writers of a process
         # This check before a commit would find only conflicts with transactions that have committed before.
         patch.setattr(Gains, "verify", lambda _gains: None)
         return [done.result(patience(2 * SECONDS)) for done in [pool.submit(work) for work in works]], meeting
@@ -168,7 +168,7 @@ def heal_and_start(
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(LeaseStore, "get", get_together)
         patch.setattr(AllocationStore, "with_versions", read_together)
-        patch.setattr(Database, "_turn", lambda _database: nullcontext())
+        patch.setattr(Database, "_write_permit", lambda _database: nullcontext())
         acts = {"start": world.engine.round, "healing": world.service.healing.heal}
         for done in [pool.submit(work, name, act) for name, act in acts.items()]:
             done.result(patience(3 * SECONDS))

@@ -109,7 +109,7 @@ def test_no_transaction_is_open_during_a_keystone_call(world: World, keystone: F
     asked: list[str] = []
 
     def write_meanwhile(seen: Seen) -> None:
-        world.db.write(lambda tx: tx.projects.take_turn("somebody-else"))
+        world.db.write(lambda tx: tx.projects.lock("somebody-else"))
         asked.append(seen.path)
 
     keystone.observe = write_meanwhile

@@ -203,7 +203,7 @@ def test_sqlite_waits_for_another_writer(tmp_path, clock):
     db.close()
 
 
-def test_writers_of_one_process_take_turns_on_sqlite(tmp_path, clock):
+def test_writers_of_one_process_write_one_by_one_on_sqlite(tmp_path, clock):
     """They wake each other in turn; none polls the file while another writer has it."""
     db = opened(f"sqlite:///{tmp_path / 'tenure.db'}", clock, wait_ms=1)
     [host] = add_hosts(db, 1)

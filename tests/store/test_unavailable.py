@@ -22,7 +22,7 @@ SECRET = "not-for-strangers"
 LEASE = "the-lease"
 
 #: URLs of databases without a server.
-NOWHERE = {
+UNREACHABLE = {
     "postgresql": f"postgresql+psycopg://tenure:{SECRET}@127.0.0.1:1/tenure",
     "mariadb": f"mysql+pymysql://tenure:{SECRET}@127.0.0.1:1/tenure",
     "sqlite": "sqlite:////nowhere/at/all/tenure.db",
@@ -53,9 +53,9 @@ def tells_nothing(refusal: Unavailable) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", NOWHERE)
+@pytest.mark.parametrize("kind", UNREACHABLE)
 def test_unreachable_database_is_unavailable(kind: str, caplog: pytest.LogCaptureFixture):
-    db = Database(NOWHERE[kind])
+    db = Database(UNREACHABLE[kind])
     attempts: list[Transaction] = []
     with pytest.raises(Unavailable, match="try again later") as writing:
         db.write(attempts.append)
@@ -148,7 +148,7 @@ def test_silent_server_is_unavailable(kind: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tenure.store.database.CONNECT_SECONDS", 2)
     monkeypatch.setattr("tenure.store.database.SILENCE_SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        url = NOWHERE[kind].replace(":1/", f":{mute.getsockname()[1]}/")
+        url = UNREACHABLE[kind].replace(":1/", f":{mute.getsockname()[1]}/")
         db = Database(url)
         with pytest.raises(Unavailable, match="try again later"):
             db.ping()

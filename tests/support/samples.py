@@ -21,7 +21,7 @@ from tenure.resources.contract import load_types
 from tests.support.simulated import World
 
 #: An id that nothing has.
-NOWHERE = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 #: What a field must not be: a kind of ``test_bad_input.WRONG``, or the values themselves.
 Kind = str | tuple[object, ...]
@@ -99,7 +99,7 @@ class InventorySamples:
     """Requests for the inventory of a type."""
 
     #: The resources that the suites register at first; none where the simulated cloud has registered ones.
-    stocked: Sequence[Mapping[str, Any]] = ()
+    registered: Sequence[Mapping[str, Any]] = ()
     #: A resource that can be registered beside these.
     registration: Callable[[Version], Body]
     #: A change of a resource; None where there are none.

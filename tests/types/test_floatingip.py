@@ -9,7 +9,7 @@ from tenure.drivers.simulated.catalogue import PRIVATE_NETWORK
 from tenure.resources.floatingip import FloatingIPType
 from tenure.testing.types import TypeContract
 from tests.api.rig import ADDRESSES, NETWORK
-from tests.support.samples import NOWHERE, Bad, Body, InventorySamples, ParameterSamples, TypeSamples, Unfit
+from tests.support.samples import UNKNOWN_ID, Bad, Body, InventorySamples, ParameterSamples, TypeSamples, Unfit
 
 
 class TestFloatingIPs(TypeContract):
@@ -45,7 +45,7 @@ REGISTRATION = Body(
     fields={("floating_network_id",): "network of an address", ("floating_ip_address",): "address"},
     required=(("floating_network_id",), ("floating_ip_address",)),
     also=(
-        Bad("floating_network_id", {**FREE, "floating_network_id": NOWHERE}, said=NOWHERE),
+        Bad("floating_network_id", {**FREE, "floating_network_id": UNKNOWN_ID}, said=UNKNOWN_ID),
         Bad("floating_network_id", {**FREE, "floating_network_id": PRIVATE_NETWORK}, said="Failed to find network"),
         Bad("floating_ip_address", address("203.0.113.150"), said="203.0.113.150"),
         Bad("floating_ip_address", address("203.0.113.1"), said="203.0.113.1"),
@@ -70,16 +70,16 @@ SAMPLES = TypeSamples(
         unfit=(
             Unfit("required_floatingips", {"required_floatingips": ["203.0.113.10", "203.0.113.11"]}, "", 400, False),
             Unfit("floating IPs", {"amount": 5}),
-            Unfit("floating IPs", {"network_id": NOWHERE}, changing=False),
+            Unfit("floating IPs", {"network_id": UNKNOWN_ID}, changing=False),
             Unfit("floating IPs", {"required_floatingips": ["203.0.113.99"]}, changing=False),
         ),
         fixed=(
-            Unfit("network_id", {"network_id": NOWHERE}, "network_id", 400),
+            Unfit("network_id", {"network_id": UNKNOWN_ID}, "network_id", 400),
             Unfit("required_floatingips", {"required_floatingips": ["203.0.113.11"]}, "required_floatingips", 400),
         ),
     ),
     inventory=InventorySamples(
-        stocked=(address("203.0.113.10"), address("203.0.113.11")),
+        registered=(address("203.0.113.10"), address("203.0.113.11")),
         registration=by_version(replace(REGISTRATION, closed=()), REGISTRATION),
         bad_ids=("203.0.113.10", "1"),
         missing="Floating IP",

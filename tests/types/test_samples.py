@@ -20,7 +20,7 @@ def test_type_keeps_the_contract_and_has_samples(name: str, module: str):
     held = vars(import_module(module))
     assert name in installed_samples(), f"{path} has no SAMPLES"
     tested = [value for value in held.values() if isinstance(value, type) and issubclass(value, TypeContract)]
-    contracts = [contract.kind.name for contract in tested if contract is not TypeContract]
+    contracts = [contract.resource_type.name for contract in tested if contract is not TypeContract]
     assert contracts == [held["SAMPLES"].reservation["resource_type"]], f"{path} has no TypeContract of its type"
 
 

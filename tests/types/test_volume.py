@@ -60,7 +60,7 @@ SAMPLES = TypeSamples(
         ),
     ),
     inventory=InventorySamples(
-        stocked=({"name": "sim-storage@fast#nvme", "capacity_gb": 100},),
+        registered=({"name": "sim-storage@fast#nvme", "capacity_gb": 100},),
         registration=by_version(
             Body(
                 good=POOL,

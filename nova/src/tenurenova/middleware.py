@@ -22,8 +22,8 @@ from typing import Any
 
 from tenurenova.boot import HintError, WantedLease, read_wanted_lease, takes_tags, with_reservation
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
+from tenurenova.permits import FolderError, Permits
 from tenurenova.shown import fault_of, show_reservations
-from tenurenova.turns import FolderError, Turns
 
 LOG = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Middleware:
         self._application = application
         self._settings = settings
         folder = settings.lock_folder or Path(tempfile.gettempdir()) / f"tenurenova-{os.geteuid()}"
-        self._turns = Turns(Path(folder), settings.at_once)
+        self._permits = Permits(Path(folder), settings.at_once)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method, path = environ.get("REQUEST_METHOD"), environ.get("PATH_INFO", "")
@@ -157,7 +157,7 @@ class Middleware:
         if wanted is None:
             return self._application(environ, start_response)
         try:
-            with self._turns.take(environ.get("HTTP_X_PROJECT_ID", "")) as is_ours:
+            with self._permits.take(environ.get("HTTP_X_PROJECT_ID", "")) as is_ours:
                 if not is_ours:
                     return _refusal(503, _TOO_MANY).send(start_response)
                 return self._boot(environ, document, wanted).send(start_response)

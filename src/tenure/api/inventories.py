@@ -57,8 +57,8 @@ _SEE_PROPERTIES = Rule(
 
 def inventory_operations(resource_types: Iterable[ResourceType]) -> Iterator[Operation]:
     """Return the operations of all inventories of these types that the API serves."""
-    for wire, stock in served_inventories(resource_types):
-        yield from InventoryOperations(wire, stock).table()
+    for wire, inventory in served_inventories(resource_types):
+        yield from InventoryOperations(wire, inventory).table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class InventoryOperations:
     property_change: type[BaseModel] = PropertyUpdate
     property_setting: type[Answer] = answers.PropertySetting
 
-    def __init__(self, wire: WireInventory, stock: Inventory) -> None:
+    def __init__(self, wire: WireInventory, inventory: Inventory) -> None:
         self.wire = wire
-        self._stock = stock
+        self._inventory = inventory
         self._type = wire.resource_type
 
     def table(self) -> Iterator[Operation]:
@@ -129,7 +129,7 @@ class InventoryOperations:
         yield from self._of_states(resource)
 
     def _rule(self, verb: str, description: str, default: str = ADMINISTRATORS) -> Rule:
-        return Rule(f"{self._stock.rules}:{verb}", default, description)
+        return Rule(f"{self._inventory.rules}:{verb}", default, description)
 
     def _change_of(self, resource: str, summary: str, run: Callable[[Request], object], body: ModelAt) -> Operation:
         """Return the operation that changes what an operator sets of a resource."""
@@ -197,7 +197,7 @@ class InventoryOperations:
     def resource_id(self, request: Request) -> str:
         """Return the id in the URL. Raises ``NotFound`` if it is not a valid id."""
         return request.part(
-            self.wire.part, lambda shown: self._stock.say(self._stock.missing, id=shown.replace("\0", "?"))
+            self.wire.part, lambda shown: self._inventory.say(self._inventory.missing, id=shown.replace("\0", "?"))
         )
 
     def list(self, request: Request) -> Iterator[Page[Resource]]:

@@ -105,7 +105,7 @@ class ResourceType(Protocol):
     counted: str
 
     @property
-    def stock(self) -> Inventory | None:
+    def own_inventory(self) -> Inventory | None:
         """Its own inventory, or None."""
 
     @property
@@ -176,12 +176,12 @@ class ResourceTypes:
     def __iter__(self) -> Iterator[ResourceType]:
         return iter(self._types.values())
 
-    def stock(self, inventory: str) -> Inventory:
+    def inventory(self, name: str) -> Inventory:
         """Return the inventory with that name; raise ``NotFound`` if there is none."""
         for resource_type in self:
-            if resource_type.stock is not None and resource_type.stock.name == inventory:
-                return resource_type.stock
-        raise NotFound(f"There is no inventory of {inventory}.")
+            if resource_type.own_inventory is not None and resource_type.own_inventory.name == name:
+                return resource_type.own_inventory
+        raise NotFound(f"There is no inventory of {name}.")
 
     def __getitem__(self, name: str) -> ResourceType:
         """Return the type with that name; raise ``InvalidParameter`` if there is none."""

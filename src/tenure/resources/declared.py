@@ -29,7 +29,7 @@ class DeclaredType(Generic[Kept]):
     inventory: str
     declaration: type[Parameters]
     kept: type[Kept]
-    stock: Inventory | None = None
+    own_inventory: Inventory | None = None
     growing: frozenset[str] = frozenset()
     counted: str = ""
     additions: type[BaseModel] | None = None

@@ -96,7 +96,7 @@ class FloatingIPType(DeclaredType[FloatingIPReservation]):
     name = "virtual:floatingip"
     noun = "floating IPs"
     inventory = "virtual:floatingip"
-    stock = Inventory(
+    own_inventory = Inventory(
         "virtual:floatingip",
         noun="floating IP",
         reference="floating_ip_address",

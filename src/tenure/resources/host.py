@@ -61,7 +61,7 @@ class HostType(DeclaredType[_Kept]):
     name = "physical:host"
     noun = "hosts"
     inventory = "physical:host"
-    stock = Inventory(
+    own_inventory = Inventory(
         "physical:host",
         noun="host",
         reference="name",

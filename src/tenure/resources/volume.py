@@ -79,7 +79,7 @@ class VolumeType(DeclaredType[VolumeReservation]):
     name = "virtual:volume"
     noun = "volumes"
     inventory = "virtual:volume"
-    stock = Inventory(
+    own_inventory = Inventory(
         "virtual:volume",
         noun="volume pool",
         reference="name",

@@ -81,7 +81,7 @@ def _mark(resource: Resource) -> str:
 
 def _key_of(tx: Transaction, actor: Actor, repeatable: Repeatable, *, now: datetime) -> StoredKey:
     """Return the key of a request as it is stored; it is stored if it is new."""
-    tx.projects.take_turn(actor.project_id)
+    tx.projects.lock(actor.project_id)
     key_id, since = _key_id(actor, repeatable), now - KEPT
     known = tx.keys.get(key_id, since=since)
     if known is not None:

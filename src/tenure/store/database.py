@@ -40,15 +40,15 @@ from tenure.store.keys import KeyStore
 from tenure.store.leases import LeaseStore
 from tenure.store.ledger import LedgerStore
 from tenure.store.outbox import OutboxStore
-from tenure.store.project_turns import ProjectTurns
+from tenure.store.project_locks import ProjectLocks
 from tenure.store.projects import ProjectStore
 from tenure.store.purge import PurgeStore
 from tenure.store.resources import ResourceStore
-from tenure.store.turns import Turns
 from tenure.store.upkeep import PROBE, UpkeepStore
 from tenure.store.usage import UsageStore
 from tenure.store.waiting import WaitingStore
 from tenure.store.writability import Writability
+from tenure.store.write_lock import WriteLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -226,7 +226,7 @@ class Attempt:
         Raises ``Unavailable`` if the database does not work.
         """
         with (
-            self._database.project_turn() if self.locks_first else nullcontext(),
+            self._database.project_lock() if self.locks_first else nullcontext(),
             self._database.transaction(self) as tx,
         ):
             self.wanted = tx.resources.wanted
@@ -260,10 +260,10 @@ class Database:
         self._patience_seconds = patience_seconds
         #: The channels of the outbox that get lease messages besides notifications: topics by channel.
         self.listeners: Mapping[str, frozenset[str]] = {}
-        #: The turns of this process to write, on SQLite.
-        self._turns = Turns()
-        #: The turns of projects for large transactions, on a server.
-        self._project_turns = ProjectTurns(self.engine, most=pool_size)
+        #: The lock of this process's writers, on SQLite.
+        self._write_lock = WriteLock()
+        #: The locks of projects for large transactions, on a server.
+        self._project_locks = ProjectLocks(self.engine, most=pool_size)
         self._row_wait_seconds = row_wait_seconds
 
     @property
@@ -323,7 +323,7 @@ class Database:
     def transaction(self, attempt: Attempt) -> Iterator[Transaction]:
         """Open a transaction for an attempt; see ``Attempt.transaction``."""
         with (
-            self._turn(),
+            self._write_permit(),
             self._connection(tenure_check=deadlines.check) as connection,
             _session(connection) as session,
         ):
@@ -341,7 +341,7 @@ class Database:
             raise OutcomeUnknown from error
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _write_permit(self) -> Iterator[None]:
         """On SQLite, queue up with the other writers of this process; the one before calls the next.
 
         For the file's own lock, SQLite only polls at growing intervals: long-waiting writers lose against new ones.
@@ -349,26 +349,26 @@ class Database:
         if self.dialect != "sqlite":
             yield
             return
-        mine = self._turns.take(deadlines.project(), seconds=min(SQLITE_WAIT_SECONDS, deadlines.seconds_left()))
+        mine = self._write_lock.acquire(deadlines.project(), seconds=min(SQLITE_WAIT_SECONDS, deadlines.seconds_left()))
         try:
             deadlines.check()
             yield
         finally:
             if mine:
-                self._turns.hand_on()
+                self._write_lock.release()
 
     @contextmanager
-    def project_turn(self) -> Iterator[None]:
-        """Carry out large work in a turn of its project: on a server, of all managers, one such work at a time.
+    def project_lock(self) -> Iterator[None]:
+        """Carry out large work with its project's lock: on a server, of all managers, one such work at a time.
 
         Each that waited for rows would make all other projects wait longer for theirs. The service itself waits for no
-        turn. Raises the errors of ``Deadline.check``.
+        lock. Raises the errors of ``Deadline.check``.
         """
         project_id = deadlines.project()
         if self.dialect == "sqlite" or not project_id:
             yield
             return
-        with self._project_turns.turn(project_id, min(self._row_wait_seconds, deadlines.seconds_left())):
+        with self._project_locks.lock(project_id, min(self._row_wait_seconds, deadlines.seconds_left())):
             deadlines.check()
             yield
 
@@ -444,7 +444,7 @@ class Database:
         after a while without writing: then writes work.
         """
         on_sqlite = self.dialect == "sqlite"
-        if on_sqlite and not self._turns.take("", seconds=_PROBE_WAIT_SECONDS):
+        if on_sqlite and not self._write_lock.acquire("", seconds=_PROBE_WAIT_SECONDS):
             return
         try:
             with self._connection() as connection:
@@ -462,7 +462,7 @@ class Database:
             pass  # another manager has just written the first row
         finally:
             if on_sqlite:
-                self._turns.hand_on()
+                self._write_lock.release()
 
     def ping(self) -> None:
         """Run an empty query; raise ``Unavailable`` if the database does not answer."""

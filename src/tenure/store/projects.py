@@ -61,7 +61,7 @@ class ProjectStore:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def take_turn(self, project_id: str) -> None:
+    def lock(self, project_id: str) -> None:
         """Block other transactions that count what the project has until this one ends.
 
         Call it before anything is read, so that what is read includes the writes of the transaction before.

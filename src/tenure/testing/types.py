@@ -49,12 +49,12 @@ class TypeContract:
         assert resource_type.name.partition(":")[2], "a vendor or a sort, a colon, and what it is"
         assert resource_type.name == resource_type.name.strip().lower()
         assert resource_type.noun.strip()
-        if resource_type.stock is None:
+        if resource_type.own_inventory is None:
             assert resource_type.inventory != resource_type.name, "a type without an inventory is served from another's"
         else:
-            assert resource_type.inventory == resource_type.stock.name == resource_type.name
-            assert resource_type.stock.noun.strip()
-            assert resource_type.stock.rules.strip()
+            assert resource_type.inventory == resource_type.own_inventory.name == resource_type.name
+            assert resource_type.own_inventory.noun.strip()
+            assert resource_type.own_inventory.rules.strip()
 
     # Requests
 

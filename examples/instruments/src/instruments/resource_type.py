@@ -45,7 +45,7 @@ class InstrumentType(DeclaredType[InstrumentReservation]):
     noun = "instruments"
     #: They are resources of their own, not parts of something that another type has.
     inventory = INSTRUMENT
-    stock = Inventory(INSTRUMENT, noun="instrument", reference="name", rules="lab:instruments")
+    own_inventory = Inventory(INSTRUMENT, noun="instrument", reference="name", rules="lab:instruments")
     #: A running reservation may ask for more of them.
     growing = frozenset({"amount"})
     declaration = InstrumentReservation

@@ -192,8 +192,8 @@ class BlazarInventoryOperations(InventoryOperations):
     property_change = LenientPropertyUpdate
     property_setting = PropertySettingOf10
 
-    def __init__(self, wire: WireInventory, stock: Inventory) -> None:
-        super().__init__(_KNOWN.get(wire.resource_type, wire), stock)
+    def __init__(self, wire: WireInventory, inventory: Inventory) -> None:
+        super().__init__(_KNOWN.get(wire.resource_type, wire), inventory)
 
     def list_query(self) -> QueryAt:
         return by_version(ResourceList)

@@ -20,8 +20,8 @@ def with_blazar(operations: Iterable[Operation], resource_types: Iterable[Resour
     """Return the operations of these types; those that 1.0 serves have their forms at 1.0."""
     forms: Mapping[tuple[str, str], Operation] = {
         (operation.method, operation.path): operation
-        for wire, stock in served_inventories(resource_types)
-        for operation in BlazarInventoryOperations(wire, stock).table()
+        for wire, inventory in served_inventories(resource_types)
+        for operation in BlazarInventoryOperations(wire, inventory).table()
     }
     for operation in operations:
         if operation.public or operation.since > OLDEST:

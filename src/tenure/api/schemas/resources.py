@@ -108,12 +108,16 @@ def _installed_inventories() -> tuple[WireInventory, ...]:
 
 def served_inventories(resource_types: Iterable[ResourceType]) -> Sequence[tuple[WireInventory, Inventory]]:
     """Return the installed inventories of these types on the wire, each with its texts and rules."""
-    stocks = {
-        resource_type.stock.name: resource_type.stock
+    inventories = {
+        resource_type.own_inventory.name: resource_type.own_inventory
         for resource_type in resource_types
-        if resource_type.stock is not None
+        if resource_type.own_inventory is not None
     }
-    return [(wire, stocks[wire.resource_type]) for wire in _installed_inventories() if wire.resource_type in stocks]
+    return [
+        (wire, inventories[wire.resource_type])
+        for wire in _installed_inventories()
+        if wire.resource_type in inventories
+    ]
 
 
 class Disable(BaseModel):

@@ -25,7 +25,7 @@ from tenure.drivers.openstack.compute import Hypervisor, Server
 from tenure.drivers.openstack.hosts import HOST, Hosts
 from tenure.drivers.openstack.instance_drift import InstanceDrift
 from tenure.drivers.openstack.layout import Layout
-from tenure.drivers.openstack.placement import PREFIX, Placement, Stock
+from tenure.drivers.openstack.placement import PREFIX, HostInventory, Placement
 from tenure.drivers.openstack.type_driver import DriverCall, OpenStackTypeDriver
 from tenure.drivers.reserved_servers import SERVER
 
@@ -49,13 +49,16 @@ class Fleet(OpenStackTypeDriver):
     def discover(self) -> list[DiscoveredResource]:
         found = self._compute.hypervisors()
         zones = self._zones()
-        stocks = self._placement.stocks()
-        described = (self._to_resource(hypervisor, zones, stocks.get(hypervisor.name, Stock())) for hypervisor in found)
+        inventories = self._placement.inventories()
+        described = (
+            self._to_resource(hypervisor, zones, inventories.get(hypervisor.name, HostInventory()))
+            for hypervisor in found
+        )
         return sorted(described, key=lambda resource: resource.external_id)
 
     def look_up(self, reference: str) -> DiscoveredResource:
         found = self._compute.hypervisor(reference)
-        return self._to_resource(found, self._zones(), self._placement.stock(found.name))
+        return self._to_resource(found, self._zones(), self._placement.inventory(found.name))
 
     def ensure_registered(self, resource: ResourceRef) -> None:
         """Add the host to the pool, and create a provider for reservations under the host's provider."""
@@ -157,15 +160,15 @@ class Fleet(OpenStackTypeDriver):
             for host, zone in zones.items()
         }
 
-    def _to_resource(self, host: Hypervisor, zones: Mapping[str, str], stock: Stock) -> DiscoveredResource:
+    def _to_resource(self, host: Hypervisor, zones: Mapping[str, str], inventory: HostInventory) -> DiscoveredResource:
         return DiscoveredResource(
             resource_type=HOST,
             external_id=host.external_id,
             name=host.name,
-            capacity=Capacity(stock.amounts or _sizes(host)),
+            capacity=Capacity(inventory.amounts or _sizes(host)),
             facts={**host.facts, "availability_zone": zones.get(host.service_host, "")},
-            traits=frozenset(stock.traits),
-            limits=stock.limits,
+            traits=frozenset(inventory.traits),
+            limits=inventory.limits,
         )
 
 

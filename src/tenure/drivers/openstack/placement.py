@@ -22,7 +22,7 @@ _FEW: Final = 8
 
 
 @dataclass(slots=True)
-class Stock:
+class HostInventory:
     """The inventory of a host with its nested providers: amounts by class, traits, and limits.
 
     Amounts are what can be allocated, by Placement's ratios and without reserved amounts. Limits are for classes of
@@ -75,7 +75,7 @@ class Placement:
         found = self._get("/resource_providers")["resource_providers"]
         return {provider["name"]: provider for provider in found}
 
-    def stocks(self) -> dict[str, Stock]:
+    def inventories(self) -> dict[str, HostInventory]:
         """Return the inventories of all hosts by name.
 
         This needs a call for each provider. One request for allocation candidates returns the traits of all providers
@@ -88,16 +88,16 @@ class Placement:
         host_providers = [provider for provider in providers.values() if not provider["name"].startswith(PREFIX)]
         traits = {uuid: summary["traits"] for uuid, summary in summaries.items()}
         found = self._add_up(host_providers, traits)
-        return {named[root]: stock for root, stock in found.items() if root in named}
+        return {named[root]: inventory for root, inventory in found.items() if root in named}
 
-    def stock(self, host: str) -> Stock:
+    def inventory(self, host: str) -> HostInventory:
         """Return the inventory of a host, empty if Placement does not know it."""
         root = self._named(host)
         if root is None:
-            return Stock()
+            return HostInventory()
         tree = self._get("/resource_providers", {"in_tree": root["uuid"]})["resource_providers"]
         providers = [provider for provider in tree if not provider["name"].startswith(PREFIX)]
-        return self._add_up(providers, {}).get(root["uuid"], Stock())
+        return self._add_up(providers, {}).get(root["uuid"], HostInventory())
 
     def usage(self, host: str) -> Usage:
         """Return the capacity of a host and its usage, including reservations' units."""
@@ -168,7 +168,9 @@ class Placement:
         found = self._get("/resource_providers", {"name": name})["resource_providers"]
         return found[0] if found else None
 
-    def _add_up(self, providers: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]) -> dict[str, Stock]:
+    def _add_up(
+        self, providers: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]
+    ) -> dict[str, HostInventory]:
         """Return the inventories of these providers added up by root UUID; ``traits`` are those known already."""
         asked = [(provider, "inventories") for provider in providers]
         asked += [(provider, "traits") for provider in providers if provider["uuid"] not in traits]
@@ -178,19 +180,19 @@ class Placement:
                 for provider, kind in asked
             ]
         )
-        found: dict[str, Stock] = defaultdict(Stock)
+        found: dict[str, HostInventory] = defaultdict(HostInventory)
         for (provider, kind), answer in zip(asked, answers, strict=True):
             if isinstance(answer, CloudNotFound):
                 continue  # the provider was deleted meanwhile
             if isinstance(answer, CloudError):
                 raise answer
-            stock = found[provider["root_provider_uuid"]]
+            of_host = found[provider["root_provider_uuid"]]
             if kind == "traits":
-                stock.traits.update(answer["traits"])
+                of_host.traits.update(answer["traits"])
                 continue
-            stock.traits.update(traits.get(provider["uuid"], ()))
+            of_host.traits.update(traits.get(provider["uuid"], ()))
             for resource_class, inventory in answer["inventories"].items():
-                stock.count(resource_class, inventory)
+                of_host.count(resource_class, inventory)
         return dict(found)
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> Any:

@@ -52,7 +52,7 @@ _VOLUME_TYPES: Final = (
 )
 
 
-def stock(state: State) -> None:
+def populate(state: State) -> None:
     """Fill a new cloud with the initial content."""
     with state.objects.change():
         if state.networks:

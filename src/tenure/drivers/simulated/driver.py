@@ -20,7 +20,7 @@ from tenure.drivers.contract import Command, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.requests import Calls, Circumstances, Request
-from tenure.drivers.simulated.catalogue import stock
+from tenure.drivers.simulated.catalogue import populate
 from tenure.drivers.simulated.faults import Fault, Faults, Scope
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY
@@ -47,7 +47,7 @@ class SimulatedCloud(OpenStackCloud):
         clock = clock or SystemClock()
         cloud = OpenStack(path, now=clock.now)
         self._faults = Faults(cloud.objects, clock, sleep)
-        stock(cloud)
+        populate(cloud)
         self._cloud = cloud
         self._callers: dict[str, Caller] = {}
         transport = _Faulty(cloud, self._callers.get, self._faults)

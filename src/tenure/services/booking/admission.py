@@ -26,7 +26,7 @@ from tenure.domain.resource import Resource
 from tenure.planning.renewal import renewed
 from tenure.planning.snapshot import Snapshot
 from tenure.resources.contract import ResourceTypes
-from tenure.services.booking.order import LAST, Turn
+from tenure.services.booking.precedence import LAST, Precedence
 from tenure.services.enforcement.filters import Enforcement, Judgement, Question
 from tenure.services.lanes import Lanes
 from tenure.services.limits.quotas import UNLIMITED, Account, ProjectLimits, Quotas, account_of, name_of, names_of
@@ -68,8 +68,8 @@ class Proposal:
 class Request(ABC, Generic[P, R]):
     """A request that takes resources."""
 
-    #: When its turn is.
-    turn: Turn = LAST
+    #: Which waiting leases come before it.
+    precedence: Precedence = LAST
 
     @property
     @abstractmethod
@@ -181,7 +181,7 @@ class Admission:
         # 1. The limits of the project.
         limits = self._quotas.for_booking(request.project_id, self._types)
         with (
-            self._db.project_turn() if request.is_large else nullcontext(),
+            self._db.project_lock() if request.is_large else nullcontext(),
             self._enforcement.judgement() as judgement,
         ):
             planned: _Planned[P] | None = None
@@ -290,10 +290,10 @@ class Admission:
         """Write what is left of a proposal, under the versions that it was planned with."""
         changes = proposal.changes
         if limits:
-            tx.projects.take_turn(request.project_id)
+            tx.projects.lock(request.project_id)
             self._check_booked(tx, request.project_id, limits, proposal)
         if changes:
-            request.turn.check(tx, changes.versions.keys())
+            request.precedence.check(tx, changes.versions.keys())
             tx.raise_versions(changes.versions)
             tx.allocations.apply(changes, now=request.now)
         return request.finish(tx, proposal)

@@ -33,7 +33,7 @@ from tenure.planning.tasks import NewUnits
 from tenure.resources.contract import ResourceTypes
 from tenure.services.booking.admission import P, Proposal, Request
 from tenure.services.booking.context import BookingContext
-from tenure.services.booking.order import Turn
+from tenure.services.booking.precedence import Precedence
 from tenure.services.booking.subjects import bind, check_unbound
 from tenure.services.context import new_id
 from tenure.services.enforcement.filters import Question
@@ -84,9 +84,9 @@ class NewLeases:
         """Return the request to book a lease."""
         return NewLease(self._context, actor, draft)
 
-    def request_of_waiting(self, owner: Actor, draft: Draft, waiting: Lease, turn: Turn) -> WaitingLease:
+    def request_of_waiting(self, owner: Actor, draft: Draft, waiting: Lease, precedence: Precedence) -> WaitingLease:
         """Return the request to book a lease that is on the waiting list."""
-        return WaitingLease(self._context, owner, draft, waiting, turn)
+        return WaitingLease(self._context, owner, draft, waiting, precedence)
 
     def request_of_search(
         self,
@@ -292,7 +292,7 @@ class WaitingLease(NewLease):
     """The request to book a lease that is on the waiting list."""
 
     waiting: Lease
-    turn: Turn
+    precedence: Precedence
 
     def propose(self, snapshot: Snapshot) -> Proposal:
         return replace(NewLease.propose(self, snapshot), before=self.waiting, way=AdmissionWay.WAITED)

@@ -31,7 +31,7 @@ from tenure.store.database import Database, OutcomeUnknown, Transaction
 #: How long a request waits for a place to ask the filters.
 QUEUE_SECONDS = 1.0
 #: How long a request waits for the planning of concurrent requests.
-TURN_SECONDS = 5.0
+LOCK_SECONDS = 5.0
 #: How long after its agreement a filter gets the withdrawal if no lease was created: far longer than a booking takes.
 PATIENCE = timedelta(minutes=5)
 
@@ -162,7 +162,7 @@ class Judgement:
         if not self._filters:
             yield ()
             return
-        with self._claims.turn():
+        with self._claims.lock():
             yield self._claims.of_others(self)
 
     def claim(self, allocations: Sequence[Allocation]) -> None:
@@ -229,17 +229,17 @@ class _Claims:
     def __init__(self) -> None:
         self._claimed: dict[Judgement, Sequence[Allocation]] = {}
         self._guard = threading.Lock()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for others, so that each sees the claims of those before; but for no longer than ``TURN_SECONDS``."""
-        is_in_turn = self._turn.acquire(timeout=TURN_SECONDS)
+    def lock(self) -> Iterator[None]:
+        """Wait for others, so that each sees the claims of those before; but for no longer than ``LOCK_SECONDS``."""
+        is_locked = self._lock.acquire(timeout=LOCK_SECONDS)
         try:
             yield
         finally:
-            if is_in_turn:
-                self._turn.release()
+            if is_locked:
+                self._lock.release()
 
     def put(self, judgement: Judgement, allocations: Sequence[Allocation]) -> None:
         with self._guard:

@@ -39,7 +39,7 @@ def check_identifying(
 
     Each request would halve what a name can be. To name a resource, or all but one, one has to know it.
     """
-    apart = types.stock(inventory).apart
+    apart = types.inventory(inventory).apart
     for comparison in asked:
         if not seen and comparison.name in apart and comparison.op not in {"==", "!="}:
             raise InvalidParameter(

@@ -92,7 +92,7 @@ class Planning:
         self, snapshot: Snapshot, demand: Demand, span: Period, *, position: int, kept: int
     ) -> NotEnoughResources:
         """Return the refusal of a running reservation that asks for fewer units than it has."""
-        apart = self._types.stock(demand.inventory).apart
+        apart = self._types.inventory(demand.inventory).apart
         found = shortfall(snapshot, demand, span, position=position, apart=apart, requested=demand.maximum, kept=kept)
         return NotEnoughResources(found, field=f"reservations[{position}]", is_proven=True)
 
@@ -126,7 +126,7 @@ class Planning:
         """Return the refusal for what finds no room."""
         task, snapshot = outcome.task, outcome.snapshot
         demand = task.demand
-        apart = self._types.stock(demand.inventory).apart
+        apart = self._types.inventory(demand.inventory).apart
         if isinstance(task, Extension):
             gained = next(period for each in task.allocations if (period := task.gained(each)) is not None)
             found = shortfall(

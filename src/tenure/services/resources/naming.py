@@ -28,10 +28,10 @@ def reason_about(
 def name_for_owner(types: ResourceTypes, reservation: Reservation, resource: Resource) -> str:
     """Return the text for the owner in place of the resource's name, at the beginning of a sentence."""
     try:
-        stock = types.stock(resource.resource_type)
+        inventory = types.inventory(resource.resource_type)
     except NotFound:  # its type is not installed any more
         return "A resource of the reservation"
-    if stock.is_named and reservation.resource_type == resource.resource_type:
+    if inventory.is_named and reservation.resource_type == resource.resource_type:
         return resource.name
-    article = "An" if stock.noun[:1].lower() in "aeiou" else "A"
-    return f"{article} {stock.noun} of the reservation"
+    article = "An" if inventory.noun[:1].lower() in "aeiou" else "A"
+    return f"{article} {inventory.noun} of the reservation"

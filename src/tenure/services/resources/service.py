@@ -117,23 +117,25 @@ class ResourceService(ContextualService):
         region: str,
         repeatable: Repeatable | None,
     ) -> Resource:
-        stock = self._types.stock(resource_type)
+        inventory = self._types.inventory(resource_type)
         if not reference:
-            raise InvalidHost(f"Invalid values for {stock.noun} {dict(properties)}", field=stock.reference)
+            raise InvalidHost(f"Invalid values for {inventory.noun} {dict(properties)}", field=inventory.reference)
         self._check_properties(properties)
         region = region_of(region, self._rules.regions, field="region")
-        with _domain_errors(stock, reference):
+        with _domain_errors(inventory, reference):
             found = self._cloud.look_up(resource_type, qualified(region, reference))
         if capacity is not None:
-            _check_lent(stock, found, capacity)
+            _check_lent(inventory, found, capacity)
             found = replace(found, capacity=capacity)
         now = self._clock.now()
         own = {name: value for name, value in properties.items() if name not in {"id", *found.facts}}
-        taken = Conflict(stock.say("{Noun} {name} is registered already.", name=found.name), field=stock.reference)
+        taken = Conflict(
+            inventory.say("{Noun} {name} is registered already.", name=found.name), field=inventory.reference
+        )
 
         def record(tx: Transaction) -> Resource:
             known = tx.resources.by_external_id(resource_type, found.external_id)
-            _check_separable(tx, stock, found)
+            _check_separable(tx, inventory, found)
             if known is None:
                 return tx.resources.add(found, own, now=now, registration=Registration.REGISTERING)
             if known.registration is not Registration.REGISTERING:
@@ -146,7 +148,7 @@ class ResourceService(ContextualService):
         resource = self._db.write(record)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
-            with _domain_errors(stock, reference):
+            with _domain_errors(inventory, reference):
                 self._cloud.register(resource_type, ref)
         except (Conflict, InvalidParameter, NotFound):
             self._db.write(self._drop, resource)
@@ -156,7 +158,7 @@ class ResourceService(ContextualService):
             registering = self._current_registration(tx, resource)
             if registering is None or registering.version != resource.version:
                 raise taken
-            _check_separable(tx, stock, found)  # two that are registered at the same time did not see each other before
+            _check_separable(tx, inventory, found)  # two at the same time did not see each other before
             if registering.properties != own:
                 tx.resources.set_properties(registering, own, now=now)
                 registering = self._existing(tx, resource_type, resource.external_id)
@@ -169,7 +171,7 @@ class ResourceService(ContextualService):
             return self._db.write(offer)
         except Conflict as refused:
             if refused is not taken:  # first in the cloud: if that fails, the same request or a deletion completes it
-                with _domain_errors(stock, reference):
+                with _domain_errors(inventory, reference):
                     self._cloud.unregister(resource_type, ref)
                 self._db.write(self._drop, resource)
             raise
@@ -198,7 +200,7 @@ class ResourceService(ContextualService):
         resource = self._existing(tx, resource_type, external_id)
         if resource.registration is Registration.REGISTERING:
             text = "{Noun} {id} is not registered yet: its registration has not ended."
-            raise Conflict(self._types.stock(resource_type).say(text, id=external_id))
+            raise Conflict(self._types.inventory(resource_type).say(text, id=external_id))
         hidden = {"id", *resource.facts} & properties.keys()
         given = {name: value for name, value in properties.items() if name not in hidden}
         after = {**resource.properties, **given}
@@ -212,7 +214,7 @@ class ResourceService(ContextualService):
         if refused:
             text = "Can't add extracapabilities {names} to {Noun} {id}: leases on this {noun} ask for them."
             raise Conflict(
-                self._types.stock(resource_type).say(text, names=sorted(refused), id=external_id),
+                self._types.inventory(resource_type).say(text, names=sorted(refused), id=external_id),
                 field=f"properties.{min(refused)}",
             )
         tx.resources.set_properties(resource, wanted, now=now)
@@ -226,14 +228,14 @@ class ResourceService(ContextualService):
         not answer.
         """
         self._require(actor, resource_type, "put")
-        stock = self._types.stock(resource_type)
+        inventory = self._types.inventory(resource_type)
         with self._db.read() as tx:
             known = self._existing(tx, resource_type, external_id)
         if known.capacity == capacity and known.registration is Registration.REGISTERED:
             return known  # also if the cloud has less of it by now
-        with _domain_errors(stock, external_id):
+        with _domain_errors(inventory, external_id):
             found = self._cloud.look_up(resource_type, qualified(known.region, known.name))
-        _check_lent(stock, found, capacity)
+        _check_lent(inventory, found, capacity)
         return self._db.write(self._lend, resource_type, external_id, capacity, now=self._clock.now())
 
     def _lend(
@@ -245,8 +247,8 @@ class ResourceService(ContextualService):
         if not capacity.fits(promised):
             most = ", ".join(f"{amount} {name}" for name, amount in promised.items())
             text = "At some time {most} of the {noun} {name} are promised or kept; no less can be lent."
-            stock = self._types.stock(resource_type)
-            raise Conflict(stock.say(text, most=most, name=resource.name), field="capacity_gb")
+            inventory = self._types.inventory(resource_type)
+            raise Conflict(inventory.say(text, most=most, name=resource.name), field="capacity_gb")
         if resource.capacity != capacity:
             tx.resources.lend(resource, capacity, now=now)
         return self._existing(tx, resource_type, external_id)
@@ -258,24 +260,24 @@ class ResourceService(ContextualService):
         if the cloud does not answer: the resource cannot be booked any more then, and the same request completes it.
         """
         self._require(actor, resource_type, "delete")
-        stock = self._types.stock(resource_type)
+        inventory = self._types.inventory(resource_type)
         now = self._clock.now()
-        resource = self._db.write(self._close, stock, external_id, now=now)
+        resource = self._db.write(self._close, inventory, external_id, now=now)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
-            with _domain_errors(stock, external_id):
+            with _domain_errors(inventory, external_id):
                 self._cloud.unregister(resource_type, ref)
         except (Conflict, InvalidParameter, NotFound):
             self._db.write(self._reopen, resource, now=now)
             raise
         self._db.write(self._retire, resource)
 
-    def _close(self, tx: Transaction, stock: Inventory, external_id: str, *, now: datetime) -> Resource:
-        resource = self._existing(tx, stock.name, external_id)
+    def _close(self, tx: Transaction, inventory: Inventory, external_id: str, *, now: datetime) -> Resource:
+        resource = self._existing(tx, inventory.name, external_id)
         if tx.resources.is_allocated(resource.id):
-            raise Conflict(f"Can't delete {stock.noun} {external_id}. The {stock.noun} is reserved.")
+            raise Conflict(f"Can't delete {inventory.noun} {external_id}. The {inventory.noun} is reserved.")
         tx.resources.change(resource, now=now, registration=Registration.UNREGISTERING)
-        return self._existing(tx, stock.name, external_id)
+        return self._existing(tx, inventory.name, external_id)
 
     def _retire(self, tx: Transaction, resource: Resource) -> None:
         closed = self._current_registration(tx, resource)
@@ -319,7 +321,7 @@ class ResourceService(ContextualService):
             leases = tx.allocations.leases_on(resource.id)
         if lease_id is not None:
             if lease_id not in leases:
-                noun = self._types.stock(resource_type).noun
+                noun = self._types.inventory(resource_type).noun
                 raise NotFound(f"Lease '{lease_id}' has no part in {noun} '{external_id}'.", field="lease_id")
             leases = [lease_id]
         parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, dry_run=dry_run)
@@ -425,21 +427,21 @@ class ResourceService(ContextualService):
 
     def _require(self, actor: Actor, resource_type: str, verb: str) -> None:
         target = target_of(actor)
-        require(self._authorize, f"{self._types.stock(resource_type).rules}:{verb}", actor, target)
+        require(self._authorize, f"{self._types.inventory(resource_type).rules}:{verb}", actor, target)
 
     def _existing(self, tx: Transaction, resource_type: str, external_id: str) -> Resource:
         resource = tx.resources.by_external_id(resource_type, external_id)
         if resource is None:
-            stock = self._types.stock(resource_type)
-            raise NotFound(stock.say(stock.missing, id=external_id))
+            inventory = self._types.inventory(resource_type)
+            raise NotFound(inventory.say(inventory.missing, id=external_id))
         return resource
 
     def _check_registered(self, resource: Resource) -> None:
         """Raise ``Conflict`` while the resource is being registered or unregistered."""
         if resource.registration is not Registration.REGISTERED:
             text = "{Noun} {id} is {registration} right now."
-            stock = self._types.stock(resource.resource_type)
-            raise Conflict(stock.say(text, id=resource.external_id, registration=resource.registration))
+            inventory = self._types.inventory(resource.resource_type)
+            raise Conflict(inventory.say(text, id=resource.external_id, registration=resource.registration))
 
     def _conditions_on(self, tx: Transaction, resource: Resource, *, now: datetime) -> frozenset[str]:
         """Return the properties in the conditions of current and future leases on the resource."""
@@ -503,9 +505,9 @@ class ResourceService(ContextualService):
                 raise InvalidParameter(f"The value of {name} is too long", field=f"properties.{name}")
 
 
-def _check_separable(tx: Transaction, stock: Inventory, found: DiscoveredResource) -> None:
+def _check_separable(tx: Transaction, inventory: Inventory, found: DiscoveredResource) -> None:
     """Raise ``Conflict`` if another registered resource can only be given together with this one."""
-    rule = stock.inseparable
+    rule = inventory.inseparable
     shared = None if rule is None else rule.shared_by(found.facts)
     if rule is None or shared is None:
         return
@@ -514,15 +516,15 @@ def _check_separable(tx: Transaction, stock: Inventory, found: DiscoveredResourc
         if other is None or external_id == found.external_id or other.region != found.region:
             continue
         if rule.shared_by(other.facts) == shared:
-            text = stock.say(rule.reason, name=found.name, service=shared, other=other.name)
-            raise Conflict(text, field=stock.reference)
+            text = inventory.say(rule.reason, name=found.name, service=shared, other=other.name)
+            raise Conflict(text, field=inventory.reference)
 
 
-def _check_lent(stock: Inventory, found: DiscoveredResource, capacity: Capacity) -> None:
+def _check_lent(inventory: Inventory, found: DiscoveredResource, capacity: Capacity) -> None:
     """Raise ``InvalidParameter`` if more would be lent than the resource has."""
     if not found.capacity.fits(capacity):
         has = ", ".join(f"{found.capacity[name]} {name}" for name in capacity)
-        text = stock.say("The {noun} {name} has {has}; no more can be lent.", name=found.name, has=has)
+        text = inventory.say("The {noun} {name} has {has}; no more can be lent.", name=found.name, has=has)
         raise InvalidParameter(text, field="capacity_gb")
 
 
@@ -535,18 +537,20 @@ def _grouped(resources: Mapping[str, Sequence[int]], bookings: Iterable[Booking]
 
 
 @contextmanager
-def _domain_errors(stock: Inventory, reference: str) -> Iterator[None]:
+def _domain_errors(inventory: Inventory, reference: str) -> Iterator[None]:
     """Translate the driver's errors into those of the domain."""
     try:
         yield
     except CloudNotFound as error:
-        text = stock.say(stock.unknown, reference=reference, error=error)
-        raise NotFound(text, field=error.about or stock.reference) from None
+        text = inventory.say(inventory.unknown, reference=reference, error=error)
+        raise NotFound(text, field=error.about or inventory.reference) from None
     except CloudAmbiguous as error:
-        raise Conflict(str(error), field=stock.reference) from None
+        raise Conflict(str(error), field=inventory.reference) from None
     except ResourceOccupied as error:
-        raise Conflict(stock.say(stock.occupied, reference=reference, error=error), field=stock.reference) from None
+        raise Conflict(
+            inventory.say(inventory.occupied, reference=reference, error=error), field=inventory.reference
+        ) from None
     except CloudRefused as error:
-        raise stock.refusal(str(error), field=error.about or stock.reference) from None
+        raise inventory.refusal(str(error), field=error.about or inventory.reference) from None
     except CloudBusy as error:
         raise Unavailable(f"The cloud does not answer as it should: {error}") from None

@@ -20,7 +20,7 @@ from tenure.domain.resource import Resource
 from tenure.planning.snapshot import Snapshot
 from tenure.services.booking.admission import Proposal
 from tenure.services.booking.new_leases import BookedLease, LeaseToBook, NewLease, NewLeases, is_large
-from tenure.services.booking.order import LAST, Turn
+from tenure.services.booking.precedence import LAST, Precedence
 from tenure.services.context import new_id
 from tenure.services.enforcement.filters import Question
 from tenure.services.leases.intake import Completed
@@ -63,9 +63,9 @@ class ChosenLease(LeaseToBook[ChosenProposal]):
     at: datetime
     lease_id: str
     trust_id: str | None = None
-    #: For a lease that is on the waiting list: the lease, and its turn.
+    #: For a lease that is on the waiting list: the lease, and its precedence.
     waiting: Lease | None = None
-    turn: Turn = LAST
+    precedence: Precedence = LAST
     #: Until when a period is searched; None for as long as the request may take.
     until: deadlines.Deadline | None = None
 
@@ -197,7 +197,7 @@ class FlexibleBooker:
             dated = request.at(offer.starts_at, offer.ends_at, chosen.position)
         draft = self._new_leases.draft(chosen.actor, dated, lease_id=chosen.lease_id, completed=chosen.completed)
         if chosen.waiting is not None:
-            return self._new_leases.request_of_waiting(chosen.actor, draft, chosen.waiting, chosen.turn)
+            return self._new_leases.request_of_waiting(chosen.actor, draft, chosen.waiting, chosen.precedence)
         draft = replace(draft, lease=replace(draft.lease, trust_id=chosen.trust_id))
         return self._new_leases.request(chosen.actor, draft)
 

@@ -75,7 +75,7 @@ class AvailabilityService(ContextualService):
         if query.zone is not None:
             in_zone = catalogue.has(ZONE, query.zone)
             if not (catalogue.of_type(resource_type.inventory) & in_zone).any():
-                noun = self._types.stock(resource_type.inventory).noun
+                noun = self._types.inventory(resource_type.inventory).noun
                 raise InvalidParameter(f"No {noun} is in an availability zone '{query.zone[:80]}'.", field=ZONE)
             chosen &= in_zone
         classes = catalogue.classes(catalogue.of_type(resource_type.inventory))
@@ -139,7 +139,7 @@ class AvailabilityService(ContextualService):
 
     def _check_apart(self, resource_type: ResourceType, names: Collection[str], *, sees: bool) -> None:
         """Raise ``InvalidParameter`` if the caller asks for single resources without being allowed to see them."""
-        apart = self._types.stock(resource_type.inventory).apart & set(names)
+        apart = self._types.inventory(resource_type.inventory).apart & set(names)
         if apart and not sees:
             raise InvalidParameter(
                 f"The property {min(apart)} tells single resources apart: only administrators can ask for it."

@@ -39,7 +39,7 @@ from tenure.domain.regions import region_of
 from tenure.domain.request import FlexibleRequest, ReservationRequest, Window
 from tenure.services.booking.admission import Admission
 from tenure.services.booking.new_leases import booked_before
-from tenure.services.booking.order import Turn
+from tenure.services.booking.precedence import Precedence
 from tenure.services.context import Context, ContextualService, new_id
 from tenure.services.lanes import Lanes
 from tenure.services.leases.dates import resolve
@@ -255,8 +255,8 @@ class WaitingList(ContextualService):
             for place, choice in enumerate(request.choices):
                 wanted = self._wanted_of(choice)
                 try:
-                    turn = Turn(waiter.number, freed_ids)
-                    return self._book(owner, lease, request, place, wanted, turn)
+                    precedence = Precedence(waiter.number, freed_ids)
+                    return self._book(owner, lease, request, place, wanted, precedence)
                 except NoPeriod as error:
                     is_complete = is_complete and error.found.is_complete
                 except (NotEnoughResources, OverQuota, Conflict):
@@ -295,7 +295,13 @@ class WaitingList(ContextualService):
         return Completed(placed, demands)
 
     def _book(
-        self, owner: Actor, lease: Lease, request: FlexibleRequest, position: int, wanted: Completed, turn: Turn
+        self,
+        owner: Actor,
+        lease: Lease,
+        request: FlexibleRequest,
+        position: int,
+        wanted: Completed,
+        precedence: Precedence,
     ) -> bool:
         """Book a waiting lease in its first period; return whether it has waited until now. Raises ``NoPeriod``."""
         assert lease.waiting is not None
@@ -308,7 +314,7 @@ class WaitingList(ContextualService):
             self._clock.now(),
             lease.id,
             waiting=lease,
-            turn=turn,
+            precedence=precedence,
         )
         return self._admission.admit(chosen).is_new
 
@@ -331,7 +337,7 @@ def _forget(tx: Transaction, *, freed_ids: Sequence[int]) -> None:
 def _enter(
     tx: Transaction, actor: Actor, request: FlexibleRequest, lease: Lease, lines: Collection[Line], latest: datetime
 ) -> Lease:
-    tx.projects.take_turn(actor.project_id)  # else requests at the same time count without each other
+    tx.projects.lock(actor.project_id)  # else requests at the same time count without each other
     there = booked_before(tx, actor, lease.id)
     if there is not None:
         return there

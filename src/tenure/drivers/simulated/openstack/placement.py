@@ -64,7 +64,7 @@ class Placement:
 
     def show_inventories(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
         version_is(asked, _VERSION)
-        return 200, _stock(self._provider(uuid))
+        return 200, _inventories(self._provider(uuid))
 
     def set_inventories(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
         version_is(asked, _VERSION)
@@ -83,7 +83,7 @@ class Placement:
         changed = [name for name, record in wanted.items() if provider.inventories.get(name) != inventory(**record)]
         provider.inventories = {name: inventory(**record) for name, record in wanted.items()}
         self._changed(provider, EffectKind.INVENTORY_SET, changed)
-        return 200, _stock(provider)
+        return 200, _inventories(provider)
 
     def delete_inventory(self, asked: Asked, caller: Caller, uuid: str, resource_class: str) -> Answer:
         version_is(asked, _VERSION)
@@ -212,7 +212,7 @@ def _root(provider: Provider) -> str:
     return provider.parent or provider.uuid
 
 
-def _stock(provider: Provider) -> dict[str, Any]:
+def _inventories(provider: Provider) -> dict[str, Any]:
     records = {name: dict(record) for name, record in provider.inventories.items()}
     return {"inventories": records, "resource_provider_generation": provider.generation}
 

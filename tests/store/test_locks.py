@@ -1,4 +1,4 @@
-"""The turn to write: which transaction gets it next."""
+"""The locks of writers and of projects: which transaction gets one next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenure import deadlines
 from tenure.deadlines import Deadline, SearchTooLong
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
-from tenure.store.turns import Turns
+from tenure.store.write_lock import WriteLock
 from tests.store.rows import new_lease
 from tests.support import schemas
 from tests.support.waiting import patience, wait_for
@@ -47,39 +47,39 @@ def test_what_has_been_changed_in_time_is_carried_out_to_its_end(db: Database):
             assert tx.leases.get("second", deleted=True) is not None
 
 
-def wait_until_waiting(turns: Turns, number: int) -> None:
-    wait_for(lambda: f"{number} transactions to wait", lambda: turns.count_waiting() == number)
+def wait_until_waiting(lock: WriteLock, number: int) -> None:
+    wait_for(lambda: f"{number} transactions to wait", lambda: lock.count_waiting() == number)
 
 
-def order_of(turns: Turns, *waiting: str) -> list[str]:
-    """Return in which order transactions of these projects have their turns."""
+def order_of(lock: WriteLock, *waiting: str) -> list[str]:
+    """Return in which order transactions of these projects get the lock."""
     had: list[str] = []
 
     def take(project: str) -> None:
-        assert turns.take(project, seconds=patience())
+        assert lock.acquire(project, seconds=patience())
         had.append(project)
-        turns.hand_on()
+        lock.release()
 
-    assert turns.take("before", seconds=0)
+    assert lock.acquire("before", seconds=0)
     with ThreadPoolExecutor(len(waiting)) as threads:
         for number, project in enumerate(waiting):
             threads.submit(take, project)
-            wait_until_waiting(turns, number + 1)
-        turns.hand_on()
+            wait_until_waiting(lock, number + 1)
+        lock.release()
     return had
 
 
-def test_the_turn_goes_round_the_projects():
-    assert order_of(Turns(), "a", "a", "a", "b", "c", "c") == ["a", "b", "c", "a", "c", "a"]
+def test_the_lock_goes_round_the_projects():
+    assert order_of(WriteLock(), "a", "a", "a", "b", "c", "c") == ["a", "b", "c", "a", "c", "a"]
 
 
 def test_who_waits_too_long_leaves_the_queue():
-    turns = Turns()
-    assert turns.take("a", seconds=0)
-    assert not turns.take("a", seconds=0.01)
-    assert turns.count_waiting() == 0
-    turns.hand_on()
-    assert turns.take("b", seconds=0)
+    lock = WriteLock()
+    assert lock.acquire("a", seconds=0)
+    assert not lock.acquire("a", seconds=0.01)
+    assert lock.count_waiting() == 0
+    lock.release()
+    assert lock.acquire("b", seconds=0)
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def on_server(server_url: str) -> Iterator[Database]:
         yield database
 
 
-def waits_for_a_turn(db: Database) -> bool:
-    """Whether a transaction of any process waits for the turn of its project."""
+def waits_for_the_project_lock(db: Database) -> bool:
+    """Whether a transaction of any process waits for the lock of its project."""
     asked = (
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
         if db.dialect == "postgresql"
@@ -101,14 +101,14 @@ def waits_for_a_turn(db: Database) -> bool:
         return bool(connection.execute(text(asked)).scalar_one())
 
 
-def test_large_work_of_a_project_takes_turns_in_all_processes(on_server: Database, server_url: str):
+def test_large_work_of_a_project_runs_one_by_one_in_all_processes(on_server: Database, server_url: str):
     """Requests of a flood would wait for each other's rows, and all other projects behind them."""
     order: list[str] = []
 
     def work(database: Database, project: str, name: str, meanwhile: Callable[[], object] = tuple) -> None:
-        with deadlines.on_behalf_of(project), database.project_turn():
+        with deadlines.on_behalf_of(project), database.project_lock():
             order.append(f"{name} begins")
-            database.write(lambda tx: tx.projects.take_turn(name))
+            database.write(lambda tx: tx.projects.lock(name))
             meanwhile()
             order.append(f"{name} ends")
 
@@ -116,7 +116,7 @@ def test_large_work_of_a_project_takes_turns_in_all_processes(on_server: Databas
 
         def meanwhile() -> None:
             threads.submit(work, another_process, "flooding", "second")
-            wait_for("the second to wait, or to begin", lambda: waits_for_a_turn(on_server) or len(order) > 1)
+            wait_for("the second to wait, or to begin", lambda: waits_for_the_project_lock(on_server) or len(order) > 1)
             work(another_process, "another", "of another")
 
         work(on_server, "flooding", "first", meanwhile)
@@ -130,12 +130,12 @@ def test_large_work_of_a_project_takes_turns_in_all_processes(on_server: Databas
     ]
 
 
-def test_a_transaction_that_conflicts_again_and_again_has_a_turn_of_its_project(on_server: Database):
+def test_a_transaction_that_conflicts_again_and_again_has_the_lock_of_its_project(on_server: Database):
     """From the third attempt on it locks rows first, for which others would wait."""
     order: list[str] = []
 
     def ask() -> None:
-        with deadlines.on_behalf_of("flooding"), on_server.project_turn():
+        with deadlines.on_behalf_of("flooding"), on_server.project_lock():
             order.append("another")
 
     def work(tx: Transaction) -> None:
@@ -144,7 +144,9 @@ def test_a_transaction_that_conflicts_again_and_again_has_a_turn_of_its_project(
             asking.result(patience())
             tx.resources.wanted.add(1)
             raise Overtaken
-        wait_for("the other to wait, or to have its turn", lambda: waits_for_a_turn(on_server) or asking.done())
+        wait_for(
+            "the other to wait, or to have the lock", lambda: waits_for_the_project_lock(on_server) or asking.done()
+        )
         order.append("third attempt")
 
     with deadlines.on_behalf_of("flooding"), ThreadPoolExecutor(1) as threads:
@@ -152,15 +154,15 @@ def test_a_transaction_that_conflicts_again_and_again_has_a_turn_of_its_project(
     assert order == ["another", "another", "third attempt", "another"]
 
 
-def test_work_that_gets_no_turn_ends_with_its_deadline(on_server: Database):
+def test_work_that_gets_no_lock_ends_with_its_deadline(on_server: Database):
     begun: list[str] = []
 
     def late() -> None:
         late = deadlines.until_at_most(0.05)
-        with deadlines.on_behalf_of("flooding"), deadlines.within(late), on_server.project_turn():
+        with deadlines.on_behalf_of("flooding"), deadlines.within(late), on_server.project_lock():
             begun.append("late")
 
-    with deadlines.on_behalf_of("flooding"), on_server.project_turn(), ThreadPoolExecutor(1) as threads:
+    with deadlines.on_behalf_of("flooding"), on_server.project_lock(), ThreadPoolExecutor(1) as threads:
         begun.append("in time")
         with pytest.raises(SearchTooLong):
             threads.submit(late).result(patience())

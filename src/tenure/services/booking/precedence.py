@@ -1,4 +1,4 @@
-"""The order of requests: no later request takes room for which a lease on the waiting list comes first."""
+"""The precedence of requests: no later request takes room for which a lease on the waiting list comes first."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tenure.store.database import Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """When a request has its turn: after all waiting leases, or after those of lower numbers than ``number``.
+class Precedence:
+    """Which leases come before a request: all waiting leases, or those of lower numbers than ``number``.
 
     These were offered what was ``served``, as ids of ``freed_room``.
     """
@@ -31,5 +31,5 @@ class Turn:
             raise WaitersFirst
 
 
-#: The turn of requests that do not wait: after all waiting leases.
-LAST = Turn()
+#: The precedence of requests that do not wait: after all waiting leases.
+LAST = Precedence()

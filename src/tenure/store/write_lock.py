@@ -1,4 +1,4 @@
-"""Turns: which of a process's transactions writes next, where only one can write at a time."""
+"""The lock of a process's writers, where only one transaction can write at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class _Waiter:
     called: threading.Event = field(default_factory=threading.Event)
 
 
-class Turns:
-    """The turns of transactions to write.
+class WriteLock:
+    """A lock that goes round the projects.
 
-    Projects take turns: a project that has had its turn goes behind the others that wait.
+    A project that has had the lock goes behind the others that wait for it.
     """
 
     def __init__(self) -> None:
@@ -26,8 +26,8 @@ class Turns:
         #: The waiting transactions of each project, the next project first.
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
 
-    def take(self, project_id: str, *, seconds: float) -> bool:
-        """Wait for the turn of a transaction; return whether it came in this time. Hand it on afterwards."""
+    def acquire(self, project_id: str, *, seconds: float) -> bool:
+        """Wait for the lock; return whether the transaction got it in this time. Release it afterwards."""
         with self._guard:
             if not self._is_taken:
                 self._is_taken = True
@@ -47,8 +47,8 @@ class Turns:
                     del self._waiting[project_id]
         return False
 
-    def hand_on(self) -> None:
-        """End a turn: the next transaction has it."""
+    def release(self) -> None:
+        """Give the lock to the next transaction."""
         with self._guard:
             if not self._waiting:
                 self._is_taken = False

@@ -1,4 +1,4 @@
-"""Turns of projects on a database server: of a project's large transactions, one runs at a time in all processes."""
+"""Locks of projects on a database server: of a project's large transactions, one runs at a time in all processes."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
 LOG = logging.getLogger(__name__)
 
-#: The project whose turn this thread has.
-_MINE: ContextVar[str] = ContextVar("project_turn", default="")
+#: The project whose lock this thread has.
+_MINE: ContextVar[str] = ContextVar("project_lock", default="")
 
 
-class ProjectTurns:
-    """The turns of projects: locks of the server, which gives them in the order in which they are asked for.
+class ProjectLocks:
+    """Locks of the server, one for each project, which it gives in the order in which they are asked for.
 
     Without them, large transactions of a project would wait for each other's rows, and those of other projects behind
-    all of them. What is promised is correct without turns, too, so nothing fails for lack of one.
+    all of them. What is promised is correct without locks, too, so nothing fails for lack of one.
     """
 
     def __init__(self, engine: Engine, *, most: int) -> None:
-        """``most`` is how many turns this process waits for or has at a time; each needs a connection."""
+        """``most`` is how many locks this process waits for or has at a time; each needs a connection."""
         self._engine = engine
-        self._places = threading.BoundedSemaphore(most)
+        self._permits = threading.BoundedSemaphore(most)
 
     @contextmanager
-    def turn(self, project_id: str, seconds: float) -> Iterator[None]:
-        """Carry out the block in a turn of the project; without one if it does not come within so many seconds.
+    def lock(self, project_id: str, seconds: float) -> Iterator[None]:
+        """Carry out the block with the project's lock; without it if it does not come within so many seconds.
 
-        A block within the block is in the same turn.
+        A block within the block has the same lock.
         """
-        if _MINE.get() == project_id or not self._places.acquire(blocking=False):
+        if _MINE.get() == project_id or not self._permits.acquire(blocking=False):
             yield
             return
         mine = _MINE.set(project_id)
         try:
-            connection = self._take(project_id, seconds)
+            connection = self._acquire(project_id, seconds)
             try:
                 yield
             finally:
                 if connection is not None:
-                    self._hand_on(connection, project_id)
+                    self._release(connection, project_id)
         finally:
             _MINE.reset(mine)
-            self._places.release()
+            self._permits.release()
 
-    def _take(self, project_id: str, seconds: float) -> Connection | None:
-        """Return the connection that has the turn; None if it did not come, or the server did not answer."""
+    def _acquire(self, project_id: str, seconds: float) -> Connection | None:
+        """Return the connection that has the lock; None if it did not come, or the server did not answer."""
         try:
             connection = self._engine.connect()
         except (DBAPIError, NoConnectionLeft):
@@ -70,16 +70,16 @@ class ProjectTurns:
             if connection.execute(text("SELECT GET_LOCK(:name, :seconds)"), asked).scalar():
                 return connection
         except DBAPIError as error:
-            LOG.debug("a project has no turn: %s", error.orig)
+            LOG.debug("a project does not get its lock: %s", error.orig)
         _close(connection)
         return None
 
-    def _hand_on(self, connection: Connection, project_id: str) -> None:
+    def _release(self, connection: Connection, project_id: str) -> None:
         try:
             if self._engine.dialect.name != "postgresql":  # there it ends with the transaction
                 connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": self._name(project_id)})
         except DBAPIError as error:
-            LOG.warning("the turn of a project ends with its connection: %s", error.orig)
+            LOG.warning("the lock of a project ends with its connection: %s", error.orig)
             connection.invalidate()
         _close(connection)
 

@@ -17,8 +17,8 @@ class FolderError(Exception):
     """The folder for the lock files is unusable; the text says why."""
 
 
-class Turns:
-    """A number of turns, shared by all processes that name the same folder. A process that ends frees its turns.
+class Permits:
+    """A number of permits, shared by all processes that name the same folder. A process that ends frees its permits.
 
     A project has at most half of them, and one in any case. Projects whose ids fall into the same group share its part.
     """
@@ -29,7 +29,7 @@ class Turns:
 
     @contextmanager
     def take(self, project_id: str) -> Iterator[bool]:
-        """Take a turn for a project until the end of the block; yield False, without waiting, if none is free.
+        """Take a permit for a project until the end of the block; yield False, without waiting, if none is free.
 
         Raises ``FolderError``.
         """
@@ -38,7 +38,7 @@ class Turns:
         try:
             own = self._lock(f"project-{group}", max(1, self._count // 2))
             if own is not None:
-                shared = self._lock("turn", self._count)
+                shared = self._lock("permit", self._count)
             yield shared is not None
         finally:
             for descriptor in (shared, own):
@@ -50,8 +50,8 @@ class Turns:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.stat().st_uid != os.geteuid():
                 raise PermissionError(f"{self._folder} is another user's")
-            for turn in range(count):
-                file = self._folder / f"{name}-{turn}"
+            for permit in range(count):
+                file = self._folder / f"{name}-{permit}"
                 descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
