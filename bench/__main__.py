@@ -42,7 +42,7 @@ from bench.slow_end import measure_lateness
 from tests.support.bus import RABBITMQ_URL
 from tests.support.databases import MARIADB, POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
 
-PARTS = ("scale", "slow-end", "http", "placing", "admission", "large", "search")
+SECTIONS = ("scale", "slow-end", "http", "placing", "admission", "large", "search")
 #: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
 CLOUD = "cloud"
 #: Measured only where it is asked for: on a database server, it needs a message bus.
@@ -92,8 +92,8 @@ def show(lines: Iterable[str]) -> None:
 def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) -> list[str]:
     """Show a table after the other; return what is not as it must be."""
     complaints: list[str] = []
-    parts = arguments.parts or PARTS
-    if "scale" in parts:
+    sections = arguments.sections or SECTIONS
+    if "scale" in sections:
         for kind in arguments.databases:
             sizes = (QUICK_SMALL, QUICK_LARGE, None) if arguments.quick else (SMALL, LARGE, HUGE)
             small, large, huge = sizes
@@ -101,49 +101,49 @@ def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) 
             scale = measure_scale(servers, kind, small=small, large=large, huge=huge, rounds=rounds, say=say)
             show(scale_table(scale))
             complaints += [f"{kind}: {line}" for one in scale.comparisons for line in one.complaints()]
-    if "slow-end" in parts:
+    if "slow-end" in sections:
         spreads = [timedelta(0)] if arguments.quick else [timedelta(0), timedelta(minutes=1)]
         lateness = [measure_lateness(50 if arguments.quick else 200, spread, say) for spread in spreads]
         show(lateness_table(lateness))
         complaints += [line for one in lateness for line in one.complaints()]
-    if "http" in parts:
+    if "http" in sections:
         show(throughput_table(measure_http(1 if arguments.quick else 5, say)))
-    if "placing" in parts:
+    if "placing" in sections:
         placings = measure_all(quick=arguments.quick, say=say)
         show(placing_table(placings))
         complaints += placings.complaints()
         complaints += [] if arguments.quick else promises(placings)
-    if "admission" in parts:
+    if "admission" in sections:
         admissions = measure_admissions(quick=arguments.quick, say=say)
         show(admission_table(admissions))
         complaints += [line for each in admissions for line in each.complaints()]
-    if "large" in parts:
+    if "large" in sections:
         crowds = measure_large(servers, quick=arguments.quick, say=say)
         show(large_table(crowds))
         complaints += [line for crowd in crowds for line in crowd.complaints()]
-    if "search" in parts:
+    if "search" in sections:
         for kind in arguments.databases:
             rounds = arguments.rounds or (5 if arguments.quick else 100)
             searches = measure_searches(servers, kind, quick=arguments.quick, rounds=rounds, say=say)
             show(search_table(searches))
             complaints += searches.complaints()
-    if MEMORY in parts:
+    if MEMORY in sections:
         usual = QUICK_LOAD if arguments.quick else Load()
         memory = measure_memory(replace(usual, minutes=arguments.minutes or usual.minutes), say)
         show(memory_table(memory))
         complaints += memory.failures if arguments.quick else memory.complaints()
-    if FAIRNESS in parts:
+    if FAIRNESS in sections:
         for kind in arguments.databases:
             size = QUICK_FLOODS if arguments.quick else FULL_FLOODS
             bus, only = arguments.message_bus, arguments.only
             fairness = measure_fairness(servers, kind, say, scale=size, managers=arguments.managers, bus=bus, only=only)
             show(fairness_table(fairness))
             complaints += [line for each in fairness for line in each.complaints()]
-    if CREATES in parts:
+    if CREATES in sections:
         creates = measure_creates(servers, say, seconds=2 if arguments.quick else 20, bus=arguments.message_bus)
         show(creates_table(creates))
         complaints += [] if arguments.quick else creates.complaints()
-    if CLOUD in parts:
+    if CLOUD in sections:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
         for found in measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD):
             show(requests_table(found) if isinstance(found, RequestFigures) else starts_table(found))
@@ -166,12 +166,12 @@ def _explain(servers: DatabaseServers, arguments: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "parts",
+        "sections",
         nargs="*",
-        choices=[*PARTS, FAIRNESS, CREATES, MEMORY, CLOUD, ()],
+        choices=[*SECTIONS, FAIRNESS, CREATES, MEMORY, CLOUD, ()],
         default=(),
-        metavar="PART",
-        help=f"{', '.join(PARTS)}; all of these without. Only by their names: {FAIRNESS}, {CREATES}, {MEMORY}, and "
+        metavar="SECTION",
+        help=f"{', '.join(SECTIONS)}; all of these without. Only by their names: {FAIRNESS}, {CREATES}, {MEMORY}, and "
         f"{CLOUD}, which needs `make cloud`",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")

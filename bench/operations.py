@@ -45,7 +45,7 @@ from tenure.domain.request import (
     When,
 )
 from tenure.engine.delivery import Delivery
-from tenure.factory import Parts, Service, build
+from tenure.factory import Components, Service, build
 from tenure.resources.contract import load_types
 from tenure.store import schema
 from tenure.store.database import Database
@@ -129,7 +129,7 @@ def open_site(url: str, size: Size, times: Times) -> Iterator[Site]:
     try:
         schema.upgrade(db)
         write_ledger(db, size, times.now)
-        service = build(Parts(db, cloud, load_types(), Policies().authorize))
+        service = build(Components(db, cloud, load_types(), Policies().authorize))
         site = _site(size, times, db, service)
         spare_loaded_objects()
         yield site
@@ -326,7 +326,7 @@ def looking(site: Site, rng: random.Random) -> Call:
 
 def looking_at_a_start(site: Site, rng: random.Random) -> Call:
     """What a round asks when the next start has come."""
-    with site.service.parts.db.read() as tx:
+    with site.service.components.db.read() as tx:
         at = tx.session.scalar(
             select(func.min(EventRow.ready_at)).where(
                 EventRow.rank == EventType.START.rank, EventRow.ready_at > tx.now()
@@ -335,7 +335,7 @@ def looking_at_a_start(site: Site, rng: random.Random) -> Call:
     assert at is not None
 
     def act() -> None:
-        with site.service.parts.db.read() as tx:
+        with site.service.components.db.read() as tx:
             assert len(tx.events.ready(at, 1, starts=True)) == 1
 
     return Call(act)
@@ -343,7 +343,7 @@ def looking_at_a_start(site: Site, rng: random.Random) -> Call:
 
 def looking_for_messages(site: Site, rng: random.Random) -> Call:
     """What a delivery with nothing to do asks."""
-    Delivery(site.service.outbox, site.service.parts.clock, lambda _message: None).deliver()
+    Delivery(site.service.outbox, site.service.components.clock, lambda _message: None).deliver()
     return Call(lambda: site.service.outbox.take(100))
 
 

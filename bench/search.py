@@ -25,7 +25,7 @@ from tenure.domain.availability import AvailabilityQuery, Grouping, OfferQuery
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import FlexibleRequest, Window
 from tenure.domain.usage import UsageQuery
-from tenure.factory import Parts, build
+from tenure.factory import Components, build
 from tenure.resources.contract import load_types
 from tenure.services.planning.index import AvailabilityIndex
 from tenure.store.database import Database
@@ -184,7 +184,7 @@ def measure_searches(servers: DatabaseServers, kind: str, *, quick: bool, rounds
         say(f"{kind}: building the index")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.perf_counter()
-        index = AvailabilityIndex(site.db, site.service.parts.clock)
+        index = AvailabilityIndex(site.db, site.service.components.clock)
         index.view()
         built = time.perf_counter() - began
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -264,7 +264,7 @@ def _book_and_delete(url: str, seed: int, stop: Event, bookings: Any) -> None:
     rng = random.Random(seed)  # not for security
     db, cloud = Database(url), SimulatedCloud()
     try:
-        leases = build(Parts(db, cloud, load_types(), Policies().authorize)).manager.leases
+        leases = build(Components(db, cloud, load_types(), Policies().authorize)).manager.leases
         while not stop.is_set():
             start = datetime.now(UTC) + timedelta(days=rng.randrange(1, 300), hours=rng.randrange(24))
             lease = leases.create(member(seed), Wanted().lease(start, start + 8 * HOUR))

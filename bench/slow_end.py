@@ -74,7 +74,7 @@ def measure_lateness(starts: int, spread: timedelta, say: Callable[[str], None])
             _book(service, f"lease-{number:03d}", start.replace(microsecond=0), begin + HOUR)
         if datetime.now(UTC) > begin:
             raise RuntimeError("the leases were not booked before they were to start")
-        cloud = service.parts.driver
+        cloud = service.components.driver
         assert isinstance(cloud, SimulatedCloud)
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_ended", lease_name=HANGS))
         service.engine.start()
@@ -99,9 +99,9 @@ def _service(hosts: int) -> Iterator[Service]:
         try:
             yield service
         finally:
-            service.parts.db.close()
+            service.components.db.close()
             with suppress(AttributeError):
-                service.parts.driver.close()  # type: ignore[union-attr]  # a simulated cloud is closed
+                service.components.driver.close()  # type: ignore[union-attr]  # a simulated cloud is closed
 
 
 def _book(service: Service, name: str, start: When, end: datetime) -> None:

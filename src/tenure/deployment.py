@@ -1,4 +1,4 @@
-"""The parts of a deployment with a real cloud, created from its configuration.
+"""The components of a deployment with a real cloud, created from its configuration.
 
 They are apart from ``factory.py`` because they need libraries that a standalone service does not have.
 """
@@ -37,7 +37,7 @@ from tenure.drivers.type_driver import TypeDriver
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
-from tenure.factory import Parts, Service, build, load_filters, open_type_drivers, type_drivers
+from tenure.factory import Components, Service, build, load_filters, open_type_drivers, type_drivers
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, PRESENT, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes, load_types
 from tenure.rpc.bus import Misconfigured
@@ -76,7 +76,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
     clock = SystemClock()
     hosts = conf["physical:host"]
     service = build(
-        Parts(
+        Components(
             db=open_database(conf),
             driver=open_driver(conf),
             type_drivers=_type_drivers(conf),

@@ -1,4 +1,4 @@
-"""The only place that wires all parts together; processes and tests use it."""
+"""The only place that wires all components together; processes and tests use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stevedore import ExtensionManager
 from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.lanes import USUAL, Bounds, Lane
-from tenure.domain.request import PartHealth
+from tenure.domain.request import ComponentHealth
 from tenure.drivers.cloud import SingleCloud
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.type_driver import is_in_openstack
@@ -132,8 +132,8 @@ UNATTENDED = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts from which a manager is built."""
+class Components:
+    """The components from which a manager is built."""
 
     db: Database
     driver: SingleCloud | Router
@@ -167,7 +167,7 @@ class Parts:
     #: What is purged from time to time, and how long the feed of the ledger is kept.
     purge: PurgeTerms = field(default_factory=PurgeTerms)
     feed_kept: timedelta = KEPT
-    #: Further parts of the service in the health check: what is wrong with each, or None, by name.
+    #: Further components of the service in the health check: what is wrong with each, or None, by name.
     ailments: Callable[[], Mapping[str, str | None]] = dict
     #: The terms of leases for servers that were booted without one; None if they get none.
     default_terms: DefaultTerms | None = None
@@ -190,105 +190,112 @@ class Service:
     present: PresentService
     waiting_list: WaitingList
     purge: PurgeService
-    parts: Parts
+    components: Components
 
 
-def build(parts: Parts) -> Service:
+def build(components: Components) -> Service:
     """Wire a manager with its engine."""
-    driver = _routed(parts)
-    index = AvailabilityIndex(parts.db, parts.clock)
-    planning = Planning(parts.db, parts.types, parts.rules, index, _solver(parts.rules))
-    drift = DriftService(parts.db, parts.types)
-    outbox = OutboxService(parts.db, parts.rules)
+    driver = _routed(components)
+    index = AvailabilityIndex(components.db, components.clock)
+    planning = Planning(components.db, components.types, components.rules, index, _solver(components.rules))
+    drift = DriftService(components.db, components.types)
+    outbox = OutboxService(components.db, components.rules)
     wake, look, freed = _Relay(), _Relay(), _Relay()
-    inventories = {resource_type.inventory for resource_type in parts.types}
+    inventories = {resource_type.inventory for resource_type in components.types}
     tally = DriftTally(
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
         on_reconciled=lambda inventory: DRIFT_RECONCILED.labels(inventory).inc(),
     )
     events = EventService(
-        parts.db,
-        parts.types,
-        parts.rules,
+        components.db,
+        components.types,
+        components.rules,
         planning,
-        on_reconciled=lambda resource_type: tally.count_reconciled(parts.types[resource_type].inventory),
+        on_reconciled=lambda resource_type: tally.count_reconciled(components.types[resource_type].inventory),
     )
-    performer = Performer(events, driver, parts.clock, wake=wake, checkpoint=parts.checkpoint)
-    reconciler = Reconciler(drift, IdleTrusts(parts.db), driver, inventories, tally=tally, wake=wake)
-    healing = HealingService(parts.db, parts.types, parts.rules, planning, wake, look)
+    performer = Performer(events, driver, components.clock, wake=wake, checkpoint=components.checkpoint)
+    reconciler = Reconciler(drift, IdleTrusts(components.db), driver, inventories, tally=tally, wake=wake)
+    healing = HealingService(components.db, components.types, components.rules, planning, wake, look)
     listed = {
         resource_type.own_inventory.name
-        for resource_type in parts.types
+        for resource_type in components.types
         if resource_type.own_inventory is not None and resource_type.own_inventory.is_listed
     }
     health_check = HealthCheck(healing, driver, inventories)
-    refresh = Refresh(InventoryService(parts.db, parts.clock), healing, driver, listed)
+    refresh = Refresh(InventoryService(components.db, components.clock), healing, driver, listed)
     health = Periodic(
         "health",
-        health_check.run_if_asked if parts.health_interval is None else health_check.run,
-        parts.health_interval or ASKED_AGAIN,
+        health_check.run_if_asked if components.health_interval is None else health_check.run,
+        components.health_interval or ASKED_AGAIN,
     )
     clock_watch = ClockWatch(events, outbox)
-    purge = PurgeService(parts.db, parts.purge)
-    present = PresentService(parts.clock, index, inventories)
+    purge = PurgeService(components.db, components.purge)
+    present = PresentService(components.clock, index, inventories)
     periodic = [
         Periodic("availability", index.refresh, INDEX_INTERVAL),
-        Periodic("feed", FeedService(parts.db, parts.feed_kept).prune, FEED_INTERVAL),
+        Periodic("feed", FeedService(components.db, components.feed_kept).prune, FEED_INTERVAL),
         Periodic("purge", purge.run, PURGE_INTERVAL),
-        Periodic("reconciliation", reconciler.run, parts.reconcile_interval),
+        Periodic("reconciliation", reconciler.run, components.reconcile_interval),
         Periodic("clock", clock_watch.run, CLOCK_INTERVAL),
         health,
     ]
-    if parts.rules.preemption_notice:
-        preemption = Preemption(PreemptionService(parts.db, parts.rules), driver)
+    if components.rules.preemption_notice:
+        preemption = Preemption(PreemptionService(components.db, components.rules), driver)
         periodic.append(Periodic("preemption", preemption.run, PREEMPTION_INTERVAL))
-    if parts.inventory_interval is not None:
-        periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
-    workers = Workers(parts.workers, freed)
-    parts.db.listeners = {
+    if components.inventory_interval is not None:
+        periodic.append(Periodic("refresh", refresh.run, components.inventory_interval))
+    workers = Workers(components.workers, freed)
+    components.db.listeners = {
         name: frozenset(enforcement_filter.listens_to)
-        for name, enforcement_filter in parts.filters.items()
+        for name, enforcement_filter in components.filters.items()
         if enforcement_filter.listens_to
     }
     channels = [
-        Delivery(outbox, parts.clock, partial(deliver_to_filter, parts.filters[name], parts.origin), channel=name)
-        for name in parts.db.listeners
+        Delivery(
+            outbox,
+            components.clock,
+            partial(deliver_to_filter, components.filters[name], components.origin),
+            channel=name,
+        )
+        for name in components.db.listeners
     ]
-    messages = Delivery(outbox, parts.clock, parts.sink)
+    messages = Delivery(outbox, components.clock, components.sink)
 
     def look_soon() -> None:
         health_check.ask()
         health.wake.set()
 
     look.target = look_soon
-    places = threading.Semaphore(parts.places)
+    places = threading.Semaphore(components.places)
     cloud = CloudCalls(driver, places)
     at_once = AtOnce(
-        events, drift, performer, driver, workers, wake, places=places, answer_seconds=parts.answer_seconds
+        events, drift, performer, driver, workers, wake, places=places, answer_seconds=components.answer_seconds
     )
-    enforcement = Enforcement(parts.db, parts.filters, parts.origin, places, timedelta(seconds=parts.answer_seconds))
-    context = Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules)
-    identities = Identities(parts.db, cloud)
-    intake = Intake(parts.db, parts.types, parts.rules, cloud)
-    headrooms = Headrooms(parts.db, parts.clock, parts.types, parts.quotas)
-    lanes = Lanes(parts.bounds, search_seconds=parts.rules.planning_time.total_seconds())
-    access = LeaseAccess(parts.authorize)
-    booking = BookingContext(parts.db, parts.types, parts.rules, access, planning, headrooms)
+    enforcement = Enforcement(
+        components.db, components.filters, components.origin, places, timedelta(seconds=components.answer_seconds)
+    )
+    context = Context(components.db, components.clock, components.types, components.authorize, components.rules)
+    identities = Identities(components.db, cloud)
+    intake = Intake(components.db, components.types, components.rules, cloud)
+    headrooms = Headrooms(components.db, components.clock, components.types, components.quotas)
+    lanes = Lanes(components.bounds, search_seconds=components.rules.planning_time.total_seconds())
+    access = LeaseAccess(components.authorize)
+    booking = BookingContext(components.db, components.types, components.rules, access, planning, headrooms)
     admission = Admission(
-        parts.db,
-        parts.clock,
-        parts.types,
-        parts.quotas,
+        components.db,
+        components.clock,
+        components.types,
+        components.quotas,
         planning,
         enforcement,
         lanes,
         on_admitted=lambda way: ADMISSIONS.labels(way.value).inc(),
     )
-    new_leases = NewLeases(booking, parts.clock, intake)
-    look_ahead = LookAhead(index, parts.types, parts.rules)
-    trials = Trials(parts.authorize, intake, new_leases, admission, parts.rules)
-    periods = PeriodSearch(parts.clock, parts.rules, index, trials, headrooms)
-    flexible = FlexibleBooker(parts.clock, trials, periods, new_leases)
+    new_leases = NewLeases(booking, components.clock, intake)
+    look_ahead = LookAhead(index, components.types, components.rules)
+    trials = Trials(components.authorize, intake, new_leases, admission, components.rules)
+    periods = PeriodSearch(components.clock, components.rules, index, trials, headrooms)
+    flexible = FlexibleBooker(components.clock, trials, periods, new_leases)
     waiting_list = WaitingList(context, admission, flexible, periods, lanes)
 
     def serve() -> None:
@@ -298,7 +305,7 @@ def build(parts: Parts) -> Service:
     waiting = Periodic("waiting list", serve, POLL)
     periodic.append(waiting)
     engine = Engine(
-        events, performer, messages, periodic, parts.clock, workers, channels, serve=waiting_list.serve_fully
+        events, performer, messages, periodic, components.clock, workers, channels, serve=waiting_list.serve_fully
     )
     freed.target = engine.begin_more
 
@@ -323,8 +330,8 @@ def build(parts: Parts) -> Service:
             identities,
         ),
         dry_runs=DryRunService(context, booking, intake, new_leases, admission, flexible),
-        resources=ResourceService(context, cloud, Healer(parts.types, parts.rules, planning), wake),
-        limits=LimitService(context, parts.quotas, identities),
+        resources=ResourceService(context, cloud, Healer(components.types, components.rules, planning), wake),
+        limits=LimitService(context, components.quotas, identities),
         usage=UsageService(context, identities),
         availability=AvailabilityService(context, index),
         offers=OfferService(
@@ -344,10 +351,12 @@ def build(parts: Parts) -> Service:
             booking,
             intake,
         ),
-        health=lambda: _health(parts, engine, events, outbox),
+        health=lambda: _health(components, engine, events, outbox),
     )
-    if parts.default_terms is not None:
-        defaults = DefaultLeases(manager.leases, DefaultLeaseBook(parts.db), driver, parts.clock, parts.default_terms)
+    if components.default_terms is not None:
+        defaults = DefaultLeases(
+            manager.leases, DefaultLeaseBook(components.db), driver, components.clock, components.default_terms
+        )
         engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
     return Service(
         metered(in_lanes(manager, lanes)),
@@ -363,7 +372,7 @@ def build(parts: Parts) -> Service:
         present,
         waiting_list,
         purge,
-        parts,
+        components,
     )
 
 
@@ -374,25 +383,25 @@ def _solver(rules: Rules) -> Solver | None:
     return CpSatSolver() if cp_sat.is_installed() else BacktrackingSolver()
 
 
-def _routed(parts: Parts) -> CloudDriver:
+def _routed(components: Components) -> CloudDriver:
     """Return the driver for all types: the cloud's, or a router to the types' own drivers as well."""
-    drivers = parts.type_drivers
+    drivers = components.type_drivers
     own = {
         resource_type.inventory: drivers[resource_type.inventory]
-        for resource_type in parts.types
+        for resource_type in components.types
         if resource_type.inventory in drivers
     }
-    for resource_type in parts.types:
+    for resource_type in components.types:
         driver = drivers.get(resource_type.name, drivers.get(resource_type.inventory))
         own |= {resource_type.name: driver} if driver is not None else {}
     if not own:
-        return parts.driver
-    router = parts.driver if isinstance(parts.driver, Router) else Router({"": parts.driver})
+        return components.driver
+    router = components.driver if isinstance(components.driver, Router) else Router({"": components.driver})
     return router.beside(own)
 
 
 class _Relay:
-    """A wake-up call whose receiver is set later, for parts that are created before it."""
+    """A wake-up call whose receiver is set later, for components that are created before it."""
 
     target: Callable[[], None] = staticmethod(lambda: None)
 
@@ -400,32 +409,34 @@ class _Relay:
         self.target()
 
 
-def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxService) -> tuple[PartHealth, ...]:
+def _health(
+    components: Components, engine: Engine, events: EventService, outbox: OutboxService
+) -> tuple[ComponentHealth, ...]:
     """Return the health of each part, with the reason if it is not well."""
     try:
-        current, wanted = schema.current(parts.db), schema.head()
+        current, wanted = schema.current(components.db), schema.head()
         behind = None if current == wanted else f"the schema is at {current}, this release needs {wanted}"
-        ailing = behind or parts.db.writability.ailment()
-        database = PartHealth("database", ailing is None, ailing)
+        ailing = behind or components.db.writability.ailment()
+        database = ComponentHealth("database", ailing is None, ailing)
     except Exception as error:  # noqa: BLE001  # any error is the answer
         reason = str(error) if isinstance(error, Unavailable) else type(error).__name__
-        database = PartHealth("database", False, parts.db.writability.known_ailment() or reason)
-    running = engine.is_alive or not parts.workers
+        database = ComponentHealth("database", False, components.db.writability.known_ailment() or reason)
+    running = engine.is_alive or not components.workers
     ailment = None if running else "it does not run"
-    further = [PartHealth(name, reason is None, reason) for name, reason in parts.ailments().items()]
+    further = [ComponentHealth(name, reason is None, reason) for name, reason in components.ailments().items()]
     if not database.well:
-        return database, PartHealth("engine", running, ailment), *further
+        return database, ComponentHealth("engine", running, ailment), *further
     late = events.unattended()
     if running and late > UNATTENDED:
         ailment = f"no manager has claimed an event that has been due for {late.total_seconds():.0f} seconds"
-    loop = PartHealth("engine", ailment is None, ailment)
+    loop = ComponentHealth("engine", ailment is None, ailment)
     return database, loop, *further, _messages(outbox)
 
 
-def _messages(outbox: OutboxService) -> PartHealth:
+def _messages(outbox: OutboxService) -> ComponentHealth:
     ailments = []
     if lost := outbox.count_undeliverable():
         ailments.append(f"{lost} could not be delivered")
     if (late := outbox.overdue()) > UNATTENDED:
         ailments.append(f"the oldest has been waiting for {late.total_seconds():.0f} seconds")
-    return PartHealth("notifications", not ailments, "; ".join(ailments) or None)
+    return ComponentHealth("notifications", not ailments, "; ".join(ailments) or None)

@@ -22,7 +22,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.lease import LeaseStatus
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
-from tenure.factory import Parts, Service, build
+from tenure.factory import Components, Service, build
 from tenure.resources.contract import ResourceTypes, load_types
 from tenure.services.context import Rules
 from tenure.services.notifications.records import columns_of, reason_of, write_history
@@ -99,7 +99,7 @@ def open_simulation(now: datetime, *, regions: Sequence[str] = ()) -> Iterator[S
         clouds = {name: SimulatedCloud(clock=clock, sleep=lambda _seconds: None) for name in regions or ("",)}
         for cloud in clouds.values():
             stack.callback(cloud.close)
-        parts = Parts(
+        components = Components(
             db=db,
             driver=Router(clouds, workers=0) if regions else clouds[""],
             types=installed_types(),
@@ -112,7 +112,7 @@ def open_simulation(now: datetime, *, regions: Sequence[str] = ()) -> Iterator[S
                 turn_time=timedelta(minutes=1),
             ),
         )
-        yield Simulation(build(parts), clock, clouds, db)
+        yield Simulation(build(components), clock, clouds, db)
 
 
 def _new_database(folder: Path) -> Path:

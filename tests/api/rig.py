@@ -210,7 +210,7 @@ def api_over(world: World, directory: Path, manager: Manager | None = None, *, p
     write_token_file(tokens, USERS.values())
     app = create_app(
         manager or world.service.manager,
-        world.service.parts.types,
+        world.service.components.types,
         lambda inner: TokenFileAuth(inner, tokens),
         public_url=public_url,
     )

@@ -100,7 +100,7 @@ def test_a_refusal_says_whether_it_is_proven(api: Api, tmp_path: Path):
     answer = api.post("/v1/leases", api.lease_body(start=1, reservations=[apart]))
     assert answer.json["details"]["proven"] is True
     (tmp_path / "plain").mkdir()
-    rebuild(api.world, rules=replace(api.world.service.parts.rules, exact_time=timedelta(0)))
+    rebuild(api.world, rules=replace(api.world.service.components.rules, exact_time=timedelta(0)))
     plain = api_over(api.world, tmp_path / "plain").using(version="1.3")
     answer = plain.post("/v1/leases", api.lease_body(start=1, reservations=[apart]))
     assert answer.json["details"]["proven"] is False

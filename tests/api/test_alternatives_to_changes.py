@@ -177,7 +177,7 @@ def test_older_versions_and_other_errors_name_no_alternatives(api: Api):
 
 def test_without_permission_to_ask_what_is_free_no_refusal_names_alternatives(api: Api, tmp_path: Path):
     lease = api.book(start=2, hours=1, reservations=[hosts(2)])
-    permitted = api.world.service.parts.authorize
+    permitted = api.world.service.components.authorize
     rebuild(api.world, authorize=lambda rule, *given: rule != "tenure:availability:get" and permitted(rule, *given))
     (tmp_path / "denied").mkdir()
     denied = api_over(api.world, tmp_path / "denied").using(version="1.3")

@@ -85,7 +85,7 @@ def test_application_gets_the_identity_headers_of_keystone(tmp_path: Path) -> No
 
 
 def test_other_authentication_must_confirm_user_and_project(api: Api) -> None:
-    manager, types = api.world.service.manager, api.world.service.parts.types
+    manager, types = api.world.service.manager, api.world.service.components.types
     trusting = create_app(manager, types, lambda inner: inner)
 
     def status(**headers: str) -> int:

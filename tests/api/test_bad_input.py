@@ -668,7 +668,7 @@ def _of_leases(version: Version) -> Iterator[Endpoint]:
     """Yield the operations of a lease that have no body: only the id of the lease, and the query, can be wrong."""
     of_inventories = {wire.leased_path for wire, _ in sampled_inventories()}
     for operation in operations_of(tuple(load_types())):
-        is_of_lease = operation.parts == ["lease_id"] and operation.path not in of_inventories
+        is_of_lease = operation.path_parameters == ["lease_id"] and operation.path not in of_inventories
         if is_of_lease and operation.body is None and operation.since <= version:
             path = operation.path.replace("{lease_id}", "LEASE")
             bad_ids = _below(BAD_LEASE_IDS, path.removeprefix("/v1/leases/LEASE"))
@@ -919,7 +919,7 @@ def _other_queries() -> Iterator[Endpoint]:
     listed = {(endpoint.version, endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
     for operation in operations_of(tuple(load_types())):
         for version in Version:
-            if operation.public or operation.parts or version < operation.since or version is OLDEST:
+            if operation.public or operation.path_parameters or version < operation.since or version is OLDEST:
                 continue
             names = operation.query(version).model_fields.keys()
             if names and (version.value, operation.method, operation.path) not in listed:
@@ -958,9 +958,9 @@ class Cloud:
         for wire, samples in sampled_inventories():
             samples.prepare(api.world.cloud.world)
             resources = self.api.register_samples(wire, samples)
-            self._ids[f"{{{wire.part}}}"] = resources[0]["id"]
+            self._ids[f"{{{wire.path_parameter}}}"] = resources[0]["id"]
             if samples.property_name:
-                path = wire.resource_path.format(**{wire.part: resources[0]["id"]})
+                path = wire.resource_path.format(**{wire.path_parameter: resources[0]["id"]})
                 changed = latest.put(path, {"properties": {samples.property_name: "r1"}})
                 assert changed.status_code == 200, changed.text
         for name in ASKED:
@@ -1053,7 +1053,7 @@ def test_no_endpoint_is_forgotten(shared_cloud: Cloud) -> None:
     # The queries of lists are ignored at 1.0.
     lists = ["/v1/leases", *(wire.path for wire, _ in sampled_inventories() if wire.since is OLDEST)]
     anything_goes = {("1.0", "GET", path) for path in lists}
-    types = shared_cloud.api.world.service.parts.types
+    types = shared_cloud.api.world.service.components.types
     served = {
         (version.value, method.upper(), path)
         for version in Version
@@ -1061,7 +1061,7 @@ def test_no_endpoint_is_forgotten(shared_cloud: Cloud) -> None:
         for method, operation in methods.items()
         if operation["security"]
     }
-    parts = {
+    path_parameters = {
         **{f"{{of_{name}}}": "{lease_id}" for name in ASKED},
         **{
             f"/properties/{samples.property_name}": "/properties/{property_name}"
@@ -1075,8 +1075,8 @@ def test_no_endpoint_is_forgotten(shared_cloud: Cloud) -> None:
     tried = set()
     for endpoint in ENDPOINTS:
         path = endpoint.path
-        for given, part in parts.items():
-            path = path.replace(given, part)
+        for given, value in path_parameters.items():
+            path = path.replace(given, value)
         tried.add((endpoint.version, endpoint.method, path))
     assert tried == served - anything_goes
 

@@ -52,24 +52,24 @@ class Caller:
         self._version = version
         #: The ids of what was registered, by the URL of its inventory.
         self._registered: dict[str, str] = {}
-        self._parts = {"property_name": PROPERTIES[0]}
+        self._path_parameters = {"property_name": PROPERTIES[0]}
         latest = api.using("admin", "1.2")
         for wire, _ in sampled_inventories():
             [resource, *_] = latest.get(f"{wire.path}?region={SOUTH}").json[wire.many]
-            self._parts[wire.part] = resource["id"]
+            self._path_parameters[wire.path_parameter] = resource["id"]
 
     def call(self, method: str, path: str, query: str = "") -> Any:
-        parts = dict(self._parts)
+        path_parameters = dict(self._path_parameters)
         if "{lease_id}" in path:
             lease = book(self.api, hold_for=600 if path.endswith("/confirm") else None)
-            parts |= {"lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
+            path_parameters |= {"lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
         inventory = path.rpartition("/")[0]
         if method == "DELETE" and inventory in self._registered:
-            [part] = [part for part in parts if f"{{{part}}}" in path]
-            parts[part] = self._registered[inventory]
+            [parameter] = [parameter for parameter in path_parameters if f"{{{parameter}}}" in path]
+            path_parameters[parameter] = self._registered[inventory]
         if method == "GET" and not query and path in NEEDED_QUERIES:
             query = f"?{NEEDED_QUERIES[path]}"
-        answer = self.api.call(method, path.format(**parts) + query, self._body(method, path))
+        answer = self.api.call(method, path.format(**path_parameters) + query, self._body(method, path))
         if method == "POST" and answer.status_code == 201 and not path.startswith("/v1/leases"):
             [document] = answer.json.values()
             self._registered[path] = document["id"]
@@ -135,7 +135,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Reg
             admin.register_samples(wire, samples)
             [resource, *_] = admin.register_samples(wire, samples, SOUTH)
             if samples.property_name:
-                path = wire.resource_path.format(**{wire.part: resource["id"]})
+                path = wire.resource_path.format(**{wire.path_parameter: resource["id"]})
                 changed = admin.put(path, {"properties": {samples.property_name: "r1"}})
                 assert changed.status_code == 200, changed.text
         book(admin, start=0)
@@ -186,5 +186,5 @@ def test_reservations_of_every_type_are_shown_as_they_are_described(regions: tup
     caller.assert_described("GET", "/v1/leases", answer)
     shown = [lease for lease in answer.json["leases"] if lease["status"] == "ACTIVE"]
     assert {reservation["resource_type"] for lease in shown for reservation in lease["reservations"]} == {
-        resource_type.name for resource_type in caller.api.world.service.parts.types
+        resource_type.name for resource_type in caller.api.world.service.components.types
     }

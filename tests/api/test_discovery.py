@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tenure.domain.errors import Unavailable
-from tenure.domain.request import PartHealth
+from tenure.domain.request import ComponentHealth
 from tests.api.rig import Api, open_api
 
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -73,7 +73,10 @@ def test_health_names_each_part(stranger: Api) -> None:
 
 
 def test_health_names_the_reason_without_passwords(stranger: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = (PartHealth("database", False, "cannot reach mysql://tenure:secret@db/tenure"), PartHealth("engine", True))
+    parts = (
+        ComponentHealth("database", False, "cannot reach mysql://tenure:secret@db/tenure"),
+        ComponentHealth("engine", True),
+    )
     manager = type(stranger.world.service.manager)
     monkeypatch.setattr(manager, "health", lambda self: parts)
     result = stranger.get("/healthcheck")

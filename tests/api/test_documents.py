@@ -82,7 +82,7 @@ def names_in(document: object) -> Iterator[str]:
 
 
 def described_in(api: Api) -> dict[Version, Any]:
-    types = api.world.service.parts.types
+    types = api.world.service.components.types
     return {version: describe(operations_of(tuple(types)), version) for version in Version}
 
 

@@ -24,8 +24,8 @@ from tests.support.samples import NEEDED_QUERIES, UNKNOWN_ID, sampled_inventorie
 from tests.support.world import open_world
 
 MOST = 2
-#: What the parts of a URL stand for.
-PARTS = {"property_name": "rack", **{wire.part: "1" for wire, _ in sampled_inventories()}}
+#: What the path parameters stand for.
+PATH_PARAMETERS = {"property_name": "rack", **{wire.path_parameter: "1" for wire, _ in sampled_inventories()}}
 
 
 @dataclass
@@ -51,7 +51,7 @@ def app(tmp_path: Path) -> Iterator[Any]:
         long = LongLists(manager.leases, world.book(actor=Actor("demo-user", "demo-project", frozenset({"member"}))))
         yield create_app(
             Manager.of(lambda name: long if name == "leases" else getattr(manager, name), manager.health),
-            world.service.parts.types,
+            world.service.components.types,
             authenticate=lambda app: TokenFileAuth(app, tokens),
             requests_of_project=MOST,
         )
@@ -106,7 +106,7 @@ def test_refusals_of_all_kinds_leave(app: Any):
 def test_each_answer_is_complete_or_counts_until_it_is_read(app: Any, version: Version):
     """A client that reads slowly has a complete answer, or keeps a place of its project."""
     paths = {
-        operation.path: operation.path.format(lease_id=UNKNOWN_ID, reservation_id=UNKNOWN_ID, **PARTS)
+        operation.path: operation.path.format(lease_id=UNKNOWN_ID, reservation_id=UNKNOWN_ID, **PATH_PARAMETERS)
         for operation in operations_of(tuple(load_types()))
         if operation.method == "GET" and not operation.public
     }

@@ -73,7 +73,7 @@ def test_an_exceeded_quota_is_named_with_its_numbers(tmp_path: Path):
         rebuild(api.world, quotas=Quotas(FixedLimits({"leases": 0})))
         app = create_app(
             api.world.service.manager,
-            api.world.service.parts.types,
+            api.world.service.components.types,
             lambda inner: TokenFileAuth(inner, tmp_path / "tokens.yaml"),
         )
         api = Api(api.world, app, api.database)

@@ -87,7 +87,7 @@ def test_a_disabled_host_stays_disabled_when_the_cloud_reports_it_healthy(admin:
 
 def test_disabling_again_changes_only_the_reason(admin: Api) -> None:
     first = admin.post("/v1/os-hosts/1/disable", {"reason": "mine"}).json
-    admin.world.clock.advance(admin.world.service.parts.reconcile_interval)
+    admin.world.clock.advance(admin.world.service.components.reconcile_interval)
     assert admin.post("/v1/os-hosts/1/disable", {"reason": "mine"}).json == first
     assert admin.post("/v1/os-hosts/1/disable", {"reason": "yours"}).json["host"]["disabled_reason"] == "yours"
 

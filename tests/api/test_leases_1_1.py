@@ -585,7 +585,7 @@ def test_the_refusal_of_a_number_in_an_expression_says_that_values_are_texts(api
 
 
 def test_the_refusal_of_a_long_lease_says_how_long_it_would_be(api: Api, tmp_path: Path) -> None:
-    rebuild(api.world, rules=replace(api.world.service.parts.rules, longest_lease=timedelta(days=2)))
+    rebuild(api.world, rules=replace(api.world.service.components.rules, longest_lease=timedelta(days=2)))
     (tmp_path / "limited").mkdir()
     limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
     refused = limited.post("/v1/leases", limited.lease_body(hours=49))

@@ -64,7 +64,7 @@ def test_it_is_shown_only_for_a_single_lease_that_can_be_prolonged(api: Api):
 
 
 def test_a_lease_lasts_no_longer_than_leases_may(api: Api, tmp_path: Path):
-    rebuild(api.world, rules=replace(api.world.service.parts.rules, longest_lease=timedelta(days=2)))
+    rebuild(api.world, rules=replace(api.world.service.components.rules, longest_lease=timedelta(days=2)))
     (tmp_path / "limited").mkdir()
     limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
     lease = limited.book(start=1, hours=1)

@@ -310,7 +310,7 @@ def test_only_zones_of_iana_are_zones(api: Api, zone: str):
 
 
 def test_a_longest_lease_in_days_may_have_the_hour_of_an_autumn_change(api: Api, tmp_path: Path):
-    rebuild(api.world, rules=replace(api.world.service.parts.rules, longest_lease=timedelta(days=10)))
+    rebuild(api.world, rules=replace(api.world.service.components.rules, longest_lease=timedelta(days=10)))
     (tmp_path / "limited").mkdir()
     api = api_over(api.world, tmp_path / "limited").using(version="1.3")
     body = {"name": "ten days", "reservations": [HOSTS], "start_date": "2030-10-19T22:00:00Z"}

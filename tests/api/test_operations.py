@@ -18,8 +18,8 @@ from tests.support.samples import NEEDED_QUERIES, SEARCHES, sampled_inventories
 from tests.support.world import ADMIN
 
 LEASE = "/v1/leases/{lease_id}"
-#: What the parts of a URL stand for, beside the lease and its reservation.
-PARTS = {"property_name": "rack", **{wire.part: "1" for wire, _ in sampled_inventories()}}
+#: What the path parameters stand for, beside the lease and its reservation.
+PATH_PARAMETERS = {"property_name": "rack", **{wire.path_parameter: "1" for wire, _ in sampled_inventories()}}
 
 
 def bodies() -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
@@ -91,7 +91,7 @@ def refused_requests(api: Api) -> Iterator[tuple[str, str, Any]]:
 @pytest.mark.slow
 def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Path):
     with open_noted(tmp_path) as (api, asked):
-        types = api.world.service.parts.types
+        types = api.world.service.components.types
         paths = describe(operations_of(tuple(types)), LATEST)["paths"]
         endpoints = [
             (method.upper(), path, query)
@@ -102,7 +102,7 @@ def test_all_endpoints_together_call_exactly_the_listed_operations(tmp_path: Pat
         ]
         for method, path, query in endpoints:
             lease = api.world.book(1, start=1)
-            url = path.format(**PARTS, lease_id=lease.id, reservation_id=lease.reservations[0].id) + query
+            url = path.format(**PATH_PARAMETERS, lease_id=lease.id, reservation_id=lease.reservations[0].id) + query
             if method == "GET" and path in NEEDED_QUERIES:
                 url += f"?{NEEDED_QUERIES[path]}"
             body = api.lease_body(start=5) if (method, path) == ("POST", "/v1/leases") else BODIES.get((method, path))

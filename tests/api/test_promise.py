@@ -75,7 +75,7 @@ def test_the_abbreviations_are_those_of_the_page():
 
 def test_every_operation_serves_a_requirement(api: Api):
     """What was added to the API is in the table."""
-    description = describe(operations_of(tuple(api.world.service.parts.types)), Version("1.3"))
+    description = describe(operations_of(tuple(api.world.service.components.types)), Version("1.3"))
     served = {
         f"{method.upper()} {path}"
         for path, methods in description["paths"].items()

@@ -292,7 +292,9 @@ def test_a_reservation_of_an_uninstalled_type_is_shown(api: Api) -> None:
     [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items
     for version in Version:
         resource_types = [
-            resource_type for resource_type in api.world.service.parts.types if resource_type.name == "physical:host"
+            resource_type
+            for resource_type in api.world.service.components.types
+            if resource_type.name == "physical:host"
         ]
         schemas = schemas_of(resource_types)(version)
         [shown] = json.loads(json.dumps(schemas.answer.show(stored)))["reservations"]

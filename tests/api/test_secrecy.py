@@ -16,7 +16,7 @@ from tenure.api.table import operations_of
 from tenure.api.versions import Version
 from tenure.resources.contract import load_types
 from tests.api.rig import ADDRESSES, FLAVORS, HOSTS, INSTANCES, Api, open_api, rfc3339
-from tests.api.test_operations import BODIES, PARTS
+from tests.api.test_operations import BODIES, PATH_PARAMETERS
 from tests.support.samples import NEEDED_QUERIES
 
 #: Hosts of two kinds, by a public property. The private one is the same on no two of them.
@@ -77,8 +77,8 @@ def test_no_endpoint_tells_a_member_what_is_not_for_members(api: Api, version: V
     member = api.using("other", version.value)
     wrong, statuses = [], set()
     for method, path, shown in endpoints(version):
-        parts = {**PARTS, "lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
-        url = path.format(**parts)
+        path_parameters = {**PATH_PARAMETERS, "lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
+        url = path.format(**path_parameters)
         if method == "GET" and path in NEEDED_QUERIES:
             url += f"?{NEEDED_QUERIES[path]}"
         body = BODIES.get((method, path))

@@ -181,8 +181,10 @@ class TestTypes:
                 cloud.world.delete_server(cloud.world.instances.boot(PROJECT, TINY))
             booted[name] = cloud.world.instances.boot(PROJECT, TINY, name=f"of-{name}")
         terms = DefaultTerms("virtual:server")
-        parts = regions.service.parts
-        defaults = DefaultLeases(regions.leases, DefaultLeaseBook(parts.db), parts.driver, regions.clock, terms)
+        components = regions.service.components
+        defaults = DefaultLeases(
+            regions.leases, DefaultLeaseBook(components.db), components.driver, regions.clock, terms
+        )
         regions.cloud.inject(Fault(FaultKind.BUSY, verb="servers"))
         assert [defaults.run() for _ in range(3)] == [1, 1, 0]  # first of the region that answers
         found = {

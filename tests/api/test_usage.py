@@ -137,7 +137,7 @@ def test_lease_that_is_deleted_while_it_runs_counts_until_then(api: Api):
 
 
 def test_time_of_cleaning_does_not_count(api: Api, tmp_path: Path):
-    rebuild(api.world, rules=replace(api.world.service.parts.rules, cleaning_time=HOUR))
+    rebuild(api.world, rules=replace(api.world.service.components.rules, cleaning_time=HOUR))
     (tmp_path / "rebuilt").mkdir()
     with_cleaning = api_over(api.world, tmp_path / "rebuilt").using(version="1.3")
     ended = with_cleaning.book(start=0, hours=2)
@@ -393,7 +393,7 @@ def test_lease_whose_host_is_cleaned_first_is_booked_from_its_start_date(tmp_pat
     """Its plan begins when the hosts are clean, also if it is changed or deleted meanwhile."""
     with open_api(tmp_path, hosts=hosts) as api:
         world = api.world
-        rebuild(world, rules=replace(world.service.parts.rules, cleaning_time=HOUR / 2))
+        rebuild(world, rules=replace(world.service.components.rules, cleaning_time=HOUR / 2))
         before = world.reserve(worlds.reservation(hosts, hosts), hours=0.5)
         world.engine.settle()
         world.teardown_lasts(before, until=NOW + 0.75 * HOUR)  # clean at 1:15

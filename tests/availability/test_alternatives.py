@@ -19,11 +19,11 @@ from tests.support.world import NOW, OWNER, World, open_world, reservation
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 
-#: The refusals of the long test, in parts, and those in each of the histories of a part.
-PARTS = 10
+#: The refusals of the long test, in batches, and those in each of the histories of a batch.
+BATCHES = 10
 HISTORIES = 20
 REFUSALS = 10
-assert PARTS * HISTORIES * REFUSALS >= 2000
+assert BATCHES * HISTORIES * REFUSALS >= 2000
 
 
 @pytest.fixture
@@ -187,13 +187,13 @@ def test_alternatives_can_be_booked_and_none_is_better(world: World):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(PARTS))
-def test_alternatives_to_thousands_of_refusals_can_be_booked(tmp_path: Path, part: int):
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_alternatives_to_thousands_of_refusals_can_be_booked(tmp_path: Path, batch: int):
     for number in range(HISTORIES):
         folder = tmp_path / str(number)
         folder.mkdir()
         with open_site(folder) as world:
-            history = History(world, 5000 + part * HISTORIES + number)
+            history = History(world, 5000 + batch * HISTORIES + number)
             refused = 0
             while refused < REFUSALS:
                 history.step()

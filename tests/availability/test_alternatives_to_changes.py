@@ -17,8 +17,8 @@ from tests.availability.test_alternatives import HOUR, MINUTE, amount_of, resize
 from tests.availability.test_offers import History, open_site
 from tests.support.world import OWNER, World
 
-#: The parts of the long test, and the histories of each.
-PARTS, HISTORIES = 4, 5
+#: The batches of the long test, and the histories of each.
+BATCHES, HISTORIES = 4, 5
 
 
 @pytest.fixture
@@ -143,14 +143,14 @@ def test_alternatives_to_changes_succeed(world: World):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(PARTS))
-def test_alternatives_to_many_refused_changes_succeed(tmp_path: Path, part: int):
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_alternatives_to_many_refused_changes_succeed(tmp_path: Path, batch: int):
     found = 0
     for number in range(HISTORIES):
         folder = tmp_path / str(number)
         folder.mkdir()
         with open_site(folder) as world:
-            history = History(world, 9000 + part * HISTORIES + number)
+            history = History(world, 9000 + batch * HISTORIES + number)
             for _ in range(80):
                 history.step()
                 found += check_refusal(history)

@@ -137,7 +137,7 @@ def described(view: Snapshot, now: int) -> dict[int, object]:
             [int(catalogue.capacity(name)[row]) for name in ("VCPU", "WHOLE")],
         )
     uses: dict[int, list[tuple[object, ...]]] = {resource_id: [] for resource_id in found}
-    for timeline, mask in view.parts(everything):
+    for timeline, mask in view.timelines(everything):
         for place, row in enumerate(timeline.uses.rows):
             use = timeline.uses
             if mask[row] and use.ends[place] > now and catalogue.ids[row] in uses:

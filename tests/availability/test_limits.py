@@ -135,7 +135,7 @@ def test_an_earlier_end_is_within_the_limit(world: World):
 
 def test_two_ranges_fit_side_by_side_without_the_exact_search(world: World):
     """The first would take all hosts if it could."""
-    rebuild(world, rules=replace(world.service.parts.rules, exact_time=timedelta(0)))
+    rebuild(world, rules=replace(world.service.components.rules, exact_time=timedelta(0)))
     both = (reservation(1, 4), reservation(1, 4))
     window = Window(HOUR, NOW + HOUR)
     [offer] = world.service.manager.offers.first(OWNER, OfferQuery(both, window, 1)).offers

@@ -28,11 +28,11 @@ HORIZON = 14
 #: The share of the starts without room in the model that are tried on the service all the same.
 TRIED_ANYWAY = 0.02
 
-#: The searches of the long test, in parts, and those of each of the histories of a part.
-PARTS = 20
+#: The searches of the long test, in batches, and those of each of the histories of a batch.
+BATCHES = 20
 HISTORIES = 20
 SEARCHES = 25
-assert PARTS * HISTORIES * SEARCHES >= 10_000
+assert BATCHES * HISTORIES * SEARCHES >= 10_000
 
 
 @contextmanager
@@ -239,7 +239,7 @@ def test_search_without_time_for_moves_finds_the_first_period_without_them(world
     query = OfferQuery(IN_RACK, Window(2 * HOUR, now + 5 * HOUR, now + HORIZON * HOUR), limit=1)
     found = world.service.manager.offers.first(OWNER, query)
     assert ([offer.starts_at for offer in found.offers], found.is_complete) == ([now + 5 * HOUR], True)
-    rebuild(world, rules=replace(world.service.parts.rules, search_time=timedelta(microseconds=1)))
+    rebuild(world, rules=replace(world.service.components.rules, search_time=timedelta(microseconds=1)))
     found = world.service.manager.offers.first(OWNER, query)
     assert ([offer.starts_at for offer in found.offers], found.is_complete) == ([now + 9 * HOUR], False)
 
@@ -264,14 +264,14 @@ def test_offers_after_longer_histories_can_be_taken_and_none_is_better(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(PARTS))
-def test_thousands_of_offers_can_be_taken(tmp_path: Path, part: int):
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_thousands_of_offers_can_be_taken(tmp_path: Path, batch: int):
     searches = found = 0
     for number in range(HISTORIES):
         folder = tmp_path / str(number)
         folder.mkdir()
         with open_site(folder) as world:
-            history = History(world, 1000 + part * HISTORIES + number)
+            history = History(world, 1000 + batch * HISTORIES + number)
             for _ in range(SEARCHES):
                 history.step()
                 found += check_first(history)

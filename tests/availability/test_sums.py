@@ -156,7 +156,7 @@ def check(world: World) -> int:
     start = world.clock.now()
     compared = 0
     for resource_type, resource_class in COUNTED:
-        inventory = world.service.parts.types[resource_type].inventory
+        inventory = world.service.components.types[resource_type].inventory
         resources = read(world, inventory, resource_class)
         times = instants(resources, start, start + SPAN)
 
@@ -205,12 +205,14 @@ def test_amounts_equal_sums_over_the_ledger_after_any_history(world: World, seed
 
 @pytest.mark.slow
 def test_another_manager_shows_the_same_as_one_that_has_just_started(world: World):
-    parts = world.service.parts
+    components = world.service.components
     history = History(world, 5)
 
     def started() -> AvailabilityService:
-        index = AvailabilityIndex(parts.db, parts.clock)
-        return AvailabilityService(Context(parts.db, parts.clock, parts.types, parts.authorize, parts.rules), index)
+        index = AvailabilityIndex(components.db, components.clock)
+        return AvailabilityService(
+            Context(components.db, components.clock, components.types, components.authorize, components.rules), index
+        )
 
     other = started()
     queries = [

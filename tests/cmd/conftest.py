@@ -92,7 +92,7 @@ class Site:
     def service(self, *, hosts: int) -> Iterator[Service]:
         """The service itself, with so many hosts that can be reserved."""
         service = open_service(self.folder, hosts=hosts)
-        with closing(service.parts.db):
+        with closing(service.components.db):
             yield service
 
     @contextmanager

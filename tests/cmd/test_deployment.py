@@ -32,7 +32,7 @@ from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.factory import Parts, Service
+from tenure.factory import Components, Service
 from tenure.metrics import PRESENT
 from tenure.resources.contract import load_types
 from tenure.rpc.listener import NovaListener
@@ -96,14 +96,14 @@ class Deployed:
     @cached_property
     def service(self) -> Service:
         service = open_manager(self.conf)
-        self._stack.callback(service.parts.db.close)
-        if isinstance(service.parts.driver, SimulatedCloud):
-            self._stack.callback(service.parts.driver.close)
+        self._stack.callback(service.components.db.close)
+        if isinstance(service.components.driver, SimulatedCloud):
+            self._stack.callback(service.components.driver.close)
         return service
 
     @property
-    def parts(self) -> Parts:
-        return self.service.parts
+    def components(self) -> Components:
+        return self.service.components
 
     @cached_property
     def cloud(self) -> Any:
@@ -205,7 +205,7 @@ class Deployed:
     def publisher(self) -> str:
         """Who the notifications are from."""
         self._patch.setattr(_impl_test, "NOTIFICATIONS", [])
-        self.parts.sink(Message(1, "key", "lease", "lease.create", {}, datetime(2030, 1, 1), 0))  # noqa: DTZ001
+        self.components.sink(Message(1, "key", "lease", "lease.create", {}, datetime(2030, 1, 1), 0))  # noqa: DTZ001
         [(_context, message, _priority, _retry)] = _impl_test.NOTIFICATIONS
         return str(message["publisher_id"])
 
@@ -269,11 +269,11 @@ def of_options(name: str) -> Callable[[Deployed], object]:
 
 
 def of_rules(name: str) -> Callable[[Deployed], object]:
-    return lambda it: getattr(it.parts.rules, name)
+    return lambda it: getattr(it.components.rules, name)
 
 
 def of_terms(name: str) -> Callable[[Deployed], object]:
-    return lambda it: getattr(it.parts.default_terms, name)
+    return lambda it: getattr(it.components.default_terms, name)
 
 
 def url_of(call: str) -> Callable[[Deployed], object]:
@@ -281,7 +281,7 @@ def url_of(call: str) -> Callable[[Deployed], object]:
 
 
 def bound_of(lane: Lane, attribute: str) -> Callable[[Deployed], object]:
-    return lambda it: getattr(it.parts.bounds[lane], attribute)
+    return lambda it: getattr(it.components.bounds[lane], attribute)
 
 
 #: Every option by group, with the effect of a value on the parts of a deployment.
@@ -307,7 +307,7 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "state_path": (Row("{folder}/state", lambda it: it.folder_of_others == it.folder / "state", True),),
         "os_region_name": (
             Row("r1", of_options("region"), "r1", REAL),
-            Row("r1", lambda it: it.parts.origin.region_name, "r1"),
+            Row("r1", lambda it: it.components.origin.region_name, "r1"),
         ),
     },
     "api": {
@@ -336,7 +336,11 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
     },
     "database": {
         "connection": (
-            Row("sqlite:///{folder}/other.db", lambda it: Path(it.parts.db.engine.url.database or "").name, "other.db"),
+            Row(
+                "sqlite:///{folder}/other.db",
+                lambda it: Path(it.components.db.engine.url.database or "").name,
+                "other.db",
+            ),
         ),
         "max_pool_size": (Row("3", lambda it: it.pool.size(), 3),),
         "pool_timeout": (Row("2.5", lambda it: it.pool.timeout(), 2.5),),
@@ -377,10 +381,10 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "name": (Row("first", lambda it: it.rpc_server._target.server, "first"),),
         "rpc_threads": (
             Row("500", lambda it: it.rpc_server._endpoint._places._value, 500),
-            Row("12", lambda it: it.parts.places, 6),
+            Row("12", lambda it: it.components.places, 6),
             Row("12", lambda it: it.limits._places._value, 3, UNIFIED),
         ),
-        "workers": (Row("3", lambda it: it.parts.workers, 3),),
+        "workers": (Row("3", lambda it: it.components.workers, 3),),
         "waiting_turn_ms": (Row("70", of_rules("turn_time"), timedelta(milliseconds=70)),),
         "minutes_before_end_lease": (Row("7", of_rules("notice_before_end"), 7 * MINUTE),),
         "max_attempts": (Row("3", of_rules("max_attempts"), 3),),
@@ -393,11 +397,11 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "start_patience": (Row("7", of_rules("start_patience"), 7 * MINUTE),),
         "start_patience_percent": (Row("7", of_rules("start_share"), 0.07),),
         "before_end_patience": (Row("7", of_rules("before_end_patience"), 7 * MINUTE),),
-        "reconcile_interval": (Row("7", lambda it: it.parts.reconcile_interval, 7 * SECOND),),
+        "reconcile_interval": (Row("7", lambda it: it.components.reconcile_interval, 7 * SECOND),),
         "preemption_notice": (Row("7", of_rules("preemption_notice"), 7 * SECOND),),
         "inventory_interval": (
-            Row("7", lambda it: it.parts.inventory_interval, 7 * SECOND),
-            Row("0", lambda it: it.parts.inventory_interval, None),
+            Row("7", lambda it: it.components.inventory_interval, 7 * SECOND),
+            Row("0", lambda it: it.components.inventory_interval, None),
         ),
     },
     "metrics": {
@@ -421,10 +425,10 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         )
     },
     "purge": {
-        "ended_leases_days": (Row("3", lambda it: it.parts.purge.ended_leases, 3 * DAY),),
-        "deleted_before_start": (Row("7", lambda it: it.parts.purge.unbegun_leases, 7),),
-        "delivered_messages_days": (Row("3", lambda it: it.parts.purge.delivered_messages, 3 * DAY),),
-        "feed_hours": (Row("3", lambda it: it.parts.feed_kept, 3 * HOUR),),
+        "ended_leases_days": (Row("3", lambda it: it.components.purge.ended_leases, 3 * DAY),),
+        "deleted_before_start": (Row("7", lambda it: it.components.purge.unbegun_leases, 7),),
+        "delivered_messages_days": (Row("3", lambda it: it.components.purge.delivered_messages, 3 * DAY),),
+        "feed_hours": (Row("3", lambda it: it.components.feed_kept, 3 * HOUR),),
     },
     "nova": {
         "endpoint_type": (Row("public", of_options("interface"), "public", REAL),),
@@ -435,12 +439,12 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
     },
     HOST: {
         "blazar_az_prefix": (Row("zone_", of_options("zone_prefix"), "zone_", REAL),),
-        "before_end": (Row("notify", lambda it: it.parts.types[HOST].before_end({}), "notify"),),
+        "before_end": (Row("notify", lambda it: it.components.types[HOST].before_end({}), "notify"),),
         "enable_notification_monitor": (Row("true", lambda it: it.listener is not None, True),),
         "notification_topics": (Row("a, b", lambda it: it.heard, [("a", "nova"), ("b", "nova")], HEARD),),
         "notification_exchange": (Row("cell", lambda it: it.heard, [("versioned_notifications", "cell")], HEARD),),
-        "enable_polling_monitor": (Row("false", lambda it: it.parts.health_interval, None),),
-        "polling_interval": (Row("7", lambda it: it.parts.health_interval, 7 * SECOND),),
+        "enable_polling_monitor": (Row("false", lambda it: it.components.health_interval, None),),
+        "polling_interval": (Row("7", lambda it: it.components.health_interval, 7 * SECOND),),
         "healing_interval": (Row("7", of_rules("healing_horizon"), 7 * MINUTE),),
         "private_properties_asked_for": (Row("true", of_rules("private_asked_for"), True),),
         "replace_after": (
@@ -497,8 +501,8 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
     },
     "virtual:server": {
         "default_lease": (
-            Row("true", lambda it: it.parts.default_terms is not None, True),
-            Row("false", lambda it: it.parts.default_terms, None),
+            Row("true", lambda it: it.components.default_terms is not None, True),
+            Row("false", lambda it: it.components.default_terms, None),
         ),
         "default_lease_days": (Row("7", of_terms("lasts"), 7 * DAY, DEFAULT_LEASE),),
         "default_notice_hours": (Row("7", of_terms("notice"), 7 * HOUR, DEFAULT_LEASE),),
@@ -508,7 +512,7 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
     "service_auth": {
         "auth_url": (
             Row("http://other.test/identity", of_options("auth_url"), "http://other.test/identity", REAL),
-            Row("http://other.test/identity", lambda it: it.parts.origin.auth_url, "http://other.test/identity"),
+            Row("http://other.test/identity", lambda it: it.components.origin.auth_url, "http://other.test/identity"),
         ),
         **{
             name: (Row("others", of_options(name), "others", REAL),)

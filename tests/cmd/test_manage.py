@@ -206,7 +206,7 @@ def test_a_command_that_does_not_exist_is_refused(site: Site, arguments: Sequenc
 
 def test_hosts_are_read_again_from_the_cloud(site: Site):
     with site.service(hosts=3) as service:
-        names = [host.name for host in service.parts.driver.discover("physical:host")]
+        names = [host.name for host in service.components.driver.discover("physical:host")]
     assert manage(site, "host", "sync") == "3 hosts are registered, 0 were changed, 0 are gone\n"
     with site.cloud() as cloud:
         vcpus = cloud.world.host(names[0]).facts["vcpus"]
@@ -229,7 +229,7 @@ def test_leases_on_hosts_that_changed_get_others_or_are_flagged(site: Site):
         request = LeaseRequest(name="sized", starts_at=soon, ends_at=soon + timedelta(hours=1), reservations=(asked,))
         lease = service.manager.leases.create(OWNER, request)
         [booked] = service.manager.leases.resources(OWNER, lease.id, "physical:host")
-        names = [host.name for host in service.parts.driver.discover("physical:host")]
+        names = [host.name for host in service.components.driver.discover("physical:host")]
     [other] = {*names} - {booked.resource.name}
     with site.cloud() as cloud:
         cloud.world.change_host(booked.resource.name, facts={"vcpus": 2})

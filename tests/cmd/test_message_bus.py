@@ -13,7 +13,7 @@ from tenure.deployment import ConfigurationError, open_api, open_manager
 from tests.support.deployment import Options, write_config
 
 #: Parts of a password that must never be shown.
-PARTS = ("s3cr3t", "0815")
+SECRETS = ("s3cr3t", "0815")
 
 WRONG_URLS = {
     "no scheme": "//tenure:s3cr3t-0815@controller/",
@@ -51,14 +51,14 @@ def test_invalid_address_is_refused_with_its_option(
     assert f"[{group}] transport_url" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert refused.value.__suppress_context__
-    assert not any(part in str(refused.value) + caplog.text for part in PARTS)
+    assert not any(secret in str(refused.value) + caplog.text for secret in SECRETS)
 
 
 @pytest.mark.parametrize("wrong", WRONG_URLS)
 def test_the_api_refuses_an_invalid_address_too(tmp_path: Path, wrong: str):
     with pytest.raises(ConfigurationError, match=r"\[DEFAULT\] transport_url") as refused:
         open_api(configured(tmp_path, {"DEFAULT": {"transport_url": WRONG_URLS[wrong]}}))
-    assert not any(part in str(refused.value) for part in PARTS)
+    assert not any(secret in str(refused.value) for secret in SECRETS)
 
 
 @pytest.mark.parametrize("drivers", ["mesagingv2", "messagingv2,nobody"])

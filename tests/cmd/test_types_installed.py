@@ -155,7 +155,7 @@ wanted = ReservationRequest("lab:instrument", {"kind": "microscope", "amount": 1
 for project in ("others", "optics"):
     conf.set_override("instruments_trained", ["microscope:optics"], group="enforcement")
     user = Actor("user", project, frozenset({"member", "reader"}))
-    now = service.parts.clock.now()
+    now = service.components.clock.now()
     request = LeaseRequest("look", now + timedelta(hours=1), now + timedelta(hours=2), reservations=(wanted,))
     try:
         print(project, service.manager.leases.create(user, request).status)

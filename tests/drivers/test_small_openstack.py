@@ -38,7 +38,7 @@ from tenure.drivers.simulated.openstack.users import FOR_USERS
 from tests.support.simulated import SimulatedCloud
 
 #: The part of the path for each service.
-PARTS = {"compute": "compute/v2.1", "image": "image/v2", "network": "network/v2.0", "block-storage": "volume/v3"}
+PATHS = {"compute": "compute/v2.1", "image": "image/v2", "network": "network/v2.0", "block-storage": "volume/v3"}
 SERVERS = "/cloud/RegionOne/compute/v2.1/servers"
 BOOT = {"server": {"name": "new", "flavorRef": "1"}}
 
@@ -200,8 +200,10 @@ def _requests(owner: str = "alices") -> list[tuple[str, str]]:
         if not service.startswith(FOR_USERS):
             continue
         kind = pattern.split("/")[1].split("(")[0]
-        part = PARTS[service.removeprefix(FOR_USERS)]
-        found += [(method, f"/cloud/RegionOne/{part}{path}") for path in _paths(pattern, _things(owner).get(kind, "x"))]
+        path_prefix = PATHS[service.removeprefix(FOR_USERS)]
+        found += [
+            (method, f"/cloud/RegionOne/{path_prefix}{path}") for path in _paths(pattern, _things(owner).get(kind, "x"))
+        ]
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tenure.config import new_config, read_config
 from tenure.deployment import open_driver
-from tenure.drivers.contract import CloudBusy, parts_of
+from tenure.drivers.contract import CloudBusy, drivers_by_region
 from tenure.drivers.openstack.http import connect
 from tests.drivers.rigs import HOST, command, options_of, registered
 from tests.support.certificates import ELSEWHERE, Authority, terminating_tls
@@ -131,7 +131,7 @@ def test_a_region_may_have_an_authority_of_its_own(
         )
         conf = new_config()
         read_config(conf, [], files=[config], prog="test")
-        parts = parts_of(open_driver(conf), HOST)
+        parts = drivers_by_region(open_driver(conf), HOST)
         assert len(parts["north"].check(HOST)) == 6
         if known:
             assert len(parts["south"].check(HOST)) == 2

@@ -109,7 +109,7 @@ def test_each_type_is_driven_by_its_own_driver_and_all_else_by_the_cloud() -> No
 def test_reservations_of_an_inventory_use_the_driver_of_its_type(tmp_path: Path) -> None:
     laboratory = Laboratory()
     with open_world(tmp_path) as world:
-        parts = replace(world.service.parts, type_drivers={HOST: laboratory})
+        parts = replace(world.service.components, type_drivers={HOST: laboratory})
         routed = World(build(parts), world.clock, world.clouds, world.db)
         lease = routed.book(1)
         routed.engine.settle()

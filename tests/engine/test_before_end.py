@@ -526,7 +526,7 @@ def test_action_runs_once_despite_kills(
     world: World, messages: list[Message], checkpoints: Checkpoints, event: EventType, point: str
 ):
     if event is EventType.END:  # nothing is done before
-        rebuild(world, rules=replace(world.service.parts.rules, notice_before_end=timedelta(0)))
+        rebuild(world, rules=replace(world.service.components.rules, notice_before_end=timedelta(0)))
     lease = book(world, hosts("snapshot"), instances("notify"), hosts("snapshot"))
     world.boot(lease)
     world.boot(lease, 2)

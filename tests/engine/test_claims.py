@@ -90,7 +90,7 @@ def test_killed_managers_do_not_count_as_failed_attempts(world: World):
     start = event_of(world, lease.id, EventType.START)
     world.clock.advance(HOUR)
     events = world.service.events
-    for _ in range(world.service.parts.rules.max_attempts + 1):
+    for _ in range(world.service.components.rules.max_attempts + 1):
         assert events.claim(start.id) is not None
         world.clock.advance(CLAIM)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reason="no answer", count=1))

@@ -16,7 +16,7 @@ from tenure.domain.lease import EventType, Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, Moment
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import EffectKind
-from tenure.factory import Parts, Service, build
+from tenure.factory import Components, Service, build
 from tenure.services.execution.at_once import POLL
 from tenure.simulation import default_policies, installed_types
 from tenure.store.database import Database
@@ -152,7 +152,7 @@ def open_managers(url: str, *, hosts: int) -> Iterator[list[Service]]:
             stack.callback(db.close)
             clock = ClockApart(SystemClock(), offset)
             authorize = default_policies().authorize
-            services.append(build(Parts(db, cloud, installed_types(), authorize, clock=clock, workers=4)))
+            services.append(build(Components(db, cloud, installed_types(), authorize, clock=clock, workers=4)))
         databases[0].write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=SystemClock().now()))
         for service in services:
             service.engine.start()
@@ -165,7 +165,7 @@ def open_managers(url: str, *, hosts: int) -> Iterator[list[Service]]:
 def test_engines_side_by_side_start_and_end_each_lease_once_and_not_too_soon(database_url: str):
     """By the clock of the machine, which is the database's here."""
     with open_managers(database_url, hosts=12) as services:
-        leases, cloud = services[1].manager.leases, services[1].parts.driver
+        leases, cloud = services[1].manager.leases, services[1].components.driver
         assert isinstance(cloud, SimulatedCloud)
         now = SystemClock().now()
         begins = [now + (1 + place % 3) * SECOND for place in range(12)]

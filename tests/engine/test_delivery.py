@@ -64,7 +64,7 @@ def next_attempt(world: World) -> datetime | None:
 
 
 def ailing(world: World) -> dict[str, str | None]:
-    return {part.part: part.reason for part in world.service.manager.health() if not part.well}
+    return {component.component: component.reason for component in world.service.manager.health() if not component.well}
 
 
 def test_failure_keeps_the_order_of_its_lease_and_delays_no_other_lease(world: World):

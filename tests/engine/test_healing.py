@@ -276,7 +276,9 @@ class TestNotifications:
         rebuild(world, health_interval=MINUTE if polling else None)
         service = str(resource(world, "sim-host-001").facts["service_name"])
         world.service.healing.report(HOST, service, Health(False, "Forced down."))
-        each = len({known.inventory for known in world.service.parts.types})  # a look at all takes so many questions
+        each = len(
+            {known.inventory for known in world.service.components.types}
+        )  # a look at all takes so many questions
 
         def has_recovered(looks: int) -> bool:
             return resource(world, "sim-host-001").reservable and asked.count("check") >= looks * each

@@ -62,7 +62,7 @@ MOST_PLACEMENTS = 60
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelAllocation:
     """A reservation, and the resource with all its units."""
 
     asked: Asked
@@ -77,7 +77,7 @@ class Booking:
 
     start: int
     end: int
-    parts: tuple[Part, ...]
+    allocations: tuple[ModelAllocation, ...]
 
     @property
     def runs(self) -> bool:
@@ -106,9 +106,9 @@ class Crowd:
     @property
     def asked(self) -> dict[str, Asked]:
         return {
-            f"{index}.{position}": part.asked
+            f"{index}.{position}": allocation.asked
             for index, booking in enumerate(self.bookings)
-            for position, part in enumerate(booking.parts)
+            for position, allocation in enumerate(booking.allocations)
         }
 
     def uses(self, *, at: int = 0) -> list[Use]:
@@ -116,18 +116,18 @@ class Crowd:
         return [
             Use(
                 -1,
-                part.resource_id,
+                allocation.resource_id,
                 f"{index}.{position}",
                 self.at(booking.start),
                 self.at(booking.end),
                 count,
-                count * part.asked.vcpus,
-                part.asked.kind != "instances",
+                count * allocation.asked.vcpus,
+                allocation.asked.kind != "instances",
                 booking.start >= at and not booking.runs,
             )
             for index, booking in enumerate(self.bookings)
-            for position, part in enumerate(booking.parts)
-            for count in (part.asked.amount, part.grows)
+            for position, allocation in enumerate(booking.allocations)
+            for count in (allocation.asked.amount, allocation.grows)
             if count and booking.end > at
         ]
 
@@ -144,15 +144,15 @@ class Crowd:
         return ((index, booking) for index, booking in enumerate(self.bookings) if not booking.runs)
 
 
-def _part(rng: Random, resource: Resource, width: int) -> Part:
+def _allocation(rng: Random, resource: Resource, width: int) -> ModelAllocation:
     """Return a reservation of instances with ``width`` virtual CPUs in total, or of the whole host."""
     rack = resource.properties.get("rack", "") if rng.random() < 0.2 else ""
     if width == VCPUS and rng.random() < 0.4:
-        return Part(Asked("hosts", 1, rack=rack), resource.id)
+        return ModelAllocation(Asked("hosts", 1, rack=rack), resource.id)
     amounts = [amount for amount in (1, 1, 2, 4) if width % amount == 0]
     amount = rng.choice(amounts)
     affinity = rng.choice([None, None, True, False] if amount == 1 else [None, True])
-    return Part(Asked("instances", amount, vcpus=width // amount, affinity=affinity, rack=rack), resource.id)
+    return ModelAllocation(Asked("instances", amount, vcpus=width // amount, affinity=affinity, rack=rack), resource.id)
 
 
 def fill(crowd: Crowd, rng: Random, *, most: int = 9) -> None:
@@ -167,9 +167,9 @@ def fill(crowd: Crowd, rng: Random, *, most: int = 9) -> None:
                 continue
             left -= width
             for start, end in rng.choice(PATTERNS):
-                part = _part(rng, resource, width)
-                if crowd.room([]).takes(resource, part.asked, 1):
-                    _add(bookings, rng, Booking(start, end, (part,)))
+                allocation = _allocation(rng, resource, width)
+                if crowd.room([]).takes(resource, allocation.asked, 1):
+                    _add(bookings, rng, Booking(start, end, (allocation,)))
     crowd.bookings = bookings[:most]
 
 
@@ -178,18 +178,24 @@ def fill_addresses(crowd: Crowd, rng: Random) -> None:
     for resource_id in crowd.addresses:
         names = frozenset({crowd.resources[resource_id].name} if rng.random() < 0.2 else ())
         for start, end in rng.choice(PATTERNS):
-            _add(bookings, rng, Booking(start, end, (Part(Asked("addresses", 1, names=names), resource_id),)))
+            _add(
+                bookings, rng, Booking(start, end, (ModelAllocation(Asked("addresses", 1, names=names), resource_id),))
+            )
     crowd.bookings = bookings
 
 
 def _add(bookings: list[Booking], rng: Random, booking: Booking) -> None:
     """Add the booking as a separate lease, or as a reservation of a lease with the same period."""
     for index, other in enumerate(bookings):
-        parts = other.parts + booking.parts
-        same = (other.start, other.end) == (booking.start, booking.end) and len(parts) <= 3
+        allocations = other.allocations + booking.allocations
+        same = (other.start, other.end) == (booking.start, booking.end) and len(allocations) <= 3
         # Instances without affinity could be booked on several hosts.
-        if same and all(part.asked.amount == 1 or part.asked.affinity for part in parts) and rng.random() < 0.3:
-            bookings[index] = replace(other, parts=parts)
+        if (
+            same
+            and all(allocation.asked.amount == 1 or allocation.asked.affinity for allocation in allocations)
+            and rng.random() < 0.3
+        ):
+            bookings[index] = replace(other, allocations=allocations)
             return
     bookings.append(booking)
 
@@ -200,14 +206,14 @@ class CrowdedMachine(LedgerMachine):
     def fill(self, crowd: Crowd) -> None:
         note("\n".join(map(str, crowd.bookings)))
         placed = list(enumerate(crowd.bookings))
-        # Leases on several hosts come first, as long as there is room for all their parts.
-        placed.sort(key=lambda pair: -len({part.resource_id for part in pair[1].parts}))
+        # Leases on several hosts come first, as long as there is room for all their allocations.
+        placed.sort(key=lambda pair: -len({allocation.resource_id for allocation in pair[1].allocations}))
         leases = {index: self.place(crowd, booking) for index, booking in placed}
         self.all = [leases[index] for index in range(len(placed))]
         self.reservable({resource.id for resource in crowd.resources.values() if resource.reservable})
         self.world.engine.settle()
         self.invariants_hold()
-        # The parts of a lease on several hosts may have been placed the other way round.
+        # The allocations of a lease on several hosts may have been placed the other way round.
         assume(self.is_placed(crowd))
 
     def is_placed(self, crowd: Crowd) -> bool:
@@ -219,8 +225,8 @@ class CrowdedMachine(LedgerMachine):
 
     def place(self, crowd: Crowd, booking: Booking) -> Known:
         """Book a lease on its resources in the crowd."""
-        self.reservable({part.resource_id for part in booking.parts})
-        wanted = [part.asked for part in booking.parts]
+        self.reservable({allocation.resource_id for allocation in booking.allocations})
+        wanted = [allocation.asked for allocation in booking.allocations]
         request = LeaseRequest(
             "lease",
             crowd.at(booking.start),
@@ -232,12 +238,12 @@ class CrowdedMachine(LedgerMachine):
         except NotEnoughResources:
             assume(False)
         ids = [reservation.id for reservation in lease.reservations]
-        if len({part.resource_id for part in booking.parts}) > 1:
+        if len({allocation.resource_id for allocation in booking.allocations}) > 1:
             move = text("UPDATE allocations SET resource_id = :resource WHERE reservation_id = :reservation")
             self.write(
                 [
-                    (move, {"resource": part.resource_id, "reservation": reservation_id})
-                    for reservation_id, part in zip(ids, booking.parts, strict=True)
+                    (move, {"resource": allocation.resource_id, "reservation": reservation_id})
+                    for reservation_id, allocation in zip(ids, booking.allocations, strict=True)
                 ]
             )
         return Known(lease, dict(zip(ids, wanted, strict=True)))
@@ -278,7 +284,7 @@ class CrowdedMachine(LedgerMachine):
 
 
 def _not_grown(booking: Booking) -> Booking:
-    return replace(booking, parts=tuple(replace(part, grows=0) for part in booking.parts))
+    return replace(booking, allocations=tuple(replace(allocation, grows=0) for allocation in booking.allocations))
 
 
 #: A step whose result depends on a detail.
@@ -407,7 +413,9 @@ def a_request_that_needs_a_move_to_a_host_with_limits(machine: CrowdedMachine, r
         resources = {resource.id: resource for resource in crowd.resources.values() if resource.id != host.id}
         others = replace(crowd, resources=resources)
         others.bookings = [
-            booking for booking in crowd.bookings if all(part.resource_id != host.id for part in booking.parts)
+            booking
+            for booking in crowd.bookings
+            if all(allocation.resource_id != host.id for allocation in booking.allocations)
         ]
         return None if others.could(others.room(), [wish]) else lambda: machine.create(start, length, [wanted])
 
@@ -452,10 +460,10 @@ def a_change_of_a_waiting_lease(machine: CrowdedMachine, rng: Random) -> None:
             return None
         index, booking = rng.choice(waiting)
         start, end = rng.randint(0, 2), rng.randint(3, LENGTH)
-        amounts = [rng.randint(1, 3) for _ in booking.parts]
+        amounts = [rng.randint(1, 3) for _ in booking.allocations]
         wishes = [
-            Wish(part.asked.with_amount(amount), amount, crowd.at(start), crowd.at(end), f"{index}.{position}")
-            for position, (part, amount) in enumerate(zip(booking.parts, amounts, strict=True))
+            Wish(allocation.asked.with_amount(amount), amount, crowd.at(start), crowd.at(end), f"{index}.{position}")
+            for position, (allocation, amount) in enumerate(zip(booking.allocations, amounts, strict=True))
         ]
         mine = [wish.reservation_id for wish in wishes]
         beside = crowd.room([use for use in crowd.uses() if use.reservation_id not in mine])
@@ -476,14 +484,14 @@ def a_running_lease_that_grows(machine: CrowdedMachine, rng: Random) -> None:
         if not running:
             return None
         index, booking = rng.choice(running)
-        grown = rng.randrange(len(booking.parts))
-        part = booking.parts[grown]
+        grown = rng.randrange(len(booking.allocations))
+        allocation = booking.allocations[grown]
         more, end = rng.randint(1, 2), rng.randint(1, booking.end)
-        here = frozenset({part.resource_id})
-        apart = here if part.asked.kind != "instances" or part.asked.affinity is False else frozenset()
-        only = here if part.asked.affinity else None
-        wish = Wish(part.asked, more, crowd.at(0), crowd.at(end), f"{index}.{grown}", only, apart)
-        mine = [f"{index}.{position}" for position in range(len(booking.parts))]
+        here = frozenset({allocation.resource_id})
+        apart = here if allocation.asked.kind != "instances" or allocation.asked.affinity is False else frozenset()
+        only = here if allocation.asked.affinity else None
+        wish = Wish(allocation.asked, more, crowd.at(0), crowd.at(end), f"{index}.{grown}", only, apart)
+        mine = [f"{index}.{position}" for position in range(len(booking.allocations))]
         room = crowd.room()
         if ends_earlier:
             shorter = [replace(use, end=crowd.at(end)) if use.reservation_id in mine else use for use in room.uses]
@@ -491,8 +499,8 @@ def a_running_lease_that_grows(machine: CrowdedMachine, rng: Random) -> None:
                 return None
         elif room.fit([wish]) or not crowd.could(room, [wish], mine=mine):
             return None
-        amounts: list[int | None] = [None] * len(booking.parts)
-        amounts[grown] = part.asked.amount + more
+        amounts: list[int | None] = [None] * len(booking.allocations)
+        amounts[grown] = allocation.asked.amount + more
         by_end = end - booking.end
         return lambda: machine.change(index, by_end or None, None, amounts, rng.random() < 0.7)
 
@@ -505,10 +513,14 @@ def a_host_that_fails_below_a_lease_that_has_grown(machine: CrowdedMachine, rng:
     def look(crowd: Crowd) -> Step | None:
         failing = rng.choice(crowd.hosts)
         amount, more = rng.randint(1, 2), rng.randint(1, 2)
-        grown = Part(Asked("instances", amount, vcpus=1, affinity=True), failing, grows=more)
+        grown = ModelAllocation(Asked("instances", amount, vcpus=1, affinity=True), failing, grows=more)
         crowd.bookings = [
             Booking(0, LENGTH, (grown,)),
-            *(booking for booking in crowd.bookings if all(part.resource_id != failing for part in booking.parts)),
+            *(
+                booking
+                for booking in crowd.bookings
+                if all(allocation.resource_id != failing for allocation in booking.allocations)
+            ),
         ]
         room = crowd.room([use for use in crowd.uses() if use.reservation_id != "0.0"])
         whole = Wish(grown.asked, amount + more, crowd.at(0), crowd.at(LENGTH), without=frozenset({failing}))
@@ -552,7 +564,8 @@ def a_host_that_shrinks_below_leases_that_give_up_time(machine: CrowdedMachine, 
         there = [
             (index, booking)
             for index, booking in enumerate(crowd.bookings)
-            if any(part.resource_id == shrinking for part in booking.parts) and booking.end - booking.start > 1
+            if any(allocation.resource_id == shrinking for allocation in booking.allocations)
+            and booking.end - booking.start > 1
         ]
         if len(there) < 2:
             return None
@@ -563,7 +576,7 @@ def a_host_that_shrinks_below_leases_that_give_up_time(machine: CrowdedMachine, 
             machine.invariants_hold()
             for index, booking in there:
                 fewer: list[int | None] = [
-                    None if booking.runs else max(1, part.asked.amount - 1) for part in booking.parts
+                    None if booking.runs else max(1, allocation.asked.amount - 1) for allocation in booking.allocations
                 ]
                 later = rng.choice([None, 1]) if not booking.runs and booking.end - booking.start > 2 else None
                 machine.change(index, -1, later, rng.choice([fewer, [None] * len(fewer)]), False)
@@ -580,18 +593,23 @@ def a_start_behind_a_hanging_teardown(machine: CrowdedMachine, rng: Random) -> N
             (slow, before, waiting, after)
             for slow, before in crowd.running()
             for waiting, after in crowd.waiting()
-            if before.end == after.start and len(after.parts) == 1 and after.parts[0].asked.affinity is None
-            if any(part.resource_id == after.parts[0].resource_id for part in before.parts)
+            if before.end == after.start and len(after.allocations) == 1 and after.allocations[0].asked.affinity is None
+            if any(allocation.resource_id == after.allocations[0].resource_id for allocation in before.allocations)
         ]
         if not pairs:
             return None
         slow, before, waiting, after = rng.choice(pairs)
-        part, begin = after.parts[0], after.start
+        allocation, begin = after.allocations[0], after.start
         mine = [f"{waiting}.0"]
-        late = {other.resource_id for other in before.parts}
+        late = {other.resource_id for other in before.allocations}
         room = crowd.room([use for use in crowd.uses(at=begin) if use.reservation_id not in mine], late=sorted(late))
         wish = Wish(
-            part.asked, part.asked.amount, crowd.at(begin), crowd.at(after.end), mine[0], without=frozenset(late)
+            allocation.asked,
+            allocation.asked.amount,
+            crowd.at(begin),
+            crowd.at(after.end),
+            mine[0],
+            without=frozenset(late),
         )
         if room.fit([wish]) or not crowd.could(room, [wish], mine=mine, at=begin):
             return None
@@ -611,16 +629,16 @@ def a_start_behind_a_hanging_teardown(machine: CrowdedMachine, rng: Random) -> N
 
 def a_reservation_given_back_after_the_cleaning_time_was_raised(machine: CrowdedMachine, rng: Random) -> None:
     def look(crowd: Crowd) -> Step | None:
-        several = [(index, booking) for index, booking in crowd.running() if len(booking.parts) > 1]
+        several = [(index, booking) for index, booking in crowd.running() if len(booking.allocations) > 1]
         if not several:
             return None
         index, booking = rng.choice(several)
-        dropped = rng.randrange(len(booking.parts))
+        dropped = rng.randrange(len(booking.allocations))
         followed = any(
-            use.resource_id == part.resource_id and use.start == crowd.at(booking.end)
-            for position, part in enumerate(booking.parts)
+            use.resource_id == allocation.resource_id and use.start == crowd.at(booking.end)
+            for position, allocation in enumerate(booking.allocations)
             for use in crowd.uses()
-            if position != dropped and part.asked.amount * part.asked.vcpus in (0, VCPUS // 2, VCPUS)
+            if position != dropped and allocation.asked.amount * allocation.asked.vcpus in (0, VCPUS // 2, VCPUS)
         )
         if not followed or len(crowd.bookings) < 4:
             return None
@@ -651,11 +669,11 @@ def a_plan_that_can_move_behind_many_that_cannot(machine: CrowdedMachine, rng: R
     wanted = rng.choice([Asked("hosts", 1, rack="r1"), Asked("instances", 1, vcpus=VCPUS, rack="r1")])
     asked = replace(wanted, rack="")
     named = tuple(
-        Part(replace(asked, host=crowd.resources[resource_id].name), resource_id)
+        ModelAllocation(replace(asked, host=crowd.resources[resource_id].name), resource_id)
         for resource_id in others
         if resource_id != free
     )
-    crowd.bookings = [Booking(1, 2, named), Booking(1, 2, (Part(asked, free),))]
+    crowd.bookings = [Booking(1, 2, named), Booking(1, 2, (ModelAllocation(asked, free),))]
     assert needs_a_move(crowd, Wish(wanted, 1, crowd.at(1), crowd.at(2)))
     machine.fill(crowd)
     machine.create(1, 1, [wanted])
@@ -680,10 +698,10 @@ STEPS = (
 #: An example takes one or two seconds.
 EXAMPLES = 1 if settings().max_examples <= 100 else times(3, 50)
 #: The tests of each step with so many examples each: none of them takes longer than a few minutes.
-PARTS = times(1, 4)
+BATCHES = times(1, 4)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 @settings(
     max_examples=EXAMPLES,
@@ -692,7 +710,7 @@ PARTS = times(1, 4)
 )
 @given(seed=st.integers(0, 2**32 - 1), alike=st.booleans())
 def test_step_whose_result_depends_on_a_detail(
-    step: Callable[[CrowdedMachine, Random], None], part: int, seed: int, alike: bool
+    step: Callable[[CrowdedMachine, Random], None], batch: int, seed: int, alike: bool
 ) -> None:
     machine = ManyHosts() if step is a_plan_that_can_move_behind_many_that_cannot else CrowdedMachine()
     machine.begin(alike=alike)

@@ -175,13 +175,13 @@ VOLUMES = ReservationRequest(
     "virtual:volume",
     {"amount": 3, "size_gb": 20, "volume_type": "fast", "at_end": "delete", "before_end": "default"},
 )
-PARTS = [
+SHARED = [
     pytest.param(Rivals(INSTANCES, INSTANCES), id="instances"),
     pytest.param(Rivals(FLAVORS, APART), id="a flavor and an instance"),
     pytest.param(Rivals(reservation(1, 1), INSTANCES), id="a host and instances"),
     pytest.param(Rivals(VOLUMES, VOLUMES), id="volumes"),
 ]
-EVERY_TYPE = [*PARTS, pytest.param(Rivals(ADDRESS, ADDRESS), id="addresses")]
+EVERY_TYPE = [*SHARED, pytest.param(Rivals(ADDRESS, ADDRESS), id="addresses")]
 
 
 def move_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
@@ -292,7 +292,7 @@ def test_postgresql_books_the_last_host_twice_without_version_check_and_constrai
 
 @pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE)
-@pytest.mark.parametrize("rivals", PARTS)
+@pytest.mark.parametrize("rivals", SHARED)
 def test_last_room_is_booked_twice_without_version_check(fresh_database, monkeypatch, database: str, rivals: Rivals):
     """The constraint of PostgreSQL does not apply to parts of a resource."""
     with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):

@@ -91,7 +91,9 @@ def open_site(
             ],
         )
         service = world.service
-        app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
+        app = create_app(
+            service.manager, service.components.types, authenticate=lambda inner: TokenFileAuth(inner, tokens)
+        )
         sockets: dict[int, Any] = {}
         server = create_server(app, host="127.0.0.1", port=0, threads=THREADS, map=sockets)
         thread = threading.Thread(target=server.run, daemon=True)

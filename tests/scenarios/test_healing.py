@@ -81,11 +81,11 @@ def test_host_is_disabled_emptied_and_unregistered(database_url: str):
         assert world.hosts_of(waiting.id) == [host]
         [external_id] = [known.id for known in world.cloud.world.hosts() if known.name == host]
         disabled = world.resources.disable(ADMIN, HOST, external_id, reason="to be sold")
-        assert [part.lease_id for part in disabled.parts] == [running.id, waiting.id]
+        assert [allocation.lease_id for allocation in disabled.affected] == [running.id, waiting.id]
         with pytest.raises(Conflict):
             world.resources.unregister(ADMIN, HOST, external_id)
         previewed = world.resources.reallocate(ADMIN, HOST, external_id, running=True, dry_run=True)
-        assert [part.moves_to is None for part in previewed.parts] == [False, False]
+        assert [allocation.moves_to is None for allocation in previewed.affected] == [False, False]
         assert world.hosts_of(running.id) == [host]
         world.resources.reallocate(ADMIN, HOST, external_id, running=True)
         world.engine.settle()

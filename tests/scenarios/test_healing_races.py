@@ -59,15 +59,15 @@ def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tu
 
 
 #: An instance with most of the 32 processors of a host, and a whole host: a host has room for one of any two.
-PART = ReservationRequest(
+SHARED = ReservationRequest(
     "virtual:instance",
     {"amount": 1, "vcpus": 20, "memory_mb": 1024, "disk_gb": 0, "affinity": True, "resource_properties": ""},
 )
 WHOLE = reservation(1, 1)
 RIVALS = [
     pytest.param((WHOLE, WHOLE), id="hosts"),
-    pytest.param((PART, PART), id="instances"),
-    pytest.param((PART, WHOLE), id="instances and a host"),
+    pytest.param((SHARED, SHARED), id="instances"),
+    pytest.param((SHARED, WHOLE), id="instances and a host"),
 ]
 
 
@@ -177,7 +177,7 @@ def heal_and_start(
 
 
 @pytest.mark.parametrize("database", SERVERS)
-@pytest.mark.parametrize("wanted", [pytest.param(WHOLE, id="a host"), pytest.param(PART, id="an instance")])
+@pytest.mark.parametrize("wanted", [pytest.param(WHOLE, id="a host"), pytest.param(SHARED, id="an instance")])
 def test_plan_that_is_healed_while_it_starts_agrees_with_the_cloud(fresh_database, monkeypatch, database: str, wanted):
     """The first operation locks the lease, so the host in the cloud is the one in the ledger."""
     with fresh_database(database) as url, open_world(url, hosts=2) as world:

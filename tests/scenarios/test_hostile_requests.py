@@ -44,7 +44,7 @@ ONE_IN = 12
 
 #: A valid reservation of hosts, and one of instances.
 WHOLE: Mapping[str, object] = {"resource_type": "physical:host", "min": 1, "max": 1}
-PARTS: Mapping[str, object] = {
+SHARED: Mapping[str, object] = {
     "resource_type": "virtual:instance", "amount": 1, "vcpus": 1, "memory_mb": 1, "disk_gb": 0
 }  # fmt: skip
 
@@ -58,7 +58,7 @@ class LiveLease:
     name: str
     id: str
     whole: str
-    parts: str
+    shared: str
 
     @property
     def path(self) -> str:
@@ -85,7 +85,7 @@ class LiveLeases:
 
     def _make(self, name: str) -> LiveLease:
         delay = 240 * 3600 if name == "waiting" else 0
-        status, lease = self._caller.book(1, seconds=100 * 3600, delay=delay, others=[PARTS])
+        status, lease = self._caller.book(1, seconds=100 * 3600, delay=delay, others=[SHARED])
         assert status == 201, lease
         lease = self._caller.wait_for_status(lease["id"], "ACTIVE" if name == "running" else "PENDING")
         of_type = {reservation["resource_type"]: reservation["id"] for reservation in lease["reservations"]}
@@ -242,7 +242,7 @@ def _lease(draw: Random) -> str:
     """Return a lease that is valid except for a part."""
     size = _size(draw)
     later = datetime.now(UTC) + timedelta(hours=draw.randrange(1, 1000))
-    whole, parts = dict(WHOLE), dict(PARTS)
+    whole, shared = dict(WHOLE), dict(SHARED)
     lease: dict[str, object] = {
         "name": "lease",
         "start_date": rfc3339(later),
@@ -254,7 +254,7 @@ def _lease(draw: Random) -> str:
         case 0:
             lease["reservations"] = [whole] * min(size // 60, 2000)
         case 1:
-            lease["reservations"] = [dict(parts, amount=2 ** draw.randrange(64), affinity=False)] * draw.randrange(120)
+            lease["reservations"] = [dict(shared, amount=2 ** draw.randrange(64), affinity=False)] * draw.randrange(120)
         case 2:
             whole[draw.choice(["hypervisor_properties", "resource_properties"])] = _expression(draw, size)
         case 3:
@@ -267,10 +267,10 @@ def _lease(draw: Random) -> str:
             lease[draw.choice([*lease, "before_end_date", "hold_for", "extra"])] = mark
         case 7:
             lease["reservations"] = [
-                dict(parts, resource_traits={f"T{number}": "required" for number in range(size // 24)})
+                dict(shared, resource_traits={f"T{number}": "required" for number in range(size // 24)})
             ]
         case 8:
-            lease["reservations"] = [dict(parts, **{draw.choice([*parts, "affinity", "extra_specs"]): mark})]
+            lease["reservations"] = [dict(shared, **{draw.choice([*shared, "affinity", "extra_specs"]): mark})]
         case _:
             lease["reservations"] = [
                 {"resource_type": "virtual:floatingip", "network_id": mark, "amount": 1, "required_floatingips": [mark]}
@@ -281,7 +281,7 @@ def _lease(draw: Random) -> str:
 def _added(draw: Random) -> str:
     """Return a reservation that is valid except for a part."""
     size = _size(draw)
-    wanted: dict[str, object] = dict(draw.choice([WHOLE, PARTS]))
+    wanted: dict[str, object] = dict(draw.choice([WHOLE, SHARED]))
     mark = "@"
     match draw.randrange(5):
         case 0:
@@ -308,7 +308,7 @@ def _change(draw: Random, lease: LiveLease) -> str:
             change["reservations"] = [{"id": lease.whole, "min": 1, "max": 2}] * min(size // 60, 2000)
         case 1:
             amount = 2 ** draw.randrange(64)
-            change["reservations"] = [{"id": lease.parts, "amount": amount}, {"id": lease.whole, "max": amount}]
+            change["reservations"] = [{"id": lease.shared, "amount": amount}, {"id": lease.whole, "max": amount}]
         case 2:
             name = draw.choice(["hypervisor_properties", "resource_properties"])
             change["reservations"] = [{"id": lease.whole, name: _expression(draw, size)}]
@@ -316,7 +316,7 @@ def _change(draw: Random, lease: LiveLease) -> str:
             name = draw.choice(["min", "max", "before_end", "resource_type", "resource_properties", "extra"])
             change["reservations"] = [{"id": lease.whole, name: mark}]
         case 4:
-            change["reservations"] = [{"id": lease.parts, draw.choice([*PARTS, "resource_traits", "extra"]): mark}]
+            change["reservations"] = [{"id": lease.shared, draw.choice([*SHARED, "resource_traits", "extra"]): mark}]
         case 5:
             change["events"] = [{"event_type": "notify_lease", "time": rfc3339(later), "message": "m"}] * (size // 100)
         case 6:

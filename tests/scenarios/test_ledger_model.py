@@ -639,12 +639,12 @@ class LedgerMachine(RuleBasedStateMachine):
 #: An example takes about two seconds; ``make test`` runs more of them.
 EXAMPLES = 8 if settings().max_examples <= 100 else times(25, 50)
 #: The tests with so many examples each: none of them takes longer than a few minutes.
-PARTS = times(1, 8)
+BATCHES = times(1, 8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-def test_ledger_agrees_with_the_model_after_any_steps(part: int) -> None:
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_ledger_agrees_with_the_model_after_any_steps(batch: int) -> None:
     run_state_machine_as_test(
         LedgerMachine,
         settings=settings(

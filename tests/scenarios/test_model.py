@@ -1,8 +1,8 @@
 """The whole service against a small model of it.
 
 Hypothesis generates requests, faults, restarts and steps of time, and drives manager, engine, clock and cloud with
-them. The model predicts the results. It knows periods, and the hosts or parts of hosts that leases were seen to have,
-but not how the service finds them. After each step the service is compared with the model.
+them. The model predicts the results. It knows periods, and the hosts or instances of hosts that leases were seen to
+have, but not how the service finds them. After each step the service is compared with the model.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Known:
     #: The hosts that it was seen to have.
     hosts: frozenset[str] = frozenset()
     #: Whether it is of ``minimum`` instances instead of hosts.
-    parts: bool = False
+    instances: bool = False
     #: The units that it was seen to have, by host.
     units: Mapping[str, int] = field(default_factory=dict)
     servers: set[str] = field(default_factory=set)
@@ -108,19 +108,19 @@ class ServiceMachine(RuleBasedStateMachine):
         self.checkpoints = Checkpoints()
         self.world = self.stack.enter_context(open_world(self.url, hosts=HOSTS, checkpoint=self.checkpoints))
         self.all: list[Known] = []
-        for delay, length, amount, parts in first:
-            self.create(delay, length, amount, parts)
+        for delay, length, amount, instances in first:
+            self.create(delay, length, amount, instances)
             self.all_invariants_hold()
 
     # --- the rules: users
 
     @precondition(lambda self: len(self.living()) < LEASES)
-    @rule(delay=minutes, length=st.integers(1, 15), amount=amounts, parts=st.booleans())
-    def create(self, delay: int, length: int, amount: tuple[int, int], parts: bool) -> None:
+    @rule(delay=minutes, length=st.integers(1, 15), amount=amounts, instances=st.booleans())
+    def create(self, delay: int, length: int, amount: tuple[int, int], instances: bool) -> None:
         start = self.minute + delay
         end = start + length
         minimum, maximum = amount
-        if parts:
+        if instances:
             self.create_parts(start, end, sum(amount))
             return
         free = self.free(start, end)
@@ -140,7 +140,7 @@ class ServiceMachine(RuleBasedStateMachine):
         if made is None:
             assert room < amount or self.overdue(), f"{self.refusal} while there is room for {room}"
             return
-        self.all.append(Known(made.id, made.reservations[0].id, start, end, amount, amount, parts=True))
+        self.all.append(Known(made.id, made.reservations[0].id, start, end, amount, amount, instances=True))
 
     @precondition(lambda self: self.living())
     @rule(index=leases, start=st.none() | minutes, end=st.none() | minutes, amount=st.none() | amounts)
@@ -152,7 +152,7 @@ class ServiceMachine(RuleBasedStateMachine):
         wanted_end = known.end if end is None else self.minute + end
         wanted_minimum, wanted_maximum = amount or (known.minimum, known.maximum)
         parameters: dict[str, object] = {"min": wanted_minimum, "max": wanted_maximum}
-        if known.parts:
+        if known.instances:
             wanted_minimum = wanted_maximum
             parameters = {"amount": wanted_maximum}
         change = LeaseChange(
@@ -204,7 +204,7 @@ class ServiceMachine(RuleBasedStateMachine):
         known = self.pick(index)
         if self.status(known) != "ACTIVE":
             return
-        if not known.parts:
+        if not known.instances:
             server = self.world.cloud.world.boot_server(OWNER.project_id, reservation_id=known.reservation_id)
             known.servers.add(server)
         elif len(known.servers) < sum(known.units.values()):
@@ -279,7 +279,7 @@ class ServiceMachine(RuleBasedStateMachine):
         overdue = self.overdue()
         for known in self.all:
             known.units = {} if self.over(known) else self.units_of(known)
-            known.hosts = frozenset() if known.parts else frozenset(known.units)
+            known.hosts = frozenset() if known.instances else frozenset(known.units)
             status = self.status(known)
             allowed = self.allowed(known, bool(overdue))
             assert status in allowed, f"{status}, not one of {allowed}: {known} at {self.minute}"
@@ -299,7 +299,7 @@ class ServiceMachine(RuleBasedStateMachine):
         servers = {server.id for server in self.world.cloud.world.servers()}
         for known in self.all:
             status = self.status(known)
-            if status == "ACTIVE" and known.parts:
+            if status == "ACTIVE" and known.instances:
                 assert self.world.cloud.world.instances.units(known.reservation_id) == known.units
                 assert known.servers <= servers
             elif status == "ACTIVE":
@@ -371,7 +371,7 @@ class ServiceMachine(RuleBasedStateMachine):
             return None
         if end <= max(start, self.minute):  # the lease will have no more resources
             return None if resized else True
-        if known.parts:
+        if known.instances:
             return self.judge_parts(known, start, end, maximum, resized=resized, running=status != "PENDING")
         others = self.free(start, end, ignoring=known)
         if status == "PENDING":
@@ -402,7 +402,7 @@ class ServiceMachine(RuleBasedStateMachine):
 
         def room(host: str, minute: int) -> int:
             there = [known for known in others if known.start <= minute < known.end and host in known.units]
-            whole = any(not known.parts for known in there)
+            whole = any(not known.instances for known in there)
             return 0 if whole else ROOM - sum(known.units[host] for known in there)
 
         return {host: min(room(host, minute) for minute in range(start, end)) for host in HOST_IDS}

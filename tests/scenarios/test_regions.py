@@ -257,8 +257,8 @@ def test_lease_is_refused_if_a_trust_cannot_be_created(
 
 def manage(world: World, driver: Router, *regions: str) -> None:
     """Let the service manage these regions, by its other rules."""
-    rules = replace(world.service.parts.rules, regions=regions)
-    world.service = build(replace(world.service.parts, driver=driver, rules=rules))
+    rules = replace(world.service.components.rules, regions=regions)
+    world.service = build(replace(world.service.components, driver=driver, rules=rules))
 
 
 def test_trust_without_a_region_belongs_to_the_home_region(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_lease_waits_for_a_region_that_is_no_longer_configured(regions: Regions)
     lone = Router({NORTH: regions.cloud})
     with pytest.raises(CloudBusy, match="There is no region south any more"):
         lone.ensure_unregistered(HOST, ResourceRef("south:1", "sim-host-001", SOUTH))
-    regions.service = build(replace(regions.service.parts, driver=lone))
+    regions.service = build(replace(regions.service.components, driver=lone))
     regions.clock.advance(timedelta(hours=1))
     regions.engine.settle()
     assert regions.status(lease) is LeaseStatus.STARTING

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, PartHealth
+from tenure.domain.request import ComponentHealth, LeaseChange, LeaseRequest
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine import loop
 from tenure.services.context import Rules
@@ -118,7 +118,7 @@ def test_health_reports_due_events_without_a_worker(tmp_path):
             third = book(world, ENDED, ENDED + HOUR)
             wait_for_leases(world, [third], {LeaseStatus.ACTIVE})
             world.clock.set(ENDED + 50 * SECOND)
-            assert engine_of(world) == PartHealth("engine", True)
+            assert engine_of(world) == ComponentHealth("engine", True)
             world.leases.update(OWNER, third.id, LeaseChange(ends_at=ENDED + 50 * SECOND))
             world.clock.set(ENDED + 55 * SECOND)
             assert engine_of(world).well
@@ -129,12 +129,12 @@ def test_health_reports_due_events_without_a_worker(tmp_path):
             world.cloud.clear_faults()
             wait_for_leases(world, [*slow, third], {LeaseStatus.TERMINATED})
             assert engine_of(world).well
-        assert engine_of(world) == PartHealth("engine", False, "it does not run")
+        assert engine_of(world) == ComponentHealth("engine", False, "it does not run")
 
 
-def engine_of(world: World) -> PartHealth:
+def engine_of(world: World) -> ComponentHealth:
     """Return the health of the engine."""
-    return next(part for part in world.service.manager.health() if part.part == "engine")
+    return next(component for component in world.service.manager.health() if component.component == "engine")
 
 
 @pytest.mark.slow

@@ -186,7 +186,7 @@ def test_proven_refusal_is_not_counted(world: World):
 
 
 def test_refusal_without_a_search_is_not_counted(world: World):
-    rebuild(world, rules=replace(world.service.parts.rules, exact_time=timedelta(0)))
+    rebuild(world, rules=replace(world.service.components.rules, exact_time=timedelta(0)))
     world.book(2, start=1)
     count = Count()
     with pytest.raises(NotEnoughResources):

@@ -240,7 +240,7 @@ def test_lease_longer_than_a_newer_limit_may_be_shortened(tmp_path: Path):
     url = url_in(tmp_path)
     with bounded(url, max_lease_duration=-1) as world:
         lease = world.book(1, hours=5)
-        world.service.parts.filters["MaxLeaseDurationFilter"].conf.set_override(
+        world.service.components.filters["MaxLeaseDurationFilter"].conf.set_override(
             "max_lease_duration", 7200, group="enforcement"
         )
         shorter = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at - HOUR))

@@ -85,7 +85,7 @@ def prepared(world: World, load: Load = Load.INSTANCES) -> World:
             specs = {"resources:CUSTOM_GPU": str(gpus)} if gpus else {}
             world.cloud.world.instances.add_flavor(flavor, vcpus=vcpus, ram=memory, disk=1, extra_specs=specs)
     cleaning_time = CLEANING_TIME if load in CLEANED else timedelta(0)
-    rules = replace(world.service.parts.rules, exact_time=timedelta(minutes=1), cleaning_time=cleaning_time)
+    rules = replace(world.service.components.rules, exact_time=timedelta(minutes=1), cleaning_time=cleaning_time)
     rebuild(world, rules=rules)
     return world
 
@@ -140,7 +140,7 @@ class Demander:
         start, wanted = self.dice.randint(1, 8), self.wanted()
         hours = self.dice.randint(1, 4)
         begin = self.world.clock.now() + start * HOUR
-        cleaning_time = self.world.service.parts.rules.cleaning_time
+        cleaning_time = self.world.service.components.rules.cleaning_time
         expected = is_possible(self.world, wanted, Period(begin, begin + hours * HOUR + cleaning_time))
         refusal = None
         try:
@@ -155,7 +155,7 @@ class Demander:
 
 def is_possible(world: World, wanted: Sequence[ReservationRequest], period: Period) -> bool:
     """Whether everything that has not started can be arranged so that this fits."""
-    types = world.service.parts.types
+    types = world.service.components.types
     return can_be_arranged(world, [Asked(demand_of(types, completed(world, each)), period) for each in wanted])
 
 
@@ -198,7 +198,7 @@ def can_be_arranged(
 
     Plans of ``replaced`` reservations do not count. What reservations hold lasts ``until`` a later end.
     """
-    now, types = world.clock.now(), world.service.parts.types
+    now, types = world.clock.now(), world.service.components.types
     with world.db.read() as tx:
         hosts = {host.id: host for host in tx.ledger.resources() if host.resource_type == HOST}
         uses = [use for use in tx.ledger.uses(now) if use.resource_id in hosts]
@@ -280,7 +280,7 @@ def completed(world: World, wanted: ReservationRequest) -> ReservationRequest:
     vcpus, memory, gpus = flavor
     specs = {"resources:CUSTOM_GPU": str(gpus)} if gpus else {}
     described = {"id": wanted.parameters["flavor_id"], "vcpus": vcpus, "ram": memory, "disk": 1, "extra_specs": specs}
-    resource_type = world.service.parts.types[wanted.resource_type]
+    resource_type = world.service.components.types[wanted.resource_type]
     return replace(wanted, parameters=resource_type.complete(wanted.parameters, described))
 
 
@@ -328,12 +328,12 @@ def test_a_refusal_without_an_answer_of_the_search_is_not_proven(world: World, m
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("batch", range(4))
 @pytest.mark.parametrize("load", Load)
-def test_thousands_of_answers_are_those_of_an_exact_solver(tmp_path: Path, load: Load, part: int):
+def test_thousands_of_answers_are_those_of_an_exact_solver(tmp_path: Path, load: Load, batch: int):
     """Compare 250 answers in each of the 16 cases, so 4,000 in all."""
     asked = refused = 0
-    for seed in range(5 * part, 5 * part + 5):
+    for seed in range(5 * batch, 5 * batch + 5):
         folder = tmp_path / str(seed)
         folder.mkdir()
         with open_site(folder) as world:

@@ -247,7 +247,7 @@ class Changer(Demander):
 
     @property
     def _cleaning_time(self) -> timedelta:
-        return self.world.service.parts.rules.cleaning_time
+        return self.world.service.components.rules.cleaning_time
 
     def _period(self, lease: Lease) -> Period:
         return Period(max(lease.starts_at, self.world.clock.now()), lease.ends_at + self._cleaning_time)
@@ -260,7 +260,7 @@ class Changer(Demander):
     def _move(self, lease: Lease) -> tuple[bool, Callable[[], Lease]]:
         begin = self.world.clock.now() + self.dice.randint(1, 8) * HOUR
         end = begin + self.dice.randint(1, 4) * HOUR
-        types = self.world.service.parts.types
+        types = self.world.service.components.types
         wanted = [
             Asked(demand_of(types, each), Period(begin, end + self._cleaning_time)) for each in lease.reservations
         ]
@@ -275,7 +275,7 @@ class Changer(Demander):
 
     def _grow(self, lease: Lease) -> tuple[bool, Callable[[], Lease]]:
         chosen = self.dice.choice(lease.reservations)
-        demand = demand_of(self.world.service.parts.types, chosen)
+        demand = demand_of(self.world.service.components.types, chosen)
         count = demand.minimum + self.dice.randint(1, 2)
         parameters = {"min": count, "max": count} if chosen.resource_type == HOST else {"amount": count}
         changed = replace(demand, minimum=count, maximum=count)

@@ -172,7 +172,7 @@ def test_unavailable_service_blocks_leases_unless_configured_otherwise(tmp_path:
         with pytest.raises(Unavailable):
             world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
         assert leases(world) == 1
-        world.service.parts.filters["ExternalServiceFilter"] = lenient  # type: ignore[index]  # the test's own dict
+        world.service.components.filters["ExternalServiceFilter"] = lenient  # type: ignore[index]  # the test's own dict
         other = world.book(1, start=1)
         world.leases.delete(OWNER, other.id)  # a delete never waits for the service
         credits.mood = "well"
@@ -301,7 +301,7 @@ def test_moved_plan_is_notified_at_the_start(world: World, credits: Credits):
 
 def test_allowed_lease_that_was_not_booked_is_withdrawn(world: World, credits: Credits):
     """Another lease gets the last hosts while the service decides."""
-    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    service: Any = world.service.components.filters["ExternalServiceFilter"]
     asked = service.check_create
 
     def and_then(context, lease):
@@ -340,7 +340,7 @@ def test_first_agreement_is_withdrawn_after_a_later_denial(world: World, credits
 
 def test_killed_process_leaves_nothing_reserved(world: World, credits: Credits):
     """The process dies when the service has agreed, before anything is written."""
-    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    service: Any = world.service.components.filters["ExternalServiceFilter"]
     asked = service.check_create
 
     class Killed(BaseException):
@@ -383,7 +383,7 @@ def test_second_of_two_identical_requests_withdraws_nothing(world: World, credit
     begin = world.clock.now() + HOUR
     request = LeaseRequest("twice", begin, begin + HOUR, None, (reservation(1, 1),))
     lease_id = str(uuid.uuid4())
-    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    service: Any = world.service.components.filters["ExternalServiceFilter"]
     asked = service.check_create
 
     def and_then(context, lease):
@@ -417,7 +417,7 @@ def test_notified_growth_that_is_undone_is_corrected(world: World, credits: Cred
 
 
 def test_service_without_the_lease_gets_no_correction(world: World, credits: Credits):
-    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    service: Any = world.service.components.filters["ExternalServiceFilter"]
     asked = service.check_create
 
     def and_then(context, lease):
@@ -459,7 +459,7 @@ def test_each_lease_is_charged_exactly_once(tmp_path: Path, credits: Credits, mo
 
 def test_notifications_do_not_wait_for_the_service(world: World, credits: Credits):
     credits.mood = "refuses connections"
-    world.service.parts.filters["ExternalServiceFilter"].conf.set_override(
+    world.service.components.filters["ExternalServiceFilter"].conf.set_override(
         "external_service_on_failure", "allow", group="enforcement"
     )
     world.book(1, start=1)
@@ -478,7 +478,7 @@ def test_refused_message_is_given_up_and_kept_for_the_operator(world: World, cre
             select(OutboxRow.key).where(OutboxRow.lease_id == poisoned.id, OutboxRow.topic == "commit_create")
         )
     assert key is not None
-    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    service: Any = world.service.components.filters["ExternalServiceFilter"]
     note = service.commit_create
 
     def but_one(context, lease, *, key):

@@ -13,7 +13,7 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.request import ReservationRequest
 from tenure.domain.resource import DiscoveredResource
-from tests.services.test_parts import hosts, instances
+from tests.services.test_shared_hosts import hosts, instances
 from tests.support.world import HOST, World, open_world
 
 #: PostgreSQL takes 65535, and clouds may have more hosts than that; the same in small.

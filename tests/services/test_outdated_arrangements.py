@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         world.resources.update(ADMIN, HOST, "1", {"rack": "a"})
         for host, vcpus in ((1, 4), (3, 4), (2, 1)):
             world.reserve_on(host, instance_reservation(1, vcpus=vcpus), start=1)
-        rebuild(world, rules=replace(world.service.parts.rules, exact_time=timedelta(minutes=1)))
+        rebuild(world, rules=replace(world.service.components.rules, exact_time=timedelta(minutes=1)))
         yield world
 
 

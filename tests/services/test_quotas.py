@@ -105,7 +105,7 @@ def test_over_quota_request_books_nothing(world: World):
 
 def test_each_type_has_a_limit_name(world: World):
     assert {"leases", "hosts", "instances", "floating_ips", "hours_of_hosts"} <= set(
-        names_of(world.service.parts.types)
+        names_of(world.service.components.types)
     )
 
 

@@ -15,7 +15,7 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.simulated import Fault, FaultKind
-from tests.services.test_parts import HOUR, hosts, instances
+from tests.services.test_shared_hosts import HOUR, hosts, instances
 from tests.support.simulated import HostHealth
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
@@ -356,11 +356,11 @@ def test_plan_stays_if_only_a_part_could_move(world: World):
 def test_reallocation_splits_a_plan_over_several_hosts(world: World):
     world.resize(8, 4, 4, 1)
     lease = world.reserve_on(1, instances(8, vcpus=1), start=1)
-    [part] = world.resources.reallocate(ADMIN, HOST, "1", dry_run=True).parts
-    assert part.moves_to in {"2", "3", "4"}
+    [allocation] = world.resources.reallocate(ADMIN, HOST, "1", dry_run=True).affected
+    assert allocation.moves_to in {"2", "3", "4"}
     assert world.units(lease) == [("sim-host-001", 8)]
-    [part] = world.resources.reallocate(ADMIN, HOST, "1").parts
-    assert part.moves_to in {"2", "3", "4"}
+    [allocation] = world.resources.reallocate(ADMIN, HOST, "1").affected
+    assert allocation.moves_to in {"2", "3", "4"}
     assert sum(count for host, count in world.units(lease) if host != "sim-host-001") == 8
 
 

@@ -66,7 +66,7 @@ def quotas(keystone: FakeOpenStack, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def register_all(keystone: FakeOpenStack, world: World, **limits: int) -> None:
     """Register these limits, and none for everything else."""
-    keystone.unified_limits.registered = {**dict.fromkeys(names_of(world.service.parts.types), -1), **limits}
+    keystone.unified_limits.registered = {**dict.fromkeys(names_of(world.service.components.types), -1), **limits}
 
 
 def test_project_limits_override_registered_limits(world: World, keystone: FakeOpenStack, quotas: Open):
@@ -209,14 +209,14 @@ def test_endpoint_and_account_are_configurable(
         f"password = {PASSWORD}\n",
         url="http://127.0.0.1:1",
     )
-    assert own.of_project("p", world.service.parts.types) == {}
+    assert own.of_project("p", world.service.components.types) == {}
     assert f"/v3/endpoints/{ENDPOINT}" in [seen.path for seen in keystone.seen]
     for lines, reason in {
         "endpoint_id = none": "Can't find endpoint",
         "endpoint_service_type = x": "not found",
     }.items():
         with pytest.raises(Unavailable):
-            quotas(f"[oslo_limit]\n{lines}\n").of_project("p", world.service.parts.types)
+            quotas(f"[oslo_limit]\n{lines}\n").of_project("p", world.service.components.types)
         assert reason in caplog.records[-1].message
     with pytest.raises(ConfigurationError, match="secrets could not be found"):
         quotas("[oslo_limit]\nauth_type = secrets\n")

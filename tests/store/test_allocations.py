@@ -49,8 +49,8 @@ from tests.support.world import HOST, NOW
 T = TypeVar("T")
 
 GPU_IS_A = Expression((Comparison("==", "gpu", "a"),))
-#: A part of a host.
-PART = replace(demand(), exclusive=False, amounts=Capacity({"VCPU": 1}), spread=Spread.ANY)
+#: A demand for amounts of a host that others share.
+SHARED = replace(demand(), exclusive=False, amounts=Capacity({"VCPU": 1}), spread=Spread.ANY)
 EIGHT = Capacity({"VCPU": 8})
 
 #: Changes an allocation as it was read in a transaction; ``other`` is the id of another resource.
@@ -437,8 +437,8 @@ class TestApplying:
         """A resource may serve a reservation twice in the same way."""
         first, second = add_hosts(db, 2, capacity=EIGHT)
         mine, theirs = add_lease(db), add_lease(db)
-        one = added(reservation_of(mine), {first: 2, second: 2}, hours(1, 2), PART)
-        write(db, together(one, one, added(reservation_of(theirs), {first: 2}, hours(1, 2), PART)))
+        one = added(reservation_of(mine), {first: 2, second: 2}, hours(1, 2), SHARED)
+        write(db, together(one, one, added(reservation_of(theirs), {first: 2}, hours(1, 2), SHARED)))
         assert [(each.resource_id, each.units) for each in allocations_of(db, mine)] == [
             *[(first, 2)] * 2,
             *[(second, 2)] * 2,
@@ -452,7 +452,7 @@ class TestApplying:
         leases = [add_lease(db), add_lease(db)]
         period = Period(NOW + HOUR + TICK, ENDLESS)
         new = together(
-            *(added(reservation_of(lease), dict.fromkeys(ids, 3), period, PART, booked_from=NOW) for lease in leases)
+            *(added(reservation_of(lease), dict.fromkeys(ids, 3), period, SHARED, booked_from=NOW) for lease in leases)
         )
         write(db, new)
         for lease in leases:
@@ -475,11 +475,11 @@ class TestManyAllocations:
         def plans() -> list[Allocation]:
             return ask(db, lambda tx: tx.allocations.of_reservations(names))
 
-        new = together(*(added(name, dict.fromkeys(hosts, 2), hours(1, 2), PART) for name in names))
+        new = together(*(added(name, dict.fromkeys(hosts, 2), hours(1, 2), SHARED) for name in names))
         assert statements(db, new) <= 3
         assert len(plans()) == 1000
-        assert statements(db, together(*(shrunk(plan, 1, PART) for plan in plans()))) <= 3
-        assert {(plan.units, plan.amounts) for plan in plans()} == {(1, PART.amounts)}
+        assert statements(db, together(*(shrunk(plan, 1, SHARED) for plan in plans()))) <= 3
+        assert {(plan.units, plan.amounts) for plan in plans()} == {(1, SHARED.amounts)}
         assert statements(db, rescheduled(*plans(), to=hours(0, 3))) <= 3
         assert {plan.period for plan in plans()} == {hours(0, 3)}
         assert statements(db, dropped(*plans()), now=NOW + HOUR) <= 3
@@ -559,9 +559,9 @@ class TestLapsed:
         """The others stay booked from their start on."""
         [host] = add_hosts(db, 1, capacity=EIGHT)
         lease = add_lease(db)
-        write(db, added(reservation_of(lease), {host: 5}, hours(1, 2), PART))
+        write(db, added(reservation_of(lease), {host: 5}, hours(1, 2), SHARED))
         [plan] = allocations_of(db, lease)
-        write(db, shrunk(plan, 3, PART), now=self.LATER)
+        write(db, shrunk(plan, 3, SHARED), now=self.LATER)
         assert lapsed(db) == [(host, reservation_of(lease), hours(1, 1.5), 2, {"VCPU": 2}, False)]
         assert allocations_of(db, lease) == [replace(plan, units=3, amounts=Capacity({"VCPU": 3}))]
 
@@ -584,13 +584,13 @@ class TestFeed:
         ("change", "changed", "frees"),
         [
             (lambda plan, other: moved(plan, other), ["host", "other"], True),
-            (lambda plan, _other: shrunk(plan, 1, PART), ["host"], True),
+            (lambda plan, _other: shrunk(plan, 1, SHARED), ["host"], True),
             (lambda plan, _other: rescheduled(plan, to=hours(1, 1.5)), ["host"], True),
             (lambda plan, _other: rescheduled(plan, to=hours(1.5, 9)), ["host"], True),
             (lambda plan, _other: rescheduled(plan, to=hours(0, 9)), ["host"], False),
             (lambda plan, _other: delayed(plan, NOW + 1.5 * HOUR), ["host"], True),
             (lambda plan, _other: dropped(plan), ["host"], True),
-            (lambda plan, other: added(plan.reservation_id, {other: 1}, hours(1, 2), PART), ["other"], False),
+            (lambda plan, other: added(plan.reservation_id, {other: 1}, hours(1, 2), SHARED), ["other"], False),
             (lambda _plan, _other: Changes(), [], False),
         ],
         ids=["move", "shrink", "end earlier", "start later", "longer", "delay", "drop", "add", "nothing"],
@@ -598,7 +598,7 @@ class TestFeed:
     def test_changes(self, db: Database, change, changed: list[str], frees: bool):
         host, other = add_hosts(db, 2, capacity=EIGHT)
         lease = add_lease(db)
-        write(db, added(reservation_of(lease), {host: 2}, hours(1, 2), PART))
+        write(db, added(reservation_of(lease), {host: 2}, hours(1, 2), SHARED))
         [plan] = allocations_of(db, lease)
         position = ask(db, lambda tx: tx.feed.newest())
         db.write(lambda tx: tx.session.execute(delete(FreedRow)))
@@ -646,17 +646,17 @@ class TestVerifying:
     def test_parts_must_not_exceed_the_capacity(self, db: Database):
         [host] = add_hosts(db, 1, capacity=EIGHT)
         lease = add_lease(db)
-        db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 7}, hours(1, 2), PART))
+        db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 7}, hours(1, 2), SHARED))
         with pytest.raises(TooManyConflicts):
-            db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 2}, hours(1.5, 3), PART))
-        db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, hours(1.5, 3), PART))
+            db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 2}, hours(1.5, 3), SHARED))
+        db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, hours(1.5, 3), SHARED))
         with pytest.raises(TooManyConflicts):
             db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, hours(2.5, 3), demand()))
 
     def test_larger_parts_must_not_exceed_the_capacity(self, db: Database):
         [host] = add_hosts(db, 1, capacity=EIGHT)
         lease = add_lease(db)
-        write(db, added(reservation_of(lease), {host: 8}, hours(1, 2), PART))
+        write(db, added(reservation_of(lease), {host: 8}, hours(1, 2), SHARED))
         [plan] = allocations_of(db, lease)
         with pytest.raises(TooManyConflicts):
             write(db, Changes(changed=[(plan, replace(plan, units=9, amounts=Capacity({"VCPU": 9})))]))
@@ -665,9 +665,9 @@ class TestVerifying:
         """Its end in a snapshot is later than in the ledger: the time between is gained as well."""
         [host] = add_hosts(db, 1, capacity=Capacity({"VCPU": 1}))
         lease, late = add_lease(db, start=0, end=1), NOW + HOUR
-        write(db, added(reservation_of(lease), {host: 1}, hours(0, 1), PART, state=HELD))
-        changes = ask(db, lambda tx: extension(tx, lease, PART, late + OVERDUE_MATTERS / 2, now=late))
-        other = added(reservation_of(add_lease(db)), {host: 1}, Period(late, NOW + 2 * HOUR), PART)
+        write(db, added(reservation_of(lease), {host: 1}, hours(0, 1), SHARED, state=HELD))
+        changes = ask(db, lambda tx: extension(tx, lease, SHARED, late + OVERDUE_MATTERS / 2, now=late))
+        other = added(reservation_of(add_lease(db)), {host: 1}, Period(late, NOW + 2 * HOUR), SHARED)
         write_with_versions(db, replace(other, versions={host: 1}), now=late)
         with pytest.raises(TooManyConflicts):
             write_with_versions(db, changes, now=late)
@@ -675,10 +675,10 @@ class TestVerifying:
     def test_equal_parts_add_up(self, db: Database):
         [host] = add_hosts(db, 1, capacity=EIGHT)
         first, second, third = (reservation_of(add_lease(db)) for _ in range(3))
-        db.write(lambda tx: tx.allocations.add(first, {host: 4}, hours(1, 2), PART))
-        db.write(lambda tx: tx.allocations.add(second, {host: 4}, hours(1, 2), PART))
+        db.write(lambda tx: tx.allocations.add(first, {host: 4}, hours(1, 2), SHARED))
+        db.write(lambda tx: tx.allocations.add(second, {host: 4}, hours(1, 2), SHARED))
         with pytest.raises(TooManyConflicts):
-            db.write(lambda tx: tx.allocations.add(third, {host: 4}, hours(1, 2), PART))
+            db.write(lambda tx: tx.allocations.add(third, {host: 4}, hours(1, 2), SHARED))
 
     def test_resource_released_in_the_same_transaction_is_free(self, db: Database):
         [host] = add_hosts(db, 1)

@@ -103,4 +103,4 @@ def change_of(case: Case, chain: Chain) -> LeaseChange:
 
 def search_for(world: World, allowed: timedelta) -> None:
     """Set the time of the exact search; zero switches it off."""
-    rebuild(world, rules=replace(world.service.parts.rules, exact_time=allowed))
+    rebuild(world, rules=replace(world.service.components.rules, exact_time=allowed))

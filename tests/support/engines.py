@@ -96,22 +96,22 @@ class Watched:
         return call
 
 
-def rebuild(world: World, **parts: Any) -> Service:
-    """Build the world's service again with other parts, as after the end of its process."""
-    world.service = another(world, **parts)
+def rebuild(world: World, **components: Any) -> Service:
+    """Build the world's service again with other components, as after the end of its process."""
+    world.service = another(world, **components)
     return world.service
 
 
-def another(world: World, **parts: Any) -> Service:
+def another(world: World, **components: Any) -> Service:
     """Build another manager on the same database and cloud."""
-    return build(replace(world.service.parts, **parts))
+    return build(replace(world.service.components, **components))
 
 
 def watch(
-    world: World, before: Callable[..., object], after: Callable[..., object] | None = None, **parts: Any
+    world: World, before: Callable[..., object], after: Callable[..., object] | None = None, **components: Any
 ) -> None:
-    """Call ``before`` (and ``after``) around every call of the cloud; ``parts`` replace parts of the service."""
-    rebuild(world, driver=cast(SingleCloud, Watched(world.cloud, before, after)), **parts)
+    """Call ``before`` (and ``after``) around every call of the cloud; ``components`` replace the service's."""
+    rebuild(world, driver=cast(SingleCloud, Watched(world.cloud, before, after)), **components)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
-from tenure.factory import Parts, build
+from tenure.factory import Components, build
 from tenure.resources.contract import load_types
 from tenure.store.database import Database
 from tests.support.simulated import SimulatedCloud
@@ -81,7 +81,7 @@ def _manage(url: str, cloud: Path, tokens: Path, connection: Connection) -> None
     meetings = _Meetings()
     db = Database(url)
     service = build(
-        Parts(
+        Components(
             db=db,
             driver=SimulatedCloud(cloud),
             types=load_types(),
@@ -91,7 +91,7 @@ def _manage(url: str, cloud: Path, tokens: Path, connection: Connection) -> None
             reconcile_interval=REPAIR,
         )
     )
-    app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
+    app = create_app(service.manager, service.components.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
     server = create_server(app, host="127.0.0.1", port=0, threads=THREADS)
     threading.Thread(target=server.run, daemon=True).start()
     service.engine.start()

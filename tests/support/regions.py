@@ -12,7 +12,7 @@ from tenure.clock import SimulatedClock
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseRequest
 from tenure.drivers.router import Router
-from tenure.factory import Parts, build
+from tenure.factory import Components, build
 from tenure.services.context import Rules
 from tenure.simulation import default_policies, installed_types
 from tenure.store.database import Database
@@ -68,7 +68,7 @@ def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
     schemas.lay_out(db)
     north, south = (SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None) for _ in range(2))
     service = build(
-        Parts(
+        Components(
             db=db,
             driver=Router({NORTH: north, SOUTH: south}, workers=workers),
             types=installed_types(),

@@ -21,7 +21,7 @@ from tenure.drivers.contract import Command, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.factory import Parts, build
+from tenure.factory import Components, build
 from tenure.services.context import Rules
 from tenure.services.events.commands import commands_of
 from tenure.simulation import Simulation, default_policies, installed_types
@@ -143,7 +143,7 @@ class World(Simulation):
 
     def restart(self) -> None:
         """Build the service again, as after the end of its process."""
-        self.service = build(self.service.parts)
+        self.service = build(self.service.components)
 
     def register(self, name: str, **properties: str) -> Resource:
         return self.resources.register(ADMIN, HOST, name, properties)
@@ -216,7 +216,7 @@ def open_world(
     db = database(url_in(place), clock=clock)
     schemas.lay_out(db)
     cloud = SimulatedCloud.create(hosts=hosts, clock=clock, sleep=lambda _seconds: None)
-    parts = Parts(
+    components = Components(
         db=db,
         driver=cloud,
         types=installed_types(),
@@ -238,7 +238,7 @@ def open_world(
         cloud.ensure_registered(HOST, ResourceRef(host.external_id, host.name, host.region))
     db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=clock.now()))
     try:
-        yield World(build(parts), clock, {"": cloud}, db)
+        yield World(build(components), clock, {"": cloud}, db)
     finally:
         db.close()
         cloud.close()

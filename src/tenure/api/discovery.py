@@ -17,10 +17,11 @@ from tenure.api.schemas.answers import (
 )
 from tenure.api.versions import LATEST, OLDEST, by_version
 from tenure.domain.errors import Unavailable
-from tenure.domain.request import PartHealth
+from tenure.domain.request import ComponentHealth
 
 _LOG = logging.getLogger(__name__)
-#: Parts that leases do not depend on: a load balancer should send requests to this service even if they are unwell.
+#: Components that leases do not depend on: a load balancer should send requests to this service even if they are
+#: unwell.
 _APART = frozenset({"notifications"})
 _PASSWORD = re.compile(r"://[^/\s]*@")
 
@@ -44,23 +45,23 @@ def _version(request: Request) -> VersionDocument:
 
 
 def _health(request: Request) -> HealthDocument:
-    """Return the health of the service and of each part."""
+    """Return the health of the service and of each component."""
     try:
-        parts = request.manager.health()
+        components = request.manager.health()
     except Exception as error:  # noqa: BLE001  # any failure is the answer, and is logged
         defect = None if isinstance(error, Unavailable) else error
         _LOG.error("The manager does not say whether it is well: %s", error, exc_info=defect)
-        parts = (PartHealth("manager", well=False, reason="does not answer"),)
-    well = all(part.well for part in parts if part.part not in _APART)
+        components = (ComponentHealth("manager", well=False, reason="does not answer"),)
+    well = all(component.well for component in components if component.component not in _APART)
     request.headers["Cache-Control"] = "no-store"
     request.status = 200 if well else 503
-    return HealthDocument(status="well" if well else "unwell", parts=[_shown(part) for part in parts])
+    return HealthDocument(status="well" if well else "unwell", parts=[_shown(component) for component in components])
 
 
-def _shown(part: PartHealth) -> PartHealthDocument:
-    """Return the health of a part, without passwords of URLs in the reason."""
-    reason = _PASSWORD.sub("://***@", part.reason) if part.reason else None
-    return PartHealthDocument(part=part.part, well=part.well, reason=reason)
+def _shown(component: ComponentHealth) -> PartHealthDocument:
+    """Return the health of a component, without passwords of URLs in the reason."""
+    reason = _PASSWORD.sub("://***@", component.reason) if component.reason else None
+    return PartHealthDocument(part=component.component, well=component.well, reason=reason)
 
 
 _LIST = Whole(by_version(VersionList))

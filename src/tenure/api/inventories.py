@@ -41,7 +41,7 @@ from tenure.api.schemas.resources import (
 )
 from tenure.api.versions import Version, by_version
 from tenure.domain.json_text import JsonObject
-from tenure.domain.request import AffectedPart, LeasedResource, Page, ResourceBookings, ResourceChange
+from tenure.domain.request import AffectedAllocation, LeasedResource, Page, ResourceBookings, ResourceChange
 from tenure.domain.resource import PropertySetting, Resource
 from tenure.resources.contract import Inventory, ResourceType
 from tenure.services.manager import Manager
@@ -67,7 +67,7 @@ class _Changed:
 
     resource: Resource
     dry_run: bool
-    parts: tuple[AffectedPart, ...]
+    affected: tuple[AffectedAllocation, ...]
 
 
 class InventoryOperations:
@@ -190,14 +190,15 @@ class InventoryOperations:
         fields: dict[str, Any] = {
             self.wire.one: (Annotated[shown, From("resource")], ...),
             "dry_run": (bool, ...),
-            "reservations": (Annotated[list[AffectedReservation], From("parts")], ...),
+            "reservations": (Annotated[list[AffectedReservation], From("affected")], ...),
         }
         return create_model(f"{shown.__name__}Change", __base__=Answer, **fields)
 
     def resource_id(self, request: Request) -> str:
         """Return the id in the URL. Raises ``NotFound`` if it is not a valid id."""
-        return request.part(
-            self.wire.part, lambda shown: self._inventory.say(self._inventory.missing, id=shown.replace("\0", "?"))
+        return request.path_parameter(
+            self.wire.path_parameter,
+            lambda shown: self._inventory.say(self._inventory.missing, id=shown.replace("\0", "?")),
         )
 
     def list(self, request: Request) -> Iterator[Page[Resource]]:
@@ -253,13 +254,13 @@ class InventoryOperations:
         request.manager.resources.unregister(request.actor, self._type, self.resource_id(request))
 
     def leased(self, request: Request) -> Sequence[LeasedResource]:
-        return request.manager.leases.resources(request.actor, request.part("lease_id"), self._type)
+        return request.manager.leases.resources(request.actor, request.path_parameter("lease_id"), self._type)
 
     def change(self, verb: Verb, request: Request) -> _Changed:
         """Call the method of ``verb`` with the fields of the body as arguments."""
         given = request.given()
         change = verb(request.manager)(request.actor, self._type, self.resource_id(request), **given.model_dump())
-        return _Changed(change.resource, given.dry_run, change.parts)
+        return _Changed(change.resource, given.dry_run, change.affected)
 
     def bookings(self, request: Request) -> Iterator[Page[ResourceBookings]]:
         first = request.query.to_domain(self._type)
@@ -285,5 +286,5 @@ class InventoryOperations:
 
     def set_property(self, request: Request) -> PropertySetting:
         private = request.given().private
-        name = request.part("property_name", "Property {!r} not found".format)
+        name = request.path_parameter("property_name", "Property {!r} not found".format)
         return request.manager.resources.set_property(request.actor, self._type, name, private=private)

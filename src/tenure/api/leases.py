@@ -215,12 +215,12 @@ class _UseCases:
             return carry_out(request.actor, lease_id, wanted)
 
     def drop(self, request: Request) -> None:
-        reservation_id = request.part("reservation_id")
+        reservation_id = request.path_parameter("reservation_id")
         lease_id = request.lease_id
         request.manager.leases.drop_reservation(request.actor, lease_id, reservation_id, if_version=request.versions())
 
     def dry_run_drop(self, request: Request) -> DryRunOutcome:
-        lease_id, reservation_id = request.lease_id, request.part("reservation_id")
+        lease_id, reservation_id = request.lease_id, request.path_parameter("reservation_id")
         drop = request.manager.dry_runs.drop_reservation
         return drop(request.actor, lease_id, reservation_id, if_version=request.versions())
 

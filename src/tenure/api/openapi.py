@@ -26,7 +26,7 @@ from tenure.api.operations import (
     MAX_CONDITION,
     MAX_KEY,
     Operation,
-    longest_part,
+    longest_path_parameter,
 )
 from tenure.api.renderers import JSON
 from tenure.api.schemas import answers
@@ -170,12 +170,12 @@ def _needs_fields(body: type[BaseModel]) -> bool:
 def _parameters(operation: Operation, version: Version) -> list[Document]:
     found: list[Document] = [
         {
-            "name": part,
+            "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "string", "minLength": 1, "maxLength": longest_part(part)},
+            "schema": {"type": "string", "minLength": 1, "maxLength": longest_path_parameter(name)},
         }
-        for part in operation.parts
+        for name in operation.path_parameters
     ]
     schema = operation.query(version).model_json_schema(mode="validation")
     for name, described in schema.get("properties", {}).items():

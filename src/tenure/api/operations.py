@@ -51,7 +51,7 @@ _VERSION_TAG = re.compile(r'(?<!W/)"([1-9][0-9]{0,17}|0)"', re.ASCII)
 ADMINISTRATORS = "rule:admin"
 READERS = "rule:project_reader_or_admin"
 MEMBERS = "rule:project_member_or_admin"
-#: The parts of URLs with ids of this service; all others have ids of the cloud.
+#: The path parameters with ids of this service; all others have ids of the cloud.
 _OUR_PARTS = frozenset({"lease_id", "reservation_id"})
 
 
@@ -112,9 +112,9 @@ class Operation:
         return self.blazar if self.blazar is not None and version is OLDEST else self
 
     @property
-    def parts(self) -> list[str]:
-        """The names of the variable parts of the URL."""
-        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+    def path_parameters(self) -> list[str]:
+        """The names of the path parameters."""
+        return [segment[1:-1] for segment in self.path.split("/") if segment.startswith("{")]
 
     @property
     def refusals(self) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ class Operation:
         if self.refused_with is not None:
             return self.refused_with
         if self.method == "GET":
-            return (404,) if self.parts else ()
+            return (404,) if self.path_parameters else ()
         return (404, 409, 412) if self.is_conditional else (404, 409)
 
     @property
@@ -164,7 +164,7 @@ def _joined(model: type[Query], more: type[Query]) -> type[Query]:
 
 @dataclass(slots=True)
 class Request:
-    """A request for an operation. Parts of the URL and the body are checked on access."""
+    """A request for an operation. Path parameters and the body are checked on access."""
 
     operation: Operation
     manager: Manager
@@ -172,7 +172,7 @@ class Request:
     http: falcon.Request
     actor: Actor
     version: Version
-    parts: Mapping[str, str]
+    path_parameters: Mapping[str, str]
     #: The query, as an instance of the operation's model.
     query: Any
     #: The status, if it differs from the declared one, and more headers of the answer.
@@ -183,11 +183,11 @@ class Request:
     @property
     def lease_id(self) -> str:
         """The id of the lease in the URL. Raises ``NotFound`` if it is not a valid id."""
-        return self.part("lease_id")
+        return self.path_parameter("lease_id")
 
-    def part(self, name: str, missing: Callable[[str], str] | None = None) -> str:
-        """Return a part of the URL. Raises ``NotFound``, with the text of ``missing``, if it is not a valid id."""
-        value, longest = self.parts[name], longest_part(name)
+    def path_parameter(self, name: str, missing: Callable[[str], str] | None = None) -> str:
+        """Return a path parameter. Raises ``NotFound``, with the text of ``missing``, if it is not a valid id."""
+        value, longest = self.path_parameters[name], longest_path_parameter(name)
         if value and len(value) <= longest and "\0" not in value:
             return value
         shown = value[:longest]
@@ -238,8 +238,8 @@ class Request:
         return self.links.next_page(self.http, query_of(self.http), marker)
 
 
-def longest_part(name: str) -> int:
-    """Return the largest length of the part of a URL with this name."""
+def longest_path_parameter(name: str) -> int:
+    """Return the largest length of the path parameter with this name."""
     return MAX_ID if name in _OUR_PARTS else MAX_EXTERNAL_ID
 
 
@@ -255,12 +255,12 @@ class Endpoint:
             setattr(self, f"on_{operation.method.lower()}", self._responder(operation))
 
     def _responder(self, declared: Operation) -> Callable[..., None]:
-        def respond(req: falcon.Request, resp: falcon.Response, **parts: str) -> None:
+        def respond(req: falcon.Request, resp: falcon.Response, **path_parameters: str) -> None:
             version = version_of(req)
             operation = declared.at(version)
             actor = _ANYONE if operation.public else actor_of(req)
             query = Query() if operation.public else read_query(req, operation.query(version), version)
-            request = Request(operation, self._manager, self._links, req, actor, version, parts, query)
+            request = Request(operation, self._manager, self._links, req, actor, version, path_parameters, query)
             if operation.dry_run is not None and isinstance(query, DryRunQuery) and query.dry_run:
                 request.status = 200
                 _write(resp, request, operation.dry_run.answer, operation.dry_run.run(request), JSON)

@@ -52,16 +52,16 @@ def missing_fields(problems: list[ErrorDetails]) -> list[ErrorDetails]:
     return [problem for problem in missing if problem["loc"][:-1] == missing[0]["loc"][:-1]]
 
 
-def parts_of(loc: tuple[int | str, ...], tags: Collection[str]) -> list[int | str]:
-    """Return a location in the document, without the parts that pydantic adds."""
-    return [part for part in loc if part != "[key]" and part not in tags]
+def fields_of(loc: tuple[int | str, ...], tags: Collection[str]) -> list[int | str]:
+    """Return a location in the document, without the fields that pydantic adds."""
+    return [field for field in loc if field != "[key]" and field not in tags]
 
 
 def _path(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
     path = ""
-    for part in parts_of(loc, tags):
-        if isinstance(part, int):
-            path += f"[{part}]"
+    for field in fields_of(loc, tags):
+        if isinstance(field, int):
+            path += f"[{field}]"
         else:
-            path += f".{part}" if path else part
+            path += f".{field}" if path else field
     return path[:SHOWN]

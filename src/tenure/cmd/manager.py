@@ -54,7 +54,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
         server = _new_server(conf, service)
     except (ConfigurationError, Misconfigured) as error:
         raise StartFailed(str(error)) from error
-    wait_for_schema(service.parts.db)
+    wait_for_schema(service.components.db)
     _refuse_regions(service)
     show_metrics(conf)
     spare_loaded_objects()
@@ -69,7 +69,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     if listener is not None:
         ended = listener.stop(LISTENER_SECONDS) and ended
     service.engine.stop(STOP_SECONDS)
-    service.parts.db.close()
+    service.components.db.close()
     LOG.info("%s has stopped", conf.manager.name)
     if not ended:
         _exit_at_once()
@@ -78,15 +78,15 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
 
 def _refuse_regions(service: Service) -> None:
     """Raise ``StartFailed`` if the region of registered hosts is not configured: no manager would manage them."""
-    wrong = RegionService(service.parts.db).wrong_with(service.parts.rules.regions)
+    wrong = RegionService(service.components.db).wrong_with(service.components.rules.regions)
     if wrong is not None:
         raise StartFailed(wrong)
 
 
 def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:
     options = conf.manager
-    in_lanes = sum(bounds.most for bounds in service.parts.bounds.values())
-    threads = max(options.rpc_threads, in_lanes + service.parts.places)  # what waits in a lane has a thread, too
+    in_lanes = sum(bounds.most for bounds in service.components.bounds.values())
+    threads = max(options.rpc_threads, in_lanes + service.components.places)  # what waits in a lane has a thread, too
     return RpcServer(conf, service.manager, topic=options.rpc_topic, name=options.name, threads=threads)
 
 

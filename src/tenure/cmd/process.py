@@ -1,4 +1,4 @@
-"""Parts that the processes of a deployment share: options, logs, metrics, and an orderly end."""
+"""What the processes of a deployment share: options, logs, metrics, and an orderly end."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.fleet import add_fleet, pooled_hosts
 from tenure.drivers.simulated.openstack.http import CloudEndpoints
-from tenure.factory import Filters, Parts, Service, build, open_type_drivers
+from tenure.factory import Components, Filters, Service, build, open_type_drivers
 from tenure.resources.contract import load_types
 from tenure.services.context import Rules
 from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
@@ -150,13 +150,13 @@ def _serve(
     try:
         api = create_app(
             service.manager,
-            service.parts.types,
+            service.components.types,
             authenticate=lambda inner: TokenFileAuth(inner, tokens, known_roles=ROLES),
             requests_of_project=THREADS // 2,
         )
         users = TokenUsers(tokens, known_roles=ROLES)
     except TokenFileError as error:
-        service.parts.db.close()
+        service.components.db.close()
         raise StartFailed(str(error)) from error
     for cloud in clouds.values():
         cloud.openstack.accounts = users.accounts
@@ -165,7 +165,7 @@ def _serve(
     try:
         server = listen(app, host=arguments.host, port=arguments.port, threads=THREADS)
     except (OSError, ValueError) as error:
-        service.parts.db.close()
+        service.components.db.close()
         raise StartFailed(f"cannot listen on {arguments.host}:{arguments.port}: {error}") from error
     for region in clouds:
         app.put_before_compute(
@@ -187,7 +187,7 @@ def _serve(
         pass
     server.task_dispatcher.shutdown(timeout=REQUEST_SECONDS)
     service.engine.stop(STOP_SECONDS)
-    service.parts.db.close()
+    service.components.db.close()
     LOG.info("stopped")
     return 0
 
@@ -284,7 +284,7 @@ def open_service(
     limits = read_limits(data_dir, names_of(types))
     for cloud in clouds.values():
         cloud.openstack.quotas = limits.of_cloud
-    parts = Parts(
+    components = Components(
         db=db,
         driver=router if regions else clouds[""],
         type_drivers=open_type_drivers(data_dir),
@@ -300,7 +300,7 @@ def open_service(
         purge=purge or PurgeTerms(),
         ailments=lambda: {"cloud": _ailment_of(clouds.values())},
     )
-    return build(parts)
+    return build(components)
 
 
 def _ailment_of(clouds: Iterable[SimulatedCloud]) -> str | None:

@@ -110,7 +110,7 @@ class Demand:
         """Return how long the resources are taken, for a lease with this period. What lasts is taken without an end."""
         return Period(period.start, ENDLESS) if self.lasting else period
 
-    def part(self, units: int) -> Demand:
+    def of_units(self, units: int) -> Demand:
         """Return the same demand for this many units on a single resource."""
         together = Spread.ANTI_AFFINITY if self.exclusive else Spread.AFFINITY
         return replace(self, minimum=units, maximum=units, spread=together, named=())
@@ -208,17 +208,17 @@ class Room:
 
     def used(self, period: Period) -> Capacity:
         """Return the peak of the shared uses in the period, separately for each resource class."""
-        return peak(self._parts(), period)
+        return peak(self._shared_uses(), period)
 
     def units(self, amounts: Capacity, period: Period) -> int:
         """Return how many units of these amounts fit during the whole period."""
-        return 0 if self.is_whole else units_free(self.capacity, self._parts(), amounts, period)
+        return 0 if self.is_whole else units_free(self.capacity, self._shared_uses(), amounts, period)
 
     def without(self, allocation: Allocation) -> Room:
         """Return the room as it is without the allocation."""
         return replace(self, uses=tuple(use for use in self.uses if use.allocation_id != allocation.id))
 
-    def _parts(self) -> Iterator[tuple[Period, Capacity]]:
+    def _shared_uses(self) -> Iterator[tuple[Period, Capacity]]:
         return ((use.period, use.amounts) for use in self.uses)
 
 

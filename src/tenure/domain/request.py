@@ -244,7 +244,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ResourceBookings:
-    """A resource, by its external id, and the reservations that have a part in it."""
+    """A resource, by its external id, and the reservations with allocations on it."""
 
     external_id: str
     bookings: tuple[Booking, ...]
@@ -261,8 +261,8 @@ class LeasedResource:
 
 
 @dataclass(frozen=True, slots=True)
-class AffectedPart:
-    """A reservation's part in a resource that an operator closes or empties, and what happens to it."""
+class AffectedAllocation:
+    """An allocation on a resource that an operator closes or empties, and what happens to it."""
 
     reservation_id: str
     lease_id: str
@@ -277,10 +277,10 @@ class AffectedPart:
 
 @dataclass(frozen=True, slots=True)
 class ResourceChange:
-    """A resource after an operator's change (or its preview), and what happens to the reservations' parts in it."""
+    """A resource after an operator's change (or its preview), and what happens to the allocations on it."""
 
     resource: Resource
-    parts: tuple[AffectedPart, ...] = ()
+    affected: tuple[AffectedAllocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +302,9 @@ class Allowances:
 
 
 @dataclass(frozen=True, slots=True)
-class PartHealth:
-    """Whether a part of the service works, and if not, why."""
+class ComponentHealth:
+    """Whether a component of the service works, and if not, why."""
 
-    part: str
+    component: str
     well: bool
     reason: str | None = None

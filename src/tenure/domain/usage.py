@@ -25,7 +25,7 @@ class UsageQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class UsagePart:
+class UsageShare:
     """An amount that reservations have had; ``held`` is None if it was never handed over."""
 
     project_id: str
@@ -64,14 +64,14 @@ class Usage:
     incomplete_before: datetime | None = None
 
 
-def add_up(parts: Iterable[UsagePart], within: Period) -> tuple[UsageSum, ...]:
-    """Return the sums over that time of the parts that lies ``within`` the period."""
+def add_up(shares: Iterable[UsageShare], within: Period) -> tuple[UsageSum, ...]:
+    """Return the sums over that time of the shares that lies ``within`` the period."""
     sums: defaultdict[tuple[str, str, str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for part in parts:
-        booked, held = _inside(part.booked, within), _inside(part.held, within)
+    for share in shares:
+        booked, held = _inside(share.booked, within), _inside(share.held, within)
         if booked or held:
-            for resource_class, amount in part.amounts.items():
-                key = part.project_id, part.resource_type, part.region, resource_class
+            for resource_class, amount in share.amounts.items():
+                key = share.project_id, share.resource_type, share.region, resource_class
                 before = sums[key]
                 sums[key] = before[0] + amount * booked, before[1] + amount * held
     return tuple(UsageSum(*key, booked, held) for key, (booked, held) in sorted(sums.items()))

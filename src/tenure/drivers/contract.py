@@ -391,7 +391,7 @@ class CloudDriver(Protocol):
         """
 
 
-def parts_of(driver: CloudDriver, resource_type: str) -> Mapping[str | None, CloudDriver]:
+def drivers_by_region(driver: CloudDriver, resource_type: str) -> Mapping[str | None, CloudDriver]:
     """Return the drivers to ask separately about all resources of a type, so that a failure affects only its region."""
     drivers = driver.by_region(resource_type)
     return {None: driver} if drivers is None else drivers

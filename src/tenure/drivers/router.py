@@ -194,9 +194,9 @@ class Router(ByResourceType):
     def by_region(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
         found: dict[str | None, CloudDriver] = {}
         for name, region in self._regions_of(resource_type).items():
-            part = copy(self)
-            part._regions = {name: region}
-            found[name or None] = part
+            regional = copy(self)
+            regional._regions = {name: region}
+            found[name or None] = regional
         return found
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Collection
 
-from tenure.drivers.contract import CloudDriver, CloudError, parts_of
+from tenure.drivers.contract import CloudDriver, CloudError, drivers_by_region
 from tenure.services.resources.healing import Healed, HealingService
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class HealthCheck:
         """Store the health that the cloud reports; return whether it has answered."""
         answered = True
         for inventory in self._inventories:
-            for region, cloud in parts_of(self._driver, inventory).items():
+            for region, cloud in drivers_by_region(self._driver, inventory).items():
                 known = self._healing.known(inventory, region=region)
                 try:
                     healths = cloud.check(inventory, self._healing.registered(inventory, region=region))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, parts_of
+from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, drivers_by_region
 from tenure.services.execution.at_once import take_back
 from tenure.services.leases.trusts import IdleTrusts
 from tenure.services.resources.drift import DriftService
@@ -78,7 +78,7 @@ class Reconciler:
         """Run a pass, and reconcile what can be reconciled at once; return how many differences were found."""
         count = 0
         for inventory in self._inventories:
-            for region, cloud in parts_of(self._driver, inventory).items():
+            for region, cloud in drivers_by_region(self._driver, inventory).items():
                 for look in (self._take_back, self._compare, self._let_go):
                     try:
                         count += look(inventory, region, cloud)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from tenure.drivers.contract import CloudDriver, CloudError, parts_of
+from tenure.drivers.contract import CloudDriver, CloudError, drivers_by_region
 from tenure.services.resources.healing import HealingService
 from tenure.services.resources.inventory import InventoryService
 
@@ -31,7 +31,7 @@ class Refresh:
         """Store the cloud's current descriptions, and heal leases that lose something by that; return the changes."""
         changed = 0
         for inventory in self._inventories:
-            for region, cloud in parts_of(self._driver, inventory).items():
+            for region, cloud in drivers_by_region(self._driver, inventory).items():
                 try:
                     discovered = cloud.discover(inventory)
                 except CloudError as error:

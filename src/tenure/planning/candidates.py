@@ -80,7 +80,7 @@ def bounds_of(period: Period) -> tuple[int, int]:
 def _in_use(snapshot: Snapshot, chosen: Mask, start: int, end: int) -> Mask:
     """Return which of the chosen resources are in use, or planned to be, in ``[start, end)``."""
     found = np.zeros_like(chosen)
-    for timeline, mask in snapshot.parts(chosen):
+    for timeline, mask in snapshot.timelines(chosen):
         uses = timeline.uses
         rows = uses.rows[(uses.starts < end) & (uses.ends > start)]
         found[rows[mask[rows]]] = True
@@ -159,7 +159,7 @@ def _candidates(
     chosen[rows] = True
     since, until = np.full(len(chosen), NEVER), np.full(len(chosen), FOREVER)
     busy = np.zeros(len(chosen), dtype=np.int64)
-    for timeline, mask in snapshot.parts(chosen):
+    for timeline, mask in snapshot.timelines(chosen):
         uses = timeline.uses
         uses = uses.select(mask[uses.rows])
         before, behind = uses.ends <= start, uses.starts >= end

@@ -1,6 +1,7 @@
 """The exact search: an arrangement of all plans that may move, beside what stays, in which everything has room.
 
-It is asked if neither free room nor moves of single plans are found. Of a large inventory it considers a part.
+It is asked if neither free room nor moves of single plans are found. Of a large inventory it considers a subproblem
+only.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Subproblem:
     """What is considered of an inventory: its resources, and the plans that may move, each group with its piece."""
 
     resource_ids: frozenset[int]
@@ -76,22 +77,22 @@ def arrange(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, solver: Sol
     for task in tasks:
         grouped[task.demand.inventory, task.demand.region].append(task)
     for _, of_inventory in sorted(grouped.items()):
-        part = _part_for(snapshot, of_inventory, terms, is_over)
-        pieces = [(task, piece) for task in of_inventory for piece in _pieces(snapshot, task, part)]
+        subproblem = _subproblem_for(snapshot, of_inventory, terms, is_over)
+        pieces = [(task, piece) for task in of_inventory for piece in _pieces(snapshot, task, subproblem)]
         problem = Problem(
-            _sites(snapshot, part), (*(piece for piece, _ in part.plans), *(piece for _, piece in pieces))
+            _sites(snapshot, subproblem), (*(piece for piece, _ in subproblem.plans), *(piece for _, piece in pieces))
         )
         left = began + seconds - time.monotonic()
         if len(problem.pieces) > MOST_PIECES or left <= 0:
             return Answer(None, is_proven=False)
         solution = Solution(None) if problem.is_overfull() else solver.solve(problem, left)
         if solution.units is None:
-            return Answer(None, solution.is_proven and part.is_whole)
+            return Answer(None, solution.is_proven and subproblem.is_whole)
         if not all(map(_answers, problem.pieces, solution.units)):
             LOG.error("the solver of the exact search has returned a wrong answer")
             return Answer(None, is_proven=False)
-        moved, placed = solution.units[: len(part.plans)], solution.units[len(part.plans) :]
-        for (piece, plans), units in zip(part.plans, moved, strict=True):
+        moved, placed = solution.units[: len(subproblem.plans)], solution.units[len(subproblem.plans) :]
+        for (piece, plans), units in zip(subproblem.plans, moved, strict=True):
             snapshot = _moved(snapshot, piece, plans, units, terms)
         for (task, piece), units in zip(pieces, placed, strict=True):
             snapshot = _done(snapshot, task, piece, units)
@@ -103,7 +104,9 @@ def _answers(piece: Piece, units: Mapping[int, int]) -> bool:
     return sum(units.values()) == piece.units and units.keys() <= piece.may | piece.current.keys()
 
 
-def _part_for(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, is_over: Callable[[], bool]) -> _Part:
+def _subproblem_for(
+    snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, is_over: Callable[[], bool]
+) -> _Subproblem:
     """Return what is considered for these tasks of an inventory."""
     catalogue, demand = snapshot.catalogue, tasks[0].demand
     every = np.flatnonzero(catalogue.of_type(demand.inventory, demand.region))
@@ -136,14 +139,14 @@ def _part_for(snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, is_over: 
             may -= stays - current.keys()
         piece = Piece(reservation_id, demand, period, current.total(), frozenset(may), current, is_in_place=True)
         plans.append((piece, tuple(moving)))
-    return _Part(resource_ids, plans, is_whole)
+    return _Subproblem(resource_ids, plans, is_whole)
 
 
-def _sites(snapshot: Snapshot, part: _Part) -> tuple[Site, ...]:
+def _sites(snapshot: Snapshot, subproblem: _Subproblem) -> tuple[Site, ...]:
     """Return the resources with what stays on them."""
-    moving = {each.id for _, plans in part.plans for each in plans}
+    moving = {each.id for _, plans in subproblem.plans for each in plans}
     sites = []
-    for resource_id in sorted(part.resource_ids):
+    for resource_id in sorted(subproblem.resource_ids):
         row = snapshot.row_of(resource_id)
         fixed = tuple(
             FixedUse(each.period, each.amounts, each.exclusive) for each in snapshot.on(row) if each.id not in moving
@@ -152,18 +155,18 @@ def _sites(snapshot: Snapshot, part: _Part) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def _pieces(snapshot: Snapshot, task: Task, part: _Part) -> Iterator[Piece]:
+def _pieces(snapshot: Snapshot, task: Task, subproblem: _Subproblem) -> Iterator[Piece]:
     """Yield the pieces of a task: of new units, one for each resource that is named, and one for the rest."""
     if isinstance(task, Extension):
         for allocation in task.allocations:
             gained = task.gained(allocation)
             if gained is not None:
-                demand = task.demand.part(allocation.units)
+                demand = task.demand.of_units(allocation.units)
                 may = _serving(snapshot, demand, {allocation.resource_id}, reservable=False)
                 yield Piece(task.reservation_id, demand, gained, allocation.units, may, {})
         return
     demand, current = task.demand, Counter[int]()
-    may = _serving(snapshot, demand, part.resource_ids)
+    may = _serving(snapshot, demand, subproblem.resource_ids)
     if isinstance(task, Revision):
         current = units_by_resource(task.plans)
         may |= current.keys() if task.keeps else frozenset()

@@ -23,8 +23,8 @@ def extend(snapshot: Snapshot, task: Extension, terms: Terms) -> Snapshot | NoRo
         gained = task.gained(allocation)
         if gained is None:
             continue
-        row, portion = snapshot.row_of(allocation.resource_id), task.demand.part(allocation.units)
-        if not snapshot.catalogue.matching(task.demand.part(1), reservable=False)[row]:
+        row, portion = snapshot.row_of(allocation.resource_id), task.demand.of_units(allocation.units)
+        if not snapshot.catalogue.matching(task.demand.of_units(1), reservable=False)[row]:
             return NoRoom(task, snapshot)  # the resource is not any more what was asked for
         beside = longer.without([allocation])
         if beside.room_on(row, portion, gained, overdue=False) >= portion.units_together:

@@ -150,7 +150,7 @@ def move_behind_others(
     moving = moving_with(snapshot, plan, demand)
     closed = frozenset({plan.resource_id, *without})
     vacancy = Vacancy(
-        demand.part(_units(moving)),
+        demand.of_units(_units(moving)),
         _rest(moving, terms),
         without=closed | _apart_from(snapshot, plan, demand),
         closed=closed,
@@ -254,7 +254,7 @@ def duplicate(
     if is_named(snapshot, allocation, demand):
         return None
     moving = moving_with(snapshot, allocation, demand)
-    portion, span = demand.part(_units(moving)), demand.span(period)
+    portion, span = demand.of_units(_units(moving)), demand.span(period)
     closed = frozenset({allocation.resource_id, *without})
     excluded = closed | _apart_from(snapshot, allocation, demand)
     found = find(snapshot, portion, span, seed=terms.seed, without=excluded)
@@ -369,11 +369,11 @@ def _targets(
         return []
     terms.check()
     closed = {plan.resource_id, *without, *_apart_from(snapshot, plan, demand)}
-    return find(snapshot, demand.part(_units(moving)), _rest(moving, terms), seed=terms.seed, without=closed)
+    return find(snapshot, demand.of_units(_units(moving)), _rest(moving, terms), seed=terms.seed, without=closed)
 
 
 def _best(targets: Sequence[Candidate], moving: Sequence[Allocation], demand: Demand, terms: Terms) -> Sequence[Place]:
-    return choose(targets, demand.part(_units(moving)), _rest(moving, terms), seed=terms.seed) if targets else ()
+    return choose(targets, demand.of_units(_units(moving)), _rest(moving, terms), seed=terms.seed) if targets else ()
 
 
 def _put(snapshot: Snapshot, moving: Sequence[Allocation], resource_id: int, terms: Terms) -> Snapshot:

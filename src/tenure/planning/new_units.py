@@ -36,7 +36,7 @@ def _clear_named(snapshot: Snapshot, task: NewUnits, terms: Terms) -> Snapshot:
     named = frozenset(snapshot.catalogue.ids_named(task.demand.region, task.demand.named)) - task.without
     if not named:
         return snapshot
-    single = task.demand.part(1)
+    single = task.demand.of_units(1)
     free = {candidate.resource_id for candidate in find(snapshot, single, task.span, seed=terms.seed, only=named)}
     taken = named - free
     vacancy = Vacancy(single, task.span, without=task.without, only=taken, closed=task.without | named)

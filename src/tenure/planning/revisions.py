@@ -61,7 +61,7 @@ def _all_can_last(beside: Snapshot, revision: Revision, spans: Mapping[int, Peri
 
     A new reservation could not have such a resource. Only the time that a plan gains needs room.
     """
-    matching = beside.catalogue.matching(revision.demand.part(1))
+    matching = beside.catalogue.matching(revision.demand.of_units(1))
     after = beside
     for plan in revision.plans:
         lasting = revision.revised(plan, spans[plan.id], plan.units)
@@ -77,7 +77,7 @@ def _has_enough(snapshot: Snapshot, revision: Revision) -> bool:
     before, demand = revision.before, revision.demand
     if sum(plan.units for plan in revision.plans) < demand.minimum or not demand.is_within(before):
         return False
-    matching = snapshot.catalogue.matching(demand.part(1), reservable=False)  # a provider may refuse smaller units
+    matching = snapshot.catalogue.matching(demand.of_units(1), reservable=False)  # a provider may refuse smaller units
     return demand.amounts == before.amounts or all(
         matching[snapshot.row_of(plan.resource_id)] for plan in revision.plans
     )
@@ -148,7 +148,7 @@ def _keep_whole(beside: Snapshot, revision: Revision, terms: Terms) -> Snapshot 
 
 def _fitting(beside: Snapshot, revision: Revision, period: Period) -> frozenset[int]:
     """Return the resources of the plans that a new reservation could have, with as many units, during a period."""
-    portion = revision.demand.part(1)
+    portion = revision.demand.of_units(1)
     matching = beside.catalogue.matching(portion)
     return frozenset(
         resource_id

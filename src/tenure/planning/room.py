@@ -26,7 +26,7 @@ def used(
     all. Without ``planned``, plans do not count; with a project, only its allocations count.
     """
     found = no_loads()
-    for timeline, mask in view.parts(chosen):
+    for timeline, mask in view.timelines(chosen):
         if resource_class == WHOLE and project_id is None:
             found = found.beside((timeline.busy if planned else timeline.held).loads(mask))
             continue
@@ -60,14 +60,14 @@ def taken(view: Snapshot, uses: Uses, resource_class: str) -> int:
 def taken_as_whole(view: Snapshot, chosen: Mask) -> Loads:
     """Return how many of the chosen resources are taken as a whole, over time."""
     found = no_loads()
-    for timeline, mask in view.parts(chosen):
+    for timeline, mask in view.timelines(chosen):
         found = found.beside(timeline.whole.loads(mask))
     return found
 
 
 def most_taken_as_whole(view: Snapshot, chosen: Mask) -> int:
     """Return a number that ``taken_as_whole`` never exceeds; it is known at once if most resources are chosen."""
-    return sum(timeline.most_whole for timeline, _ in view.parts(chosen))
+    return sum(timeline.most_whole for timeline, _ in view.timelines(chosen))
 
 
 def starts(
@@ -82,7 +82,7 @@ def starts(
     if demand.lasting:
         duration = FOREVER - end  # only what begins in a stretch without an end stays
     found = no_loads()
-    for timeline, mask in view.parts(chosen):
+    for timeline, mask in view.timelines(chosen):
         for stretches, usable, weight in _levels(view, timeline, mask, demand, start, end + duration, planned=planned):
             found = found.beside(_beginnings(stretches, usable, duration, start, end, weight))
     return found.steps(start, end)
@@ -103,7 +103,7 @@ def units(
     if demand.lasting:
         end = FOREVER
     rows, counts = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
-    for timeline, mask in view.parts(chosen):
+    for timeline, mask in view.timelines(chosen):
         if demand.exclusive:
             gaps = timeline.gaps if planned else timeline.fixed_gaps
             covering = gaps.rows[mask[gaps.rows] & (gaps.starts <= start) & (gaps.ends >= end)]
@@ -123,7 +123,7 @@ def units_beside(
     if demand.lasting:
         end = FOREVER
     rows, found = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
-    for timeline, mask in view.parts(chosen):
+    for timeline, mask in view.timelines(chosen):
         uses = timeline.uses.select(counts(timeline.uses))
         if demand.exclusive:
             free = mask.copy()
@@ -192,7 +192,7 @@ def free_until(view: Snapshot, row: int, amounts: Capacity | None, time: int) ->
     """
     alone = np.zeros(len(view.changed), dtype=np.bool_)
     alone[row] = True
-    [timeline] = [timeline.of(mask) for timeline, mask in view.parts(alone) if mask[row]]
+    [timeline] = [timeline.of(mask) for timeline, mask in view.timelines(alone) if mask[row]]
     uses = timeline.uses
     uses = uses.select(uses.ends > time)
     if amounts is None:

@@ -89,7 +89,7 @@ def shortfall(
 
 def _single(demand: Demand) -> Demand:
     """Return the demand for as many units as a resource must have room for to count."""
-    return demand if demand.exclusive else demand.part(1)
+    return demand if demand.exclusive else demand.of_units(1)
 
 
 def _out_of_reach(snapshot: Snapshot, demand: Demand, found: Sequence[Stage]) -> tuple[str, ...]:

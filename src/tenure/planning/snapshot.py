@@ -140,7 +140,7 @@ class Snapshot:
             _read={},
         )
 
-    def parts(self, chosen: Mask) -> Iterator[tuple[Timeline, Mask]]:
+    def timelines(self, chosen: Mask) -> Iterator[tuple[Timeline, Mask]]:
         """Yield the timelines, each with those of the chosen resources that it has.
 
         Unless most resources are chosen, the timelines have no others than these.

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from tenure.domain.actor import Actor
 from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lanes import Lane
-from tenure.domain.request import FlexibleRequest, PartHealth
+from tenure.domain.request import ComponentHealth, FlexibleRequest
 from tenure.metrics import REFUSALS, UNPROVEN, timed
 from tenure.services.lanes import Lanes
 from tenure.services.limits.service import LimitService
@@ -124,10 +124,10 @@ class Manager:
     availability: AvailabilityService
     offers: OfferService
     alternatives: AlternativeService
-    health: Callable[[], tuple[PartHealth, ...]]
+    health: Callable[[], tuple[ComponentHealth, ...]]
 
     @classmethod
-    def of(cls, service_of: Callable[[str], Any], health: Callable[[], tuple[PartHealth, ...]]) -> Manager:
+    def of(cls, service_of: Callable[[str], Any], health: Callable[[], tuple[ComponentHealth, ...]]) -> Manager:
         """Return a manager with what ``service_of`` returns for the name of each service."""
         return cls(**{name: service_of(name) for name in SERVICES}, health=health)
 

@@ -68,12 +68,12 @@ class Feed:
 
         ``at`` is the time of the database.
         """
-        parts = {
+        ids_by_name = {
             "resources": sorted(self._resources),
             "reservations": sorted(self._reservations),
             "allocations": sorted(self._allocations),
         }
-        changed = {name: ids for name, ids in parts.items() if ids}
+        changed = {name: ids for name, ids in ids_by_name.items() if ids}
         if changed:
             if isinstance(at, datetime):
                 insert_rows(self._session, FeedRow, [{"at": at, "changed": changed}])
@@ -87,15 +87,15 @@ class Feed:
 
         That happens also if no lease waits: a lease may just be written to the list, which this transaction cannot see.
         """
-        parts: list[ColumnElement[bool]] = []
+        freed: list[ColumnElement[bool]] = []
         if self._freed_resources:
-            parts.append(conditions.among(ResourceRow.id, self._freed_resources))
+            freed.append(conditions.among(ResourceRow.id, self._freed_resources))
         if self._freed_reservations:
-            parts.append(_has_allocations(AllocationRow.reservation_id.in_(sorted(self._freed_reservations))))
+            freed.append(_has_allocations(AllocationRow.reservation_id.in_(sorted(self._freed_reservations))))
         if self._freed_allocations:
-            parts.append(_has_allocations(conditions.among(AllocationRow.id, self._freed_allocations)))
-        if parts:
-            places = select(ResourceRow.resource_type, ResourceRow.region).where(or_(*parts)).distinct()
+            freed.append(_has_allocations(conditions.among(AllocationRow.id, self._freed_allocations)))
+        if freed:
+            places = select(ResourceRow.resource_type, ResourceRow.region).where(or_(*freed)).distinct()
             self._session.execute(insert(FreedRow).from_select(["inventory", "region"], places))
 
 
@@ -172,14 +172,14 @@ class FeedStore:
 
     def _resources_of(self, entries: Iterable[Mapping[str, Iterable[Any]]]) -> set[int]:
         """Return the ids of the resources that entries name, directly or by what is on them."""
-        parts: dict[str, set[Any]] = {"resources": set(), "reservations": set(), "allocations": set()}
+        ids_by_name: dict[str, set[Any]] = {"resources": set(), "reservations": set(), "allocations": set()}
         for changed in entries:
             for name, changed_ids in changed.items():
-                parts[name].update(changed_ids)
-        found: set[int] = parts["resources"]
-        for reservation_ids in batched(sorted(parts["reservations"]), _NAMES_AT_ONCE):
+                ids_by_name[name].update(changed_ids)
+        found: set[int] = ids_by_name["resources"]
+        for reservation_ids in batched(sorted(ids_by_name["reservations"]), _NAMES_AT_ONCE):
             found.update(self._on(AllocationRow.reservation_id.in_(reservation_ids)))
-        for allocation_ids in batched(sorted(parts["allocations"]), _AT_ONCE):
+        for allocation_ids in batched(sorted(ids_by_name["allocations"]), _AT_ONCE):
             found.update(self._on(conditions.among(AllocationRow.id, allocation_ids)))
         return found
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.lease import AllocationState, LeaseStatus
 from tenure.domain.period import Period
-from tenure.domain.usage import UsagePart
+from tenure.domain.usage import UsageShare
 from tenure.store.amounts import AMOUNTS, capacity_of
 from tenure.store.tables import AllocationRow, HistoryRow, LeaseRow, ReservationRow
 
@@ -27,13 +27,14 @@ class UsageStore:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def parts(
+    def shares(
         self, period: Period, *, now: datetime, project_id: str | None = None, resource_type: str | None = None
-    ) -> Iterator[UsagePart]:
-        """Yield what leases have in a part of the period; equal allocations of a reservation are one part.
+    ) -> Iterator[UsageShare]:
+        """Yield what leases have within the period; equal allocations of a reservation are one share.
 
-        A part is booked from its start to the end of its lease, or until it was given back: the time in which resources
-        are cleaned after the lease does not count. It is held from when the lease has become active, up to now.
+        A share is booked from its start to the end of its lease, or until it was given back: the time in which
+        resources are cleaned after the lease does not count. It is held from when the lease has become active, up to
+        now.
 
         Two statements read everything, whatever the number of leases.
         """
@@ -75,7 +76,7 @@ class UsageStore:
                 continue
             amounts = Capacity({WHOLE: int(row.units)}) if row.exclusive else _times(row.amounts, row.allocations)
             held_from = None if row.state in _NEVER_HAD else active_since.get(row.id)
-            yield UsagePart(
+            yield UsageShare(
                 row.project_id,
                 row.resource_type,
                 row.region,

@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from tenure.api.errors import STATUS, ErrorAnswer, Refusal, UnsupportedMediaType, status_of
-from tenure.api.problems import SHOWN, missing_fields, parts_of
+from tenure.api.problems import SHOWN, fields_of, missing_fields
 from tenure.api.schemas.answers import Answer, ErrorReason
 from tenure.domain.errors import (
     InvalidHost,
@@ -97,7 +97,7 @@ def refusal(problems: list[ErrorDetails], tags: Collection[str]) -> TenureError:
 
 def _name(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
     """Return the name of the field; for the id of a reservation it is the term of Blazar."""
-    parts = parts_of(loc, tags)
-    if len(parts) == 3 and parts[0] == "reservations" and parts[2] == "id":
+    fields = fields_of(loc, tags)
+    if len(fields) == 3 and fields[0] == "reservations" and fields[2] == "id":
         return "reservation ID"
-    return next((part for part in reversed(parts) if isinstance(part, str)), "body")[:SHOWN]
+    return next((field for field in reversed(fields) if isinstance(field, str)), "body")[:SHOWN]

@@ -85,14 +85,14 @@ class WireInventory:
     since: Version = OLDEST
 
     @property
-    def part(self) -> str:
+    def path_parameter(self) -> str:
         """The name of the id of a resource in URLs."""
         return f"{self.one}_id"
 
     @property
     def resource_path(self) -> str:
         """The URL of a resource."""
-        return f"{self.path}/{{{self.part}}}"
+        return f"{self.path}/{{{self.path_parameter}}}"
 
     @property
     def leased_path(self) -> str:

@@ -116,17 +116,17 @@ class Fleet(OpenStackTypeDriver):
             if providers is not None and PREFIX + hypervisor.name not in providers
         )
         whole = [command for command in commands if command.resource_type == HOST]
-        parts = [command for command in commands if command.resource_type != HOST]
-        # Hosts that are reserved in parts are in the pool, as free hosts are.
-        shared = {resource.external_id: resource for command in parts for resource in command.resources}
+        shared = [command for command in commands if command.resource_type != HOST]
+        # Hosts that reservations share are in the pool, as free hosts are.
+        by_id = {resource.external_id: resource for command in shared for resource in command.resources}
         for resource in pooled:
-            shared.pop(resource.external_id, None)
-        yield from layout.drift(whole, [*pooled, *shared.values()], hypervisors, without)
-        reserved = [command for command in parts if command.resource_type == SERVER]
+            by_id.pop(resource.external_id, None)
+        yield from layout.drift(whole, [*pooled, *by_id.values()], hypervisors, without)
+        reserved = [command for command in shared if command.resource_type == SERVER]
         yield from servers.drift(reserved, layout, hypervisors)
         yield from servers.oversized(self._compute, reserved, hypervisors)
-        parts = [command for command in parts if command.resource_type != SERVER]
-        yield from self._instances.drift(parts, layout, hypervisors, providers)
+        shared = [command for command in shared if command.resource_type != SERVER]
+        yield from self._instances.drift(shared, layout, hypervisors, providers)
 
     # Reservations of whole hosts
 

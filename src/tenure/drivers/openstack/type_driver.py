@@ -72,8 +72,8 @@ class OpenStackTypeDriver(TypeDriver):
         self, command: Command, deadline: datetime, ahead: Iterable[Command], *, whole: bool
     ) -> list[Preempted]:
         """Make way on compute hosts; behaves as ``make_way``."""
-        parts = [earlier for earlier in ahead if earlier.resource_type != HOST]
-        preemption = Preemption(self._calls, self._compute, self._options, self._now, parts)
+        shared = [earlier for earlier in ahead if earlier.resource_type != HOST]
+        preemption = Preemption(self._calls, self._compute, self._options, self._now, shared)
         return preemption.make_way(command, deadline, whole=whole)
 
 

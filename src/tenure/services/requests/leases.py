@@ -337,7 +337,7 @@ class LeaseService(ContextualService):
             LeasedResource(
                 shown[allocation.resource_id],
                 allocation.reservation_id,
-                _owned_part(allocation.period, lease),
+                _owned_period(allocation.period, lease),
                 allocation.state,
             )
             for allocation in allocations
@@ -518,7 +518,7 @@ class LeaseService(ContextualService):
         return lease
 
 
-def _owned_part(period: Period, lease: Lease) -> Period:
+def _owned_period(period: Period, lease: Lease) -> Period:
     """Return the part of an allocation's period that belongs to the owner: the time after the lease is for cleaning."""
     is_longer = lease.ends_at < period.end != ENDLESS
     return Period(period.start, lease.ends_at) if is_longer and period.start < lease.ends_at else period

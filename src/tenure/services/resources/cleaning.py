@@ -72,7 +72,7 @@ class Cleaner:
         for allocation in late:
             if allocation.period.end == ENDLESS or allocation.resource_id not in snapshot.catalogue.rows:
                 continue
-            demand = demand_of(self._types, reservations[allocation.reservation_id]).part(allocation.units)
+            demand = demand_of(self._types, reservations[allocation.reservation_id]).of_units(allocation.units)
             demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it matched
             period = Period(max(allocation.period.end, now), until)
             cleared = self._clear(tx, after, allocation, demand, period, terms)

@@ -27,7 +27,7 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import Period
 from tenure.domain.reason import Reason, together
-from tenure.domain.request import AffectedPart
+from tenure.domain.request import AffectedAllocation
 from tenure.domain.resource import KnownHealth, Resource, ResourceHealth
 from tenure.drivers.contract import Health, ResourceRef
 from tenure.planning.changes import changes_of
@@ -90,7 +90,7 @@ class _Look:
         changes = changes_of(self.before, self.after)
         return replace(changes, versions={**self.depended_on, **changes.versions}) if changes else changes
 
-    def parts(self, reservation: Reservation) -> list[tuple[Allocation, Resource]]:
+    def allocations_with_resources(self, reservation: Reservation) -> list[tuple[Allocation, Resource]]:
         """Return the reservation's allocations with their resources, as they were read."""
         allocations = self.allocations[reservation.id]
         return [(allocation, self.resources[allocation.resource_id]) for allocation in allocations]
@@ -116,27 +116,27 @@ class Healer:
             return 0, False
         look = self._look(tx, lease)
         for reservation in _live(lease):
-            parts = look.parts(reservation)
-            failures = self._failures(look, reservation, parts)
+            allocations = look.allocations_with_resources(reservation)
+            failures = self._failures(look, reservation, allocations)
             left: set[int] = set()
-            for part, resource in parts:
-                if self._has_moved_along(look, part):
+            for allocation, resource in allocations:
+                if self._has_moved_along(look, allocation):
                     continue
                 if resource.id in left:  # there is more room where another allocation was
-                    failures.pop(part.id, None)
-                    failures |= self._failures(look, reservation, [(part, resource)])
-                reason = failures.get(part.id)
+                    failures.pop(allocation.id, None)
+                    failures |= self._failures(look, reservation, [(allocation, resource)])
+                reason = failures.get(allocation.id)
                 if reason is None:
                     continue
-                if part.state is AllocationState.PLANNED:
-                    healed = self._move(look, reservation, part, resource)
+                if allocation.state is AllocationState.PLANNED:
+                    healed = self._move(look, reservation, allocation, resource)
                 elif resource.health.works or not look.is_idle:
                     healed = False
                 elif lease.status is LeaseStatus.STARTING:
-                    healed = self._move(look, reservation, part, resource)
+                    healed = self._move(look, reservation, allocation, resource)
                 else:
                     if self._is_due(resource, look.now):
-                        self._replace(tx, look, reservation, part, resource)
+                        self._replace(tx, look, reservation, allocation, resource)
                     healed = False  # not before the cloud has followed
                 if healed:
                     left.add(resource.id)
@@ -147,7 +147,7 @@ class Healer:
 
     def empty(
         self, tx: Transaction, lease_id: str, resource: Resource, *, running: bool, actor: Actor
-    ) -> tuple[AffectedPart, ...]:
+    ) -> tuple[AffectedAllocation, ...]:
         """Move the lease's allocations on the resource to others; return each of them with its new resource.
 
         Plans are moved; pinned allocations are replaced only with ``running``.
@@ -160,28 +160,28 @@ class Healer:
         if look.moved:
             self._find_missing(tx, look)
             self._write(tx, look, actor)
-        return _affected_parts(tx, look, outcomes)
+        return _affected_allocations(tx, look, outcomes)
 
     def preview_emptying(
         self, tx: Transaction, lease_id: str, resource: Resource, *, running: bool
-    ) -> tuple[AffectedPart, ...]:
+    ) -> tuple[AffectedAllocation, ...]:
         """Return what ``empty`` would return; nothing is written."""
         lease = tx.leases.get(lease_id)
         if lease is None:
             return ()
         look = self._look(tx, lease)
-        return _affected_parts(tx, look, self._move_all_off(tx, look, resource, running=running))
+        return _affected_allocations(tx, look, self._move_all_off(tx, look, resource, running=running))
 
-    def keepers(self, tx: Transaction, resource: Resource) -> tuple[AffectedPart, ...]:
+    def keepers(self, tx: Transaction, resource: Resource) -> tuple[AffectedAllocation, ...]:
         """Return the allocations that keep the resource when it is disabled."""
         return tuple(
-            _affected(lease, reservation, part, None, "It keeps the resource.")
+            _affected(lease, reservation, allocation, None, "It keeps the resource.")
             for lease in sorted(
                 tx.leases.by_ids(tx.allocations.leases_on(resource.id)), key=lambda lease: (lease.starts_at, lease.id)
             )
             for reservation in _live(lease)
-            for part in tx.allocations.with_versions([reservation.id])[0]
-            if part.resource_id == resource.id
+            for allocation in tx.allocations.with_versions([reservation.id])[0]
+            if allocation.resource_id == resource.id
         )
 
     # --- inside
@@ -214,39 +214,41 @@ class Healer:
         )
 
     def _failures(
-        self, look: _Look, reservation: Reservation, parts: Sequence[tuple[Allocation, Resource]]
+        self, look: _Look, reservation: Reservation, allocations: Sequence[tuple[Allocation, Resource]]
     ) -> dict[int, Reason]:
         """Return the failed allocations among these, each with the reason."""
         found: dict[int, Reason] = {}
-        for part, resource in parts:
-            is_pinned = part.state is AllocationState.HELD
+        for allocation, resource in allocations:
+            is_pinned = allocation.state is AllocationState.HELD
             if not (resource.health.works if is_pinned else resource.health is ResourceHealth.WELL):
-                found[part.id] = self._reason(
+                found[allocation.id] = self._reason(
                     reservation, resource, f"is {_WORDS[resource.health]}", str(resource.health_reason)
                 )
         demand = demand_of(self._types, reservation)
-        matching = look.after.catalogue.matching(demand.part(1), reservable=False)
-        for part, resource in parts:
-            if part.id in found:
+        matching = look.after.catalogue.matching(demand.of_units(1), reservable=False)
+        for allocation, resource in allocations:
+            if allocation.id in found:
                 continue
             if not matching[look.after.row_of(resource.id)]:
-                found[part.id] = self._reason(reservation, resource, "no longer meets what was requested")
-            elif not demand.exclusive and not self._has_room(look, reservation, demand, part):
-                found[part.id] = self._reason(reservation, resource, "no longer has room for what is reserved there")
+                found[allocation.id] = self._reason(reservation, resource, "no longer meets what was requested")
+            elif not demand.exclusive and not self._has_room(look, reservation, demand, allocation):
+                found[allocation.id] = self._reason(
+                    reservation, resource, "no longer has room for what is reserved there"
+                )
         return found
 
     def _reason(self, reservation: Reservation, resource: Resource, text: str, more: str = "") -> Reason:
         return reason_about(self._types, reservation, resource, text, more)
 
-    def _has_room(self, look: _Look, reservation: Reservation, demand: Demand, part: Allocation) -> bool:
+    def _has_room(self, look: _Look, reservation: Reservation, demand: Demand, allocation: Allocation) -> bool:
         """Whether the resource of an allocation has room for all units of the reservation there, from now on."""
-        if part.period.end <= look.now:
+        if allocation.period.end <= look.now:
             return True
-        row = look.after.row_of(part.resource_id)
+        row = look.after.row_of(allocation.resource_id)
         own = [each for each in look.after.on(row) if each.reservation_id == reservation.id]
-        rest = Period(max(part.period.start, look.now), part.period.end)
+        rest = Period(max(allocation.period.start, look.now), allocation.period.end)
         units = sum(each.units for each in own)
-        return look.after.without(own).room_on(row, demand.part(1), rest, overdue=False) >= units
+        return look.after.without(own).room_on(row, demand.of_units(1), rest, overdue=False) >= units
 
     def _is_due(self, resource: Resource, now: datetime) -> bool:
         since, patience = resource.health_since, self._rules.replace_after
@@ -259,38 +261,38 @@ class Healer:
         if resource.health is not ResourceHealth.WELL:
             look.depended_on[resource.id] = resource.version
 
-    def _move(self, look: _Look, reservation: Reservation, part: Allocation, resource: Resource) -> bool:
+    def _move(self, look: _Look, reservation: Reservation, allocation: Allocation, resource: Resource) -> bool:
         demand = demand_of(self._types, reservation)
-        relocated = relocate(look.after, part, demand, look.terms, without={part.resource_id})
+        relocated = relocate(look.after, allocation, demand, look.terms, without={allocation.resource_id})
         if relocated is None:
             return False
         self._depend_on_health(look, resource)
         look.after = relocated
-        return self._has_moved_along(look, part)
+        return self._has_moved_along(look, allocation)
 
-    def _has_moved_along(self, look: _Look, part: Allocation) -> bool:
+    def _has_moved_along(self, look: _Look, allocation: Allocation) -> bool:
         """Whether an allocation has moved, by itself or with others of its reservation; then note where it is."""
-        other = None if look.after.has(part) else look.after.resource_of(part)
+        other = None if look.after.has(allocation) else look.after.resource_of(allocation)
         if other is None:
-            return part.id in look.moved
-        look.moved[part.id] = other
+            return allocation.id in look.moved
+        look.moved[allocation.id] = other
         return True
 
     def _replace(
-        self, tx: Transaction, look: _Look, reservation: Reservation, part: Allocation, resource: Resource
+        self, tx: Transaction, look: _Look, reservation: Reservation, allocation: Allocation, resource: Resource
     ) -> bool:
         """Allocate another resource to a running reservation; the old one is released once the cloud has followed."""
         until = look.lease.ends_at + self._rules.cleaning_time
         if look.lease.ends_at <= look.now:
             return False
         demand, period = demand_of(self._types, reservation), Period(look.now, until)
-        again = duplicate(look.after, part, demand, period, look.terms, without={part.resource_id})
+        again = duplicate(look.after, allocation, demand, period, look.terms, without={allocation.resource_id})
         if again is None:
             return False
         self._depend_on_health(look, resource)
         look.after, other = again
         [taken] = tx.resources.by_ids([other]).values()
-        for each in moving_with(look.before, part, demand):
+        for each in moving_with(look.before, allocation, demand):
             look.replaced.setdefault(reservation.id, []).append(each.id)
             look.moved[each.id] = other
         new_name = name_for_owner(self._types, reservation, taken)
@@ -306,9 +308,9 @@ class Healer:
     ) -> list[tuple[Reservation, Allocation, str | None]]:
         """Plan to move a lease's allocations off a resource; return each, with the reason if it stays."""
         return [
-            (reservation, part, self._move_off(tx, look, reservation, part, found, running))
+            (reservation, allocation, self._move_off(tx, look, reservation, allocation, found, running))
             for reservation in _live(look.lease)
-            for part, found in look.parts(reservation)
+            for allocation, found in look.allocations_with_resources(reservation)
             if found.id == resource.id
         ]
 
@@ -317,33 +319,35 @@ class Healer:
         tx: Transaction,
         look: _Look,
         reservation: Reservation,
-        part: Allocation,
+        allocation: Allocation,
         resource: Resource,
         running: bool,
     ) -> str | None:
         """Move an allocation on request of an operator; return the reason if it stays, or None if it moves."""
         status = look.lease.status
-        if is_named(look.after, part, demand_of(self._types, reservation)):
+        if is_named(look.after, allocation, demand_of(self._types, reservation)):
             return "The reservation names this resource, so it cannot move."
-        if self._has_moved_along(look, part):
+        if self._has_moved_along(look, allocation):
             return None
-        if part.state is AllocationState.PLANNED:
-            return None if self._move(look, reservation, part, resource) else "No other resource is free for it."
+        if allocation.state is AllocationState.PLANNED:
+            return None if self._move(look, reservation, allocation, resource) else "No other resource is free for it."
         if status is not LeaseStatus.ACTIVE:
             return f"The lease is {status}; try again later."
         if not running:
             return "The lease is running; its resources are replaced only if the request sets running."
         if not look.is_idle:
             return "An operation of the lease is in progress in the cloud; try again."
-        return None if self._replace(tx, look, reservation, part, resource) else "No other resource is free for it."
+        return (
+            None if self._replace(tx, look, reservation, allocation, resource) else "No other resource is free for it."
+        )
 
     def _find_missing(self, tx: Transaction, look: _Look) -> None:
         """Note what the lease lacks once its allocations have moved."""
         for reservation in _live(look.lease):
             allocations = look.changes.applied_to(look.allocations[reservation.id], {reservation.id})
             resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
-            parts = [(allocation, resources[allocation.resource_id]) for allocation in allocations]
-            for reason in self._failures(look, reservation, parts).values():
+            placed = [(allocation, resources[allocation.resource_id]) for allocation in allocations]
+            for reason in self._failures(look, reservation, placed).values():
                 look.missing.setdefault(reservation.id, reason)
 
     def _write(self, tx: Transaction, look: _Look, actor: Actor) -> None:
@@ -381,19 +385,19 @@ def _added(tx: Transaction, look: _Look) -> Mapping[str, tuple[int, ...]]:
     return _frozen(added)
 
 
-def _affected_parts(
+def _affected_allocations(
     tx: Transaction, look: _Look, outcomes: Sequence[tuple[Reservation, Allocation, str | None]]
-) -> tuple[AffectedPart, ...]:
+) -> tuple[AffectedAllocation, ...]:
     others = tx.resources.by_ids(look.moved.values())
     return tuple(
         _affected(
             look.lease,
             reservation,
-            part,
-            others[look.moved[part.id]].external_id if reason is None else None,
+            allocation,
+            others[look.moved[allocation.id]].external_id if reason is None else None,
             reason,
         )
-        for reservation, part, reason in outcomes
+        for reservation, allocation, reason in outcomes
     )
 
 
@@ -402,7 +406,7 @@ _HEALABLE: frozenset[LeaseStatus] = frozenset(
     {LeaseStatus.CREATING, LeaseStatus.PENDING, LeaseStatus.STARTING, LeaseStatus.ACTIVE}
 )
 
-#: The health of a resource as part of a sentence.
+#: The health of a resource, as it is said in a sentence.
 _WORDS: Mapping[ResourceHealth, str] = {
     ResourceHealth.WELL: "well",
     ResourceHealth.DISABLED: "disabled",
@@ -428,10 +432,10 @@ class _Report(Enum):
 
 
 def _affected(
-    lease: Lease, reservation: Reservation, part: Allocation, moves_to: str | None, reason: str | None
-) -> AffectedPart:
-    return AffectedPart(
-        reservation.id, lease.id, lease.starts_at, lease.ends_at, part.state, moves_to=moves_to, reason=reason
+    lease: Lease, reservation: Reservation, allocation: Allocation, moves_to: str | None, reason: str | None
+) -> AffectedAllocation:
+    return AffectedAllocation(
+        reservation.id, lease.id, lease.starts_at, lease.ends_at, allocation.state, moves_to=moves_to, reason=reason
     )
 
 
@@ -713,13 +717,13 @@ def empty_all(
     actor: Actor,
     running: bool,
     dry_run: bool,
-) -> tuple[AffectedPart, ...]:
+) -> tuple[AffectedAllocation, ...]:
     """Move these leases' allocations on the resource to others, each lease in a transaction of its own.
 
     Returns what happens to each allocation; in a dry run, what would. Raises ``Conflict`` if the resource changed
     meanwhile.
     """
-    affected: list[AffectedPart] = []
+    affected: list[AffectedAllocation] = []
     for lease_id in lease_ids:
         if dry_run:
             with db.read() as tx:

@@ -324,10 +324,10 @@ class ResourceService(ContextualService):
                 noun = self._types.inventory(resource_type).noun
                 raise NotFound(f"Lease '{lease_id}' has no part in {noun} '{external_id}'.", field="lease_id")
             leases = [lease_id]
-        parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, dry_run=dry_run)
+        affected = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, dry_run=dry_run)
         if not dry_run:
             self._wake()
-        return ResourceChange(resource, parts)
+        return ResourceChange(resource, affected)
 
     def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
         """Return a page of resources, each with its bookings; with ``only_booked`` also of unregistered resources.
@@ -530,10 +530,10 @@ def _check_lent(inventory: Inventory, found: DiscoveredResource, capacity: Capac
 
 def _grouped(resources: Mapping[str, Sequence[int]], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:
     names = {resource_id: external_id for external_id, ids in resources.items() for resource_id in ids}
-    parts: dict[str, dict[str, Booking]] = {external_id: {} for external_id in resources}
+    by_resource: dict[str, dict[str, Booking]] = {external_id: {} for external_id in resources}
     for booking in bookings:
-        parts[names[booking.resource_id]].setdefault(booking.reservation_id, booking)
-    return tuple(ResourceBookings(external_id, tuple(found.values())) for external_id, found in parts.items())
+        by_resource[names[booking.resource_id]].setdefault(booking.reservation_id, booking)
+    return tuple(ResourceBookings(external_id, tuple(found.values())) for external_id, found in by_resource.items())
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class AlternativeService(ContextualService):
                 starts_otherwise=True,
                 first_end=start + SHORTEST_ALTERNATIVE,
                 has_room=room_until(view, wanted, start, self._rules.cleaning_time),
-                part=_Lacking(
+                lacking=_Lacking(
                     lacking,
                     lacking,
                     fewest=0,
@@ -167,9 +167,9 @@ class AlternativeService(ContextualService):
         start, end = max(lease.starts_at, now), lease.ends_at
         if end <= start:  # the end has passed since the refusal
             return ()
-        part = _part(0, 0, demand, completed.parameters, adding, fewest=0)
+        lacking = _lacking_reservation(0, 0, demand, completed.parameters, adding, fewest=0)
         trial = self._trials.of(adding({}))
-        refused = _Refused(snapshot, trial, wanted, start, end, part, Headroom(), has_plans=True)
+        refused = _Refused(snapshot, trial, wanted, start, end, lacking, Headroom(), has_plans=True)
         return self._search(actor, refused)
 
     def _to_change(
@@ -222,11 +222,11 @@ class AlternativeService(ContextualService):
                 further_end=until,
                 has_plans=True,
                 has_room=lambda other: until is not None and other <= until,
-                part=self._changed_part(lease, change, lacking, wanted, trying, moves=moves),
+                lacking=self._lacking_in_change(lease, change, lacking, wanted, trying, moves=moves),
             ),
         )
 
-    def _changed_part(
+    def _lacking_in_change(
         self,
         lease: Lease,
         change: LeaseChange,
@@ -236,7 +236,7 @@ class AlternativeService(ContextualService):
         *,
         moves: bool,
     ) -> _Lacking | None:
-        """Return what else may be asked for the reservation without room; None if the change does not name it."""
+        """Return what may be changed in the reservation without room; None if the change does not name it."""
         if lacking >= len(change.reservations):
             return None
         asked = change.reservations[lacking]
@@ -252,7 +252,7 @@ class AlternativeService(ContextualService):
 
         alone = not moves and len(change.reservations) == 1
         fewest = placed_demand(self._types, live[place], place).minimum if alone else 0
-        return _part(lacking, place, wanted.demands[place], asked.parameters, attempt, fewest=fewest)
+        return _lacking_reservation(lacking, place, wanted.demands[place], asked.parameters, attempt, fewest=fewest)
 
     def _after(self, lease: Lease, change: LeaseChange, facts: Facts) -> Completed:
         """Return the reservations of a lease after a change, and their demands."""
@@ -307,41 +307,41 @@ class AlternativeService(ContextualService):
         return Alternative(Change.END, case.start, end) if end is not None else None
 
     def _fewer(self, case: _Refused) -> Alternative | None:
-        part = case.part
-        if part is None or part.resized is None:
+        lacking = case.lacking
+        if lacking is None or lacking.resized is None:
             return None
-        resized, demand = part.resized, case.wanted.demands[part.place]
+        resized, demand = lacking.resized, case.wanted.demands[lacking.place]
 
         def fits(amount: int) -> bool:
-            if amount <= part.fewest:
+            if amount <= lacking.fewest:
                 return True
             return case.trial.of(resized(amount)).fits(case.start, case.end, direct=False)
 
         free = self._count(case, replace(demand, minimum=1))
-        amount = largest(fits, demand.minimum - 1, min(part.fewest + free, demand.minimum - 1))
-        is_less = part.fewest < amount
-        return Alternative(Change.AMOUNT, case.start, case.end, part.position, amount) if is_less else None
+        amount = largest(fits, demand.minimum - 1, min(lacking.fewest + free, demand.minimum - 1))
+        is_less = lacking.fewest < amount
+        return Alternative(Change.AMOUNT, case.start, case.end, lacking.position, amount) if is_less else None
 
     def _another_kind(self, actor: Actor, case: _Refused) -> Alternative | None:
         """Return the request for resources of the most frequent other kind that fits."""
-        part = case.part
-        if part is None or part.of_kind is None:
+        lacking = case.lacking
+        if lacking is None or lacking.of_kind is None:
             return None
-        reservation = case.wanted.reservations[part.place]
+        reservation = case.wanted.reservations[lacking.place]
         asked = self._types[reservation.resource_type].request_model(strict=True).model_fields
         if "resource_properties" not in asked or not reservation.parameters.get("resource_properties"):
             return None
-        names = self._public_names(actor, case.wanted.demands[part.place].inventory)
+        names = self._public_names(actor, case.wanted.demands[lacking.place].inventory)
         catalogue = case.view.catalogue
-        anything = self._with_condition(reservation, "", part.place)
+        anything = self._with_condition(reservation, "", lacking.place)
         amounts = _amounts_in(str(reservation.parameters["resource_properties"]))
         for kind in islice(catalogue.kinds(catalogue.matching(anything), names), KINDS_TRIED):
             condition = _condition_for(kind.attributes, amounts)
-            demand = self._with_condition(reservation, condition, part.place)
+            demand = self._with_condition(reservation, condition, lacking.place)
             if not condition or self._count(case, demand) < demand.minimum:
                 continue
-            if case.trial.of(part.of_kind(condition)).fits(case.start, case.end, direct=not case.has_plans):
-                return Alternative(Change.KIND, case.start, case.end, part.position, resource_properties=condition)
+            if case.trial.of(lacking.of_kind(condition)).fits(case.start, case.end, direct=not case.has_plans):
+                return Alternative(Change.KIND, case.start, case.end, lacking.position, resource_properties=condition)
         return None
 
     def _count(self, case: _Refused, demand: Demand) -> int:
@@ -405,7 +405,7 @@ class _Refused:
     wanted: Completed
     start: datetime
     end: datetime
-    part: _Lacking | None
+    lacking: _Lacking | None
     #: What the limits of the project leave for other dates.
     headroom: Headroom
     #: The latest start and the earliest end with which the dates of the request lie inside the lease; None without
@@ -448,7 +448,7 @@ def _found(search: Callable[[_Refused], Alternative | None], case: _Refused) -> 
     return None
 
 
-def _part(
+def _lacking_reservation(
     position: int,
     place: int,
     demand: Demand,

@@ -69,7 +69,7 @@ def possible_ends(
     """Return the ends before ``last`` after which an allocation begins on a resource that is concerned, in order."""
     conditions: list[Condition] = list(conditions_of(view, wanted.demands))
     chosen = concerned(view, conditions)
-    begins = [timeline.uses.starts[mask[timeline.uses.rows]] for timeline, mask in view.parts(chosen)]
+    begins = [timeline.uses.starts[mask[timeline.uses.rows]] for timeline, mask in view.timelines(chosen)]
     ends = np.unique(np.concatenate((np.zeros(0, dtype=np.int64), *begins))) - ticks_of(cleaning)
     ends = np.unique(ends // SECOND * SECOND)
     return [moment(end) for end in ends[(ends >= ticks(first)) & (ends < ticks(last))]]

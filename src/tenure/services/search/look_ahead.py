@@ -40,7 +40,9 @@ class LookAhead:
             return lease.ends_at
         until = FOREVER
         view = self._index.view()
-        demands = {reservation.id: demand_of(self._types, reservation).part(1) for reservation in lease.reservations}
+        demands = {
+            reservation.id: demand_of(self._types, reservation).of_units(1) for reservation in lease.reservations
+        }
         serving = {
             (reservation_id, state): view.catalogue.matching(demand, reservable=state is AllocationState.PLANNED)
             for reservation_id, demand in demands.items()

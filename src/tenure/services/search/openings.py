@@ -49,7 +49,7 @@ def conditions_of(view: Snapshot, demands: Sequence[Demand]) -> Iterator[Conditi
         yield Condition(demand, matching, enough(demand))
         if demand.named:
             named = matching & view.catalogue.named(demand.region, demand.named)
-            yield Condition(demand.part(1), named, len(demand.named))
+            yield Condition(demand.of_units(1), named, len(demand.named))
     whole = sorted((demand for demand in demands if demand.exclusive), key=place_of)
     for _, several in groupby(whole, key=place_of):
         alike = list(several)
@@ -172,7 +172,7 @@ class Openings:
         """Return when plans and allocations end in ``[start, end)`` on resources that are concerned."""
         chosen = concerned(self._view, self._conditions)
         found = [np.zeros(0, dtype=np.int64)]
-        for timeline, mask in self._view.parts(chosen):
+        for timeline, mask in self._view.timelines(chosen):
             ends = timeline.uses.ends[mask[timeline.uses.rows]]
             found.append(ends[(ends > start) & (ends < end)])
         return np.unique(np.concatenate(found))

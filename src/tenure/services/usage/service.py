@@ -50,10 +50,10 @@ class UsageService(ContextualService):
         resource_type = None if query.resource_type is None else self._types[query.resource_type].name
         period = Period(query.starts_at, query.ends_at)
         with self._db.read() as tx:
-            parts = tx.usage.parts(
+            shares = tx.usage.shares(
                 period, now=self._clock.now(), project_id=query.project_id, resource_type=resource_type
             )
-            sums = add_up(deadlines.checked(parts), period)
+            sums = add_up(deadlines.checked(shares), period)
             purged = tx.upkeep.at(LEASES_PURGED)
         incomplete_before = purged if purged is not None and purged > period.start else None
         return Usage(period.start, period.end, sums, incomplete_before)

@@ -35,7 +35,7 @@ periods = st.lists(st.integers(0, HORIZON), min_size=2, max_size=2, unique=True)
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelAllocation:
     """A use of a resource, from one hour to another."""
 
     host: int
@@ -54,23 +54,26 @@ class Part:
 
 
 @st.composite
-def parts(draw: st.DrawFn, hosts: int) -> Part:
+def allocations(draw: st.DrawFn, hosts: int) -> ModelAllocation:
     start, end = draw(periods)
     exclusive = draw(st.booleans())
     amounts = Capacity({WHOLE: 1}) if exclusive else draw(capacities.filter(bool))
-    return Part(draw(st.integers(0, hosts - 1)), start, end, amounts, exclusive, draw(st.booleans()))
+    return ModelAllocation(draw(st.integers(0, hosts - 1)), start, end, amounts, exclusive, draw(st.booleans()))
 
 
 @st.composite
-def clouds(draw: st.DrawFn) -> tuple[list[Capacity], list[Part]]:
+def clouds(draw: st.DrawFn) -> tuple[list[Capacity], list[ModelAllocation]]:
     """Hosts with bookings; some are overbooked, as after a host has shrunk."""
     hosts = draw(st.lists(capacities, min_size=1, max_size=4))
-    booked: list[Part] = []
-    for part in draw(st.lists(parts(len(hosts)), max_size=7)):
-        whole = [other for other in booked if other.exclusive and other.host == part.host]
+    booked: list[ModelAllocation] = []
+    for allocation in draw(st.lists(allocations(len(hosts)), max_size=7)):
+        whole = [other for other in booked if other.exclusive and other.host == allocation.host]
         # PostgreSQL itself refuses two allocations of the whole resource at the same time.
-        if not (part.exclusive and any(other.start < part.end and part.start < other.end for other in whole)):
-            booked.append(part)
+        if not (
+            allocation.exclusive
+            and any(other.start < allocation.end and allocation.start < other.end for other in whole)
+        ):
+            booked.append(allocation)
     return hosts, booked
 
 
@@ -96,12 +99,12 @@ def demand(
     )
 
 
-def units_at(capacity: Capacity, booked: Sequence[Part], hour: float, amounts: Capacity, now: float) -> int:
+def units_at(capacity: Capacity, booked: Sequence[ModelAllocation], hour: float, amounts: Capacity, now: float) -> int:
     """How many units there is room for at that time."""
-    there = [part for part in booked if part.at(hour, now)]
-    if any(part.exclusive for part in there):
+    there = [allocation for allocation in booked if allocation.at(hour, now)]
+    if any(allocation.exclusive for allocation in there):
         return 0
-    left = {name: capacity[name] - sum(part.amounts[name] for part in there) for name in CLASSES}
+    left = {name: capacity[name] - sum(allocation.amounts[name] for allocation in there) for name in CLASSES}
     return max(0, min(left[name] // amount for name, amount in amounts.items()))
 
 
@@ -111,17 +114,17 @@ def quarters(start: float, end: float) -> list[float]:
 
 
 def units_throughout(
-    capacity: Capacity, booked: Sequence[Part], asked: tuple[float, float], amounts: Capacity, now: float
+    capacity: Capacity, booked: Sequence[ModelAllocation], asked: tuple[float, float], amounts: Capacity, now: float
 ) -> int:
     """How many units there is room for during the whole period."""
     return min(units_at(capacity, booked, hour, amounts, now) for hour in quarters(*asked))
 
 
-def idle_in_quarter(hour: float, parts: Sequence[Part], now: float) -> timedelta:
+def idle_in_quarter(hour: float, allocations: Sequence[ModelAllocation], now: float) -> timedelta:
     """How long nothing is had in the quarter that begins then, which is not before ``now``."""
-    if any(part.start <= hour < part.end for part in parts):
+    if any(allocation.start <= hour < allocation.end for allocation in allocations):
         return timedelta(0)
-    if any(part.is_late(now) for part in parts) and hour <= now + 1 / 4:
+    if any(allocation.is_late(now) for allocation in allocations) and hour <= now + 1 / 4:
         return HOUR / 4 - TICK if hour == now + 1 / 4 else timedelta(0)
     return HOUR / 4
 
@@ -154,7 +157,7 @@ def test_room_equals_the_brute_force_count(db: Database):
         now=st.integers(-4, HORIZON * 4).map(lambda quarters: quarters / 4),
     )
     def agree(
-        cloud: tuple[list[Capacity], list[Part]],
+        cloud: tuple[list[Capacity], list[ModelAllocation]],
         asked: list[int],
         amounts: Capacity,
         units: int,
@@ -163,14 +166,16 @@ def test_room_equals_the_brute_force_count(db: Database):
     ):
         assume(asked[1] > now)
         hosts, booked = cloud
-        of_host = [[part for part in booked if part.host == number] for number in range(len(hosts))]
+        of_host = [[allocation for allocation in booked if allocation.host == number] for number in range(len(hosts))]
         start, end = max(float(asked[0]), now), float(asked[1])  # a search begins now or later
-        punctual = [[part for part in parts if not part.is_late(now)] for parts in of_host]
+        punctual = [
+            [allocation for allocation in allocations if not allocation.is_late(now)] for allocations in of_host
+        ]
 
-        def room_beside(booked: Sequence[Sequence[Part]]) -> list[int]:
+        def room_beside(booked: Sequence[Sequence[ModelAllocation]]) -> list[int]:
             return [
-                units_throughout(hosts[number], parts, (start, end), amounts, now)
-                for number, parts in enumerate(booked)
+                units_throughout(hosts[number], allocations, (start, end), amounts, now)
+                for number, allocations in enumerate(booked)
             ]
 
         room, planned = room_beside(of_host), room_beside(punctual)
@@ -180,13 +185,13 @@ def test_room_equals_the_brute_force_count(db: Database):
 
         def ask(tx: Transaction) -> None:
             ids = add_hosts(tx, hosts)
-            for part in booked:
+            for allocation in booked:
                 tx.allocations.add(
                     lease.reservations[0].id,
-                    {ids[part.host]: 1},
-                    hours(part.start, part.end),
-                    Demand(HOST, "", 1, 1, EVERY, part.amounts, part.exclusive),
-                    state=HELD if part.held else PLANNED,
+                    {ids[allocation.host]: 1},
+                    hours(allocation.start, allocation.end),
+                    Demand(HOST, "", 1, 1, EVERY, allocation.amounts, allocation.exclusive),
+                    state=HELD if allocation.held else PLANNED,
                 )
             snapshot = snapshot_of(tx, moment)
             found = {
@@ -195,9 +200,9 @@ def test_room_equals_the_brute_force_count(db: Database):
             assert {number: candidate.units for number, candidate in found.items()} == {
                 ids[number]: count for number, count in enumerate(room) if count >= least
             }
-            for number, parts in enumerate(of_host):
+            for number, allocations in enumerate(of_host):
                 if ids[number] in found:
-                    idle = (idle_in_quarter(hour, parts, now) for hour in quarters(start, end))
+                    idle = (idle_in_quarter(hour, allocations, now) for hour in quarters(start, end))
                     assert found[ids[number]].idle == sum(idle, timedelta(0))
             for number, resource_id in enumerate(ids):
                 row = snapshot.row_of(resource_id)
