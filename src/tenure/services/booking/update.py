@@ -244,19 +244,19 @@ class Update(ChangeRequest):
     def _describe(self, lease: Lease, dates: Dates) -> str:
         """Return the change in words, for the history."""
         change = self.change
-        parts = _changed_details(lease, change)
+        changes = _changed_details(lease, change)
         if dates.starts_at != lease.starts_at:
-            parts.append(f"start_date: {lease.starts_at.isoformat()} → {dates.starts_at.isoformat()}")
+            changes.append(f"start_date: {lease.starts_at.isoformat()} → {dates.starts_at.isoformat()}")
         if dates.ends_at != lease.ends_at:
-            parts.append(f"end_date: {lease.ends_at.isoformat()} → {dates.ends_at.isoformat()}")
+            changes.append(f"end_date: {lease.ends_at.isoformat()} → {dates.ends_at.isoformat()}")
         if dates.notice_at is not None:
-            parts.append(f"before_end_date: {dates.notice_at.isoformat()}")
+            changes.append(f"before_end_date: {dates.notice_at.isoformat()}")
         if change.events is not None:
-            parts.append(f"events: {len(change.events)} of the owner's")
+            changes.append(f"events: {len(change.events)} of the owner's")
         for asked in change.reservations:
             given = sorted(name for name, value in asked.parameters.items() if value is not None)
-            parts.append(f"reservation {asked.reservation_id}: {', '.join(given)}")
-        return "; ".join(parts) or "nothing"
+            changes.append(f"reservation {asked.reservation_id}: {', '.join(given)}")
+        return "; ".join(changes) or "nothing"
 
 
 def _changed_details(lease: Lease, change: LeaseChange) -> list[str]:
