@@ -166,7 +166,7 @@ def by_order(found: Sequence[Candidate], demand: Demand, period: Period, seed: i
 
 def by_choice(found: Sequence[Candidate], demand: Demand, period: Period, seed: int) -> dict[int, int]:
     """Our order of preference."""
-    return {place.resource_id: place.units for place in choose(found, demand, period, seed=seed)}
+    return {selection.resource_id: selection.units for selection in choose(found, demand, period, seed=seed)}
 
 
 def _candidate(host: Host, placed: Sequence[Placed], demand: Demand, period: Period) -> Candidate:

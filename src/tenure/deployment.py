@@ -91,7 +91,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             sink=_open_sink(conf, clock),
             checkpoint=checkpoint,
             workers=conf.manager.workers,
-            places=conf.manager.rpc_threads // 2,
+            permits=conf.manager.rpc_threads // 2,
             bounds=bounds_of(conf),
             reconcile_interval=timedelta(seconds=conf.manager.reconcile_interval),
             inventory_interval=timedelta(seconds=conf.manager.inventory_interval) or None,
@@ -213,8 +213,8 @@ def open_quotas(conf: ConfigOpts) -> Quotas:
         except (ClientException, Error) as error:
             raise ConfigurationError(f"[oslo_limit] {error}") from None
         keep = timedelta(seconds=options.cache_seconds)
-        places = max(1, conf.manager.rpc_threads // 4)
-        remembered = RememberedLimits(asked, keep, lenient=options.on_failure == "allow", places=places)
+        permits = max(1, conf.manager.rpc_threads // 4)
+        remembered = RememberedLimits(asked, keep, lenient=options.on_failure == "allow", permits=permits)
         return Quotas(remembered, horizon)
     unknown = sorted(options.limits.keys() - set(names_of(_types(conf))))
     if unknown:

@@ -153,7 +153,7 @@ class Components:
     #: How many events of each lane are carried out concurrently; 0 for one after the other, in the calling thread.
     workers: int = 0
     #: How many requests may wait for the cloud at a time: fewer than the threads that serve requests.
-    places: int = 8
+    permits: int = 8
     #: How long a request waits for the cloud's work on a lease, and for repeated checks of filters, in seconds.
     answer_seconds: float = ANSWER_SECONDS
     #: The interval between comparisons of the cloud with the ledger.
@@ -266,13 +266,13 @@ def build(components: Components) -> Service:
         health.wake.set()
 
     look.target = look_soon
-    places = threading.Semaphore(components.places)
-    cloud = CloudCalls(driver, places)
+    permits = threading.Semaphore(components.permits)
+    cloud = CloudCalls(driver, permits)
     at_once = AtOnce(
-        events, drift, performer, driver, workers, wake, places=places, answer_seconds=components.answer_seconds
+        events, drift, performer, driver, workers, wake, permits=permits, answer_seconds=components.answer_seconds
     )
     enforcement = Enforcement(
-        components.db, components.filters, components.origin, places, timedelta(seconds=components.answer_seconds)
+        components.db, components.filters, components.origin, permits, timedelta(seconds=components.answer_seconds)
     )
     context = Context(components.db, components.clock, components.types, components.authorize, components.rules)
     identities = Identities(components.db, cloud)

@@ -161,9 +161,9 @@ class Api:
         self, wire: WireInventory, samples: InventorySamples, region: str = ""
     ) -> list[dict[str, Any]]:
         """Register what the suites need of an inventory, as an administrator at 1.2, and return its resources."""
-        admin, place = self.using("admin", "1.2"), {"region": region} if region else {}
+        admin, region_field = self.using("admin", "1.2"), {"region": region} if region else {}
         for body in samples.registered:
-            made = admin.post(wire.path, {**body, **place})
+            made = admin.post(wire.path, {**body, **region_field})
             assert made.status_code == 201, made.text
         answer = admin.get(f"{wire.path}?region={region}" if region else wire.path)
         resources: list[dict[str, Any]] = answer.json[wire.many]

@@ -99,8 +99,8 @@ def test_a_refused_change_says_that_it_is_proven(api: Api, case: Case):
     for host in ("3", "4"):
         api.world.resources.disable(ADMIN, HOST, host, reason="out of order")
     method, path, body = asked(case, chain)
-    for place in (path, f"{path}?dry_run=true"):
-        status, refusal = send(served(api), method, place, body)
+    for url in (path, f"{path}?dry_run=true"):
+        status, refusal = send(served(api), method, url, body)
         assert (status, refusal["details"]["proven"]) == (409, True)
     status, refusal = send(served(api), method, path, body, version="1.2")
     assert status == 409

@@ -48,13 +48,13 @@ def changed(request: LeaseRequest, alternative: Alternative) -> LeaseRequest:
     """Return the request with what the alternative changes."""
     reservations = list(request.reservations)
     if alternative.reservation is not None:
-        place = alternative.reservation
+        index = alternative.reservation
         if alternative.amount is not None:
-            reservations[place] = resized(reservations[place], alternative.amount)
+            reservations[index] = resized(reservations[index], alternative.amount)
         if alternative.resource_properties is not None:
             condition = {"resource_properties": alternative.resource_properties}
-            parameters = {**reservations[place].parameters, **condition}
-            reservations[place] = replace(reservations[place], parameters=parameters)
+            parameters = {**reservations[index].parameters, **condition}
+            reservations[index] = replace(reservations[index], parameters=parameters)
     return replace(
         request,
         starts_at=alternative.starts_at,
@@ -98,7 +98,7 @@ def check_start(
     if alternative is not None:
         assert alternative.ends_at - alternative.starts_at == end - start
         latest = alternative.starts_at
-    starts = (start + place * HOUR / 2 for place in range(4 * HORIZON))
+    starts = (start + index * HOUR / 2 for index in range(4 * HORIZON))
     assert history.first_fitting(wanted, (start for start in starts if start < latest), end - start) is None
 
 

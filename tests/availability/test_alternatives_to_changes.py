@@ -32,10 +32,10 @@ def changed(change: LeaseChange, alternative: Alternative) -> LeaseChange:
     if alternative.reservation is None:
         return replace(change, starts_at=alternative.starts_at, ends_at=alternative.ends_at)
     asked = list(change.reservations)
-    place = alternative.reservation
-    request = ReservationRequest("", asked[place].parameters)
+    index = alternative.reservation
+    request = ReservationRequest("", asked[index].parameters)
     assert alternative.amount is not None
-    asked[place] = replace(asked[place], parameters=resized(request, alternative.amount).parameters)
+    asked[index] = replace(asked[index], parameters=resized(request, alternative.amount).parameters)
     return replace(change, reservations=tuple(asked))
 
 

@@ -165,7 +165,7 @@ def check_first(history: LimitedHistory) -> None:
         take(history, wanted, offer.starts_at, offer.ends_at)
         assert history.is_within_limits(wanted, offer.starts_at, offer.ends_at)
         until = offer.starts_at
-    starts = [earliest + place * HOUR / 2 for place in range(2 * HORIZON)]
+    starts = [earliest + index * HOUR / 2 for index in range(2 * HORIZON)]
     assert history.first_fitting(wanted, [start for start in starts if start < until], length) is None
 
 
@@ -237,7 +237,7 @@ def check_hours(history: LimitedHistory) -> None:
     times, length = StartTimes((), since, until, "Europe/Paris"), dice.randint(1, 3) * HOUR
     window = Window(length, now, now + HORIZON * HOUR, times)
     found = history.world.service.manager.offers.first(OWNER, OfferQuery(wanted, window, 1))
-    starts = [now + place * HOUR / 2 for place in range(2 * HORIZON)]
+    starts = [now + index * HOUR / 2 for index in range(2 * HORIZON)]
     allowed = [start for start in starts if since <= start.astimezone(zone).time() <= until]
     last = now + HORIZON * HOUR
     for offer in found.offers:

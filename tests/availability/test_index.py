@@ -138,17 +138,17 @@ def described(view: Snapshot, now: int) -> dict[int, object]:
         )
     uses: dict[int, list[tuple[object, ...]]] = {resource_id: [] for resource_id in found}
     for timeline, mask in view.timelines(everything):
-        for place, row in enumerate(timeline.uses.rows):
+        for index, row in enumerate(timeline.uses.rows):
             use = timeline.uses
-            if mask[row] and use.ends[place] > now and catalogue.ids[row] in uses:
+            if mask[row] and use.ends[index] > now and catalogue.ids[row] in uses:
                 uses[catalogue.ids[row]].append(
                     (
-                        int(use.starts[place]),
-                        int(use.ends[place]),
-                        bool(use.exclusive[place]),
-                        bool(use.planned[place]),
-                        view.distinct.amounts.values[use.amounts[place]],
-                        view.distinct.projects.values[use.projects[place]],
+                        int(use.starts[index]),
+                        int(use.ends[index]),
+                        bool(use.exclusive[index]),
+                        bool(use.planned[index]),
+                        view.distinct.amounts.values[use.amounts[index]],
+                        view.distinct.projects.values[use.projects[index]],
                     )
                 )
     return {resource_id: (found[resource_id], sorted(uses[resource_id], key=repr)) for resource_id in found}

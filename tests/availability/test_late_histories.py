@@ -45,8 +45,8 @@ class Booked:
     def total(self, lease: Lease, now: datetime) -> int:
         """Return what is booked until now: units multiplied by microseconds."""
         end, found = min(lease.ends_at, now), 0
-        for place, (since, units) in enumerate(self.units):
-            until = self.units[place + 1][0] if place + 1 < len(self.units) else end
+        for index, (since, units) in enumerate(self.units):
+            until = self.units[index + 1][0] if index + 1 < len(self.units) else end
             found += units * max(timedelta(0), min(until, end) - max(since, lease.starts_at)) // MICROSECOND
         return found * self.counted[1]
 

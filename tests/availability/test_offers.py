@@ -143,7 +143,7 @@ def check_first(history: History) -> int:
     latest = history.now + HORIZON * HOUR
     found = world.service.manager.offers.first(OWNER, OfferQuery(wanted, Window(length, earliest, latest), limit=2))
     assert found.is_complete
-    starts = [earliest + place * HOUR / 2 for place in range(2 * HORIZON)]
+    starts = [earliest + index * HOUR / 2 for index in range(2 * HORIZON)]
     begin = earliest
     for offer in found.offers:
         assert begin <= offer.starts_at <= latest

@@ -75,7 +75,7 @@ def is_bookable(world: World, request: LeaseRequest) -> bool:
 
 def check_first(world: World, wanted: tuple[ReservationRequest, ...], length: timedelta) -> None:
     """Search for the first periods, and try each start."""
-    starts = [NOW + place * HOUR / 2 for place in SEARCHED]
+    starts = [NOW + index * HOUR / 2 for index in SEARCHED]
     requests = [LeaseRequest("trial", start, start + length, reservations=wanted) for start in starts]
     first = next((request.starts_at for request in requests if is_bookable(world, request)), None)
     window = Window(length, starts[0], starts[-1])

@@ -380,9 +380,9 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "rpc_topic": (Row("other", lambda it: (it.rpc_server._target.topic, it.called_topic), ("other", "other")),),
         "name": (Row("first", lambda it: it.rpc_server._target.server, "first"),),
         "rpc_threads": (
-            Row("500", lambda it: it.rpc_server._endpoint._places._value, 500),
-            Row("12", lambda it: it.components.places, 6),
-            Row("12", lambda it: it.limits._places._value, 3, UNIFIED),
+            Row("500", lambda it: it.rpc_server._endpoint._permits._value, 500),
+            Row("12", lambda it: it.components.permits, 6),
+            Row("12", lambda it: it.limits._permits._value, 3, UNIFIED),
         ),
         "workers": (Row("3", lambda it: it.components.workers, 3),),
         "waiting_turn_ms": (Row("70", of_rules("turn_time"), timedelta(milliseconds=70)),),

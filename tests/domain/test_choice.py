@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.domain.allocation import Candidate, Demand, Place, Spread, choose
+from tenure.domain.allocation import Candidate, Demand, Selection, Spread, choose
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
@@ -107,11 +107,11 @@ def test_the_choice_does_not_depend_on_the_order_of_candidates(
 @given(candidates, st.integers(0, 12), st.integers(0, 60))
 def test_choice_takes_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, seed: int):
     taken = choose(found, wanted(count), PERIOD, seed=seed)
-    ids = {place.resource_id for place in taken}
+    ids = {selection.resource_id for selection in taken}
     left = [candidate for candidate in found if candidate.resource_id not in ids]
     assert len(taken) == min(count, len(found))
     assert len(ids) == len(taken)
-    assert all(place == Place(place.resource_id, 1) for place in taken)
+    assert all(selection == Selection(selection.resource_id, 1) for selection in taken)
     if taken and left:
         assert max(candidate.scarcity for candidate in found if candidate.resource_id in ids) <= min(
             candidate.scarcity for candidate in left
@@ -152,34 +152,34 @@ class TestParts:
     ) -> Candidate:
         return replace(candidate(resource_id, before=before), units=units, idle=idle * DAY, is_named=is_named)
 
-    def places(self, found: list[Candidate], demand: Demand) -> list[tuple[int, int]]:
-        return [(place.resource_id, place.units) for place in choose(found, demand, PERIOD, seed=0)]
+    def selections(self, found: list[Candidate], demand: Demand) -> list[tuple[int, int]]:
+        return [(selection.resource_id, selection.units) for selection in choose(found, demand, PERIOD, seed=0)]
 
     def test_shared_units_prefer_resources_that_are_always_in_use(self):
         found = [self.room(1, 8, idle=1), self.room(2, 8), self.room(3, 8, idle=1)]
-        assert self.places(found, wanted(10, Spread.ANY)) == [(2, 8), (1, 2)]
+        assert self.selections(found, wanted(10, Spread.ANY)) == [(2, 8), (1, 2)]
 
     def test_shared_units_then_prefer_resources_without_a_gap(self):
         found = [self.room(1, 4, idle=1, before=0), self.room(2, 3, before=1), self.room(3, 8, before=0)]
-        assert self.places(found, wanted(14, Spread.ANY)) == [(3, 8), (2, 3), (1, 3)]
+        assert self.selections(found, wanted(14, Spread.ANY)) == [(3, 8), (2, 3), (1, 3)]
 
     def test_the_tightest_room_that_is_large_enough_comes_first(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.places(found, wanted(3, Spread.ANY)) == [(2, 3)]
-        assert self.places(found, wanted(4, Spread.ANY)) == [(2, 3), (3, 1)]
+        assert self.selections(found, wanted(3, Spread.ANY)) == [(2, 3)]
+        assert self.selections(found, wanted(4, Spread.ANY)) == [(2, 3), (3, 1)]
 
     def test_apart_puts_each_unit_on_its_own_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.places(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (3, 1)]
-        assert len(self.places(found, wanted(5, Spread.ANTI_AFFINITY))) == 3
+        assert self.selections(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (3, 1)]
+        assert len(self.selections(found, wanted(5, Spread.ANTI_AFFINITY))) == 3
 
     def test_together_puts_all_units_on_one_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.places(found, wanted(4, Spread.AFFINITY)) == [(3, 4)]
+        assert self.selections(found, wanted(4, Spread.AFFINITY)) == [(3, 4)]
         # As many as possible, even if fewer would do.
-        assert self.places(found, replace(wanted(9, Spread.AFFINITY), minimum=2)) == [(1, 8)]
-        assert self.places([], wanted(1, Spread.AFFINITY)) == []
+        assert self.selections(found, replace(wanted(9, Spread.AFFINITY), minimum=2)) == [(1, 8)]
+        assert self.selections([], wanted(1, Spread.AFFINITY)) == []
 
     def test_named_resources_come_first(self):
         found = [self.room(1, 1), self.room(2, 1, is_named=True), self.room(3, 1)]
-        assert self.places(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (1, 1)]
+        assert self.selections(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (1, 1)]

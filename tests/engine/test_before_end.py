@@ -87,8 +87,8 @@ def images(world: World) -> list[tuple[str, str]]:
     return [(image.reservation_id, image.status.value) for image in world.cloud.world.images()]
 
 
-def end_of(world: World, lease: Lease, place: int = 0) -> ReservationStatus:
-    return lease_of(world, lease.id).reservations[place].status
+def end_of(world: World, lease: Lease, index: int = 0) -> ReservationStatus:
+    return lease_of(world, lease.id).reservations[index].status
 
 
 # --- which action
@@ -96,8 +96,8 @@ def end_of(world: World, lease: Lease, place: int = 0) -> ReservationStatus:
 
 def test_each_reservation_has_its_own_action(world: World, messages: list[Message]):
     lease = book(world, hosts("snapshot"), instances("notify"), flavors("none"), addresses(world, "notify"), hosts(""))
-    for place in (0, 1, 2, 4):
-        world.boot(lease, place)
+    for index in (0, 1, 2, 4):
+        world.boot(lease, index)
     ids = [reservation.id for reservation in lease.reservations]
     world.pass_time(2 * HOUR)
     assert images(world) == [(ids[0], "active")]
@@ -536,7 +536,7 @@ def test_action_runs_once_despite_kills(
     rebuild(world)
     world.pass_time(4 * HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
-    assert sorted(images(world)) == sorted((lease.reservations[place].id, "active") for place in (0, 2))
+    assert sorted(images(world)) == sorted((lease.reservations[index].id, "active") for index in (0, 2))
     assert notified(messages) == [lease.reservations[1].id]
     assert len(effects_of(world, EffectKind.IMAGE_MADE)) == 2
     assert_all_in_pool(world)

@@ -168,14 +168,14 @@ def test_engines_side_by_side_start_and_end_each_lease_once_and_not_too_soon(dat
         leases, cloud = services[1].manager.leases, services[1].components.driver
         assert isinstance(cloud, SimulatedCloud)
         now = SystemClock().now()
-        begins = [now + (1 + place % 3) * SECOND for place in range(12)]
+        begins = [now + (1 + index % 3) * SECOND for index in range(12)]
         booked = [
             leases.create(OWNER, LeaseRequest("lease", begin, begin + HOUR, reservations=(reservation(1, 1),)))
             for begin in begins
         ]
         wait_for("all to be started", lambda: statuses(services, booked) == {"ACTIVE"})
         now = SystemClock().now()
-        ends = [now + (1 + place % 3) * SECOND for place in range(12)]
+        ends = [now + (1 + index % 3) * SECOND for index in range(12)]
         for lease, end in zip(booked, ends, strict=True):
             leases.update(OWNER, lease.id, LeaseChange(ends_at=end))
         wait_for("all to be ended", lambda: statuses(services, booked) == {"TERMINATED"})

@@ -73,13 +73,13 @@ def test_alike_reservations_get_as_much_as_one_after_the_other():
         snapshots = one_after_the_other(found, before)
         if not any(task.demand.named for task in found.tasks):  # what is named is left out
             kind = found.tasks[0].demand
-            first = {place for place in range(len(snapshots)) if found.tasks[place].demand == kind}
+            first = {index for index in range(len(snapshots)) if found.tasks[index].demand == kind}
             assert together.positions >= first
-            for place in first:
-                name = found.tasks[place].reservation_id
+            for index in first:
+                name = found.tasks[index].reservation_id
                 assert units(together.snapshot, name) == units(snapshots[-1], name)
         done[len(together.positions)] += 1
-        asked = [task for place, task in enumerate(found.tasks) if place in together.positions]
+        asked = [task for index, task in enumerate(found.tasks) if index in together.positions]
         part = Situation(found.ledger, asked, found.terms)
         assert carry_out(part, before, together.snapshot) == []
 
@@ -97,9 +97,9 @@ def test_whole_hosts_are_the_same_ones_as_one_after_the_other():
         found = Situation(ledger, tasks, terms_of(ledger, seed=dice.randint(0, 6)))
         before = ledger.snapshot()
         together = allocate_alike(before, dict(enumerate(tasks)), found.terms)
-        for place, snapshot in enumerate(one_after_the_other(found, before)):
-            assert place in together.positions
-            name = tasks[place].reservation_id
+        for index, snapshot in enumerate(one_after_the_other(found, before)):
+            assert index in together.positions
+            name = tasks[index].reservation_id
             assert hosts_of(together.snapshot, name) == hosts_of(snapshot, name)
 
 

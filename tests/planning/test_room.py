@@ -68,8 +68,8 @@ class Ledger:
 
     def room(self, number: int, *, planned: bool = True) -> Room:
         uses = (
-            Use(place, use.amounts, use.exclusive, Period(use.starts_at, use.ends_at))
-            for place, use in enumerate(self.uses[number])
+            Use(index, use.amounts, use.exclusive, Period(use.starts_at, use.ends_at))
+            for index, use in enumerate(self.uses[number])
             if planned or not use.planned
         )
         return Room(self.capacities[number], tuple(uses))

@@ -75,12 +75,12 @@ def open_site(
     folder: Path,
     *,
     hosts: int,
-    places: int = THREADS // 2,
+    permits: int = THREADS // 2,
     answer_seconds: float = 600.0,
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
 ) -> Iterator[Site]:
     with open_world(folder, hosts=hosts, workers=THREADS, filters=filters) as world:
-        rebuild(world, places=places, answer_seconds=answer_seconds)
+        rebuild(world, permits=permits, answer_seconds=answer_seconds)
         tokens = folder / "tokens.yaml"
         users = {"owner": OWNER, "admin": ADMIN}
         write_token_file(
@@ -130,7 +130,7 @@ def hang(site: Site, verb: str) -> None:
 
 @pytest.mark.slow
 def test_api_answers_while_more_deletes_hang_than_it_has_threads(tmp_path: Path):
-    """As many deletes wait as there are places; the others are answered at once while they proceed, as in Blazar."""
+    """As many deletes wait as there are permits; the others are answered at once while they proceed, as in Blazar."""
     with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=2 * THREADS) as site:
         leases = running_leases(site, 2 * THREADS)
         hang(site, "ensure_ended")
@@ -147,9 +147,9 @@ def test_api_answers_while_more_deletes_hang_than_it_has_threads(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_api_hangs_with_a_place_for_every_thread(tmp_path: Path):
-    """The counter-test: the limit of places is what keeps the API available."""
-    with ThreadPoolExecutor(THREADS) as clients, open_site(tmp_path, hosts=THREADS, places=THREADS) as site:
+def test_api_hangs_with_a_permit_for_every_thread(tmp_path: Path):
+    """The counter-test: the limit of permits is what keeps the API available."""
+    with ThreadPoolExecutor(THREADS) as clients, open_site(tmp_path, hosts=THREADS, permits=THREADS) as site:
         leases = running_leases(site, THREADS)
         hang(site, "ensure_ended")
         deletes = [clients.submit(site.call, "DELETE", f"/v1/leases/{lease.id}") for lease in leases]
@@ -199,7 +199,7 @@ def test_changes_without_a_worker_are_done_by_the_engine(tmp_path: Path):
 
 @pytest.mark.slow
 def test_hanging_registrations_leave_threads_for_other_requests(tmp_path: Path):
-    """Registrations without a place are refused, and leave no trace."""
+    """Registrations without a permit are refused, and leave no trace."""
     with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=1) as site:
         site.world.cloud.world.ensure_hosts(1 + 2 * THREADS)
         hang(site, "look_up")

@@ -356,9 +356,9 @@ def _request(draw: Random, live: LiveLeases) -> Sent:
             return Sent("bytes", "POST", "/v1/leases", draw.randbytes(_size(draw)))
         case 7:
             lease = _lease(draw).encode("utf-8", "surrogatepass")
-            place = draw.randrange(max(1, len(lease)))
+            index = draw.randrange(max(1, len(lease)))
             return Sent(
-                "cut", "POST", "/v1/leases", lease[:place] + draw.randbytes(3) + lease[place + draw.randrange(9) :]
+                "cut", "POST", "/v1/leases", lease[:index] + draw.randbytes(3) + lease[index + draw.randrange(9) :]
             )
         case 8:
             properties = _fill(draw, _size(draw), lambda number: f'"p{number}": "{number}"', "{}")

@@ -150,9 +150,9 @@ def test_released_hosts_can_be_booked_by_others(tmp_path: Path):
 
 def test_pending_lease_may_end_earlier_after_the_cleaning_time_was_raised(world: World, tmp_path: Path):
     """Another lease follows at once, so there is no time for cleaning before or after the change."""
-    waiting = {kind: world.reserve(asked, start=1 + 2 * place) for place, (kind, asked) in enumerate(KINDS.items())}
-    for place in range(len(KINDS)):
-        world.book(1, start=2 + 2 * place)
+    waiting = {kind: world.reserve(asked, start=1 + 2 * index) for index, (kind, asked) in enumerate(KINDS.items())}
+    for index in range(len(KINDS)):
+        world.book(1, start=2 + 2 * index)
     rebuild(world, rules=Rules(cleaning_time=30 * MINUTE))
     for lease in waiting.values():
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at - 15 * MINUTE))

@@ -17,7 +17,7 @@ from tenure.deadlines import Arrival, CallerGone, Deadline, SearchTooLong
 from tenure.deployment import bounds_of
 from tenure.domain.errors import Busy
 from tenure.domain.lanes import USUAL, Bounds, Lane
-from tenure.services.lanes import Lanes, give_back_places
+from tenure.services.lanes import Lanes, release_permits
 from tenure.services.manager import LANES, OPERATIONS
 from tests.support.waiting import patience, wait_for
 
@@ -155,12 +155,12 @@ def test_what_waits_is_dropped_when_its_caller_disconnects():
     assert made.running == ["a1"]
 
 
-def test_an_operation_that_waits_for_the_cloud_gives_its_place_back_once():
+def test_an_operation_that_waits_for_the_cloud_releases_its_permit_once():
     lanes = Lanes(dict.fromkeys(Lane, Bounds(1, 1, 0, 0, 0.0)))
     with lanes.enter(Lane.BOOKING, "a"):
         with pytest.raises(Busy), lanes.enter(Lane.BOOKING, "a"):
             pass
-        give_back_places()
+        release_permits()
         with lanes.enter(Lane.BOOKING, "a"):
             pass
     with lanes.enter(Lane.BOOKING, "a"), pytest.raises(Busy), lanes.enter(Lane.BOOKING, "a"):

@@ -22,8 +22,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def change_all(world: World, lease: Lease, *changes: tuple[int, dict[str, object]]) -> Lease:
-    """Change several reservations of the lease at once, in this order: the place of each, and its parameters."""
-    wanted = tuple(ReservationChange(lease.reservations[place].id, parameters) for place, parameters in changes)
+    """Change several reservations of the lease at once, in this order: the index of each, and its parameters."""
+    wanted = tuple(ReservationChange(lease.reservations[index].id, parameters) for index, parameters in changes)
     return world.leases.update(OWNER, lease.id, LeaseChange(reservations=wanted))
 
 
@@ -33,7 +33,7 @@ def test_many_small_instances_leave_room_for_a_large_instance(world: World, orde
     world.resize(8, 8, 4, 1)
     world.reserve_on(2, instance_reservation(1, vcpus=4), start=1)
     asked = [instance_reservation(1, vcpus=4), instance_reservation(3, vcpus=3, affinity=False)]
-    world.reserve(*(asked[place] for place in order), start=1)
+    world.reserve(*(asked[index] for index in order), start=1)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the larger one first", "the smaller one first"])
@@ -51,7 +51,7 @@ def test_reservation_grows_by_resources_released_by_another_of_the_lease(
             world.reserve_on(number, instance_reservation(1), start=1)
         lease = world.reserve(instance_reservation(1), instance_reservation(2), start=1)
         changes = [{"amount": 2}, {"amount": 1}]
-    change_all(world, lease, *((place, changes[place]) for place in order))
+    change_all(world, lease, *((index, changes[index]) for index in order))
 
 
 def racks(world: World, *names: str) -> None:

@@ -237,7 +237,7 @@ def test_hanging_source_of_limits_blocks_few_threads(lenient: bool):
             return {"leases": 1}
 
     hanging = Hanging()
-    remembered = RememberedLimits(hanging, 5 * SECOND, places=2, lenient=lenient)
+    remembered = RememberedLimits(hanging, 5 * SECOND, permits=2, lenient=lenient)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(remembered.of_project, f"project {number}", ["leases"]) for number in range(2)]
         try:

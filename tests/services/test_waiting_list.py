@@ -192,7 +192,7 @@ def test_a_request_whose_choices_exceed_a_limit_or_lack_room_waits_in_any_order(
     before = world.book(1, start=1)
     choices = [(reservation(1, 1),), (reservation(2, 2),)]
     begin = world.clock.now() + HOUR
-    wanted = tuple(choices[place] for place in order)
+    wanted = tuple(choices[index] for index in order)
     request = FlexibleRequest("waiting", wanted, None, begin, begin + HOUR, waits=True, is_listed=True)
     with pytest.raises((OverQuota, NotEnoughResources)):
         world.leases.create(OWNER, replace(request, waits=False))

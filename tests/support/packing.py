@@ -40,7 +40,7 @@ class Piece:
     #: Whether the units must share a resource, or must not; None if neither.
     together: bool | None
     #: The positions of the resources that serve the reservation.
-    places: tuple[int, ...]
+    sites: tuple[int, ...]
 
     def counts(self, left: int, capacity: int, free: int) -> Iterator[int]:
         """Return how many of the ``left`` units may be placed on a resource."""
@@ -61,7 +61,7 @@ class Use:
     """An allocation in the ledger that is not over."""
 
     reservation_id: str
-    place: int
+    site: int
     starts_at: datetime
     ends_at: datetime
     planned: bool
@@ -81,7 +81,7 @@ class Packing:
                 for resource_type in (HOST, ADDRESS)
                 for resource in tx.resources.page(ResourceQuery(resource_type, 100))
             ]
-            places = {resource.id: place for place, resource in enumerate(self._resources)}
+            sites = {resource.id: site for site, resource in enumerate(self._resources)}
             rows = tx.session.execute(
                 select(AllocationRow, ReservationRow)
                 .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id)
@@ -90,7 +90,7 @@ class Packing:
         self._uses = [
             Use(
                 row.reservation_id,
-                places[row.resource_id],
+                sites[row.resource_id],
                 row.starts_at,
                 overdue_until if row.ends_at <= now and row.state == AllocationState.HELD.value else row.ends_at,
                 row.state == AllocationState.PLANNED.value,
@@ -128,39 +128,35 @@ class Packing:
         )
 
     def _crowded_at(self, time: datetime) -> list[int]:
-        """Return the places at which allocations and plans take more than there is."""
+        """Return the sites at which allocations and plans take more than there is."""
         taken: dict[int, int] = {}
         wholes: dict[int, int] = {}
         for use in self._uses:
             if use.starts_at <= time < use.ends_at:
-                taken[use.place] = taken.get(use.place, 0) + use.vcpus
-                wholes[use.place] = wholes.get(use.place, 0) + (not use.vcpus)
+                taken[use.site] = taken.get(use.site, 0) + use.vcpus
+                wholes[use.site] = wholes.get(use.site, 0) + (not use.vcpus)
         return [
-            place
-            for place, vcpus in taken.items()
-            if vcpus > self._capacities[place] or wholes[place] + (vcpus > 0) > 1
+            site for site, vcpus in taken.items() if vcpus > self._capacities[site] or wholes[site] + (vcpus > 0) > 1
         ]
 
     def _may_fit_if(self, wanted: Sequence[Piece], time: datetime, closed: frozenset[int]) -> bool:
-        """Whether there is room at an instant if everything stays at the closed places, and nothing is added there."""
-        free = [TAKEN if place in closed else capacity for place, capacity in enumerate(self._capacities)]
+        """Whether there is room at an instant if everything stays at the closed sites, and nothing is added there."""
+        free = [TAKEN if site in closed else capacity for site, capacity in enumerate(self._capacities)]
         planned: dict[str, list[Use]] = {}
         for use in self._uses:
-            if not use.starts_at <= time < use.ends_at or use.place in closed:
+            if not use.starts_at <= time < use.ends_at or use.site in closed:
                 continue
             if use.planned:
                 planned.setdefault(use.reservation_id, []).append(use)
             else:
-                free[use.place] = free[use.place] - use.vcpus if use.vcpus else TAKEN
-        pieces = [
-            replace(piece, places=tuple(place for place in piece.places if place not in closed)) for piece in wanted
-        ]
+                free[use.site] = free[use.site] - use.vcpus if use.vcpus else TAKEN
+        pieces = [replace(piece, sites=tuple(site for site in piece.sites if site not in closed)) for piece in wanted]
         for reservation_id, uses in planned.items():
             piece = self._planned[reservation_id]
             # A plan may stay on a disabled resource.
-            places = {*piece.places, *(use.place for use in uses)} - closed
+            sites = {*piece.sites, *(use.site for use in uses)} - closed
             units = sum(use.units for use in uses)
-            pieces.append(Piece(piece.size, units, piece.together, tuple(sorted(places))))
+            pieces.append(Piece(piece.size, units, piece.together, tuple(sorted(sites))))
         # Whole resources first, then large instances: less is tried in vain.
         pieces.sort(key=lambda piece: (piece.size > 0, -piece.size * piece.units))
         return _fit(self._capacities, tuple(free), tuple(pieces))
@@ -168,14 +164,14 @@ class Packing:
     def _piece(self, resource_type: str, parameters: Mapping[str, Any]) -> Piece:
         """Return the units of a reservation, with the resources that serve it."""
         inventory = ADDRESS if resource_type == ADDRESS else HOST
-        places = tuple(
-            place
-            for place, resource in enumerate(self._resources)
+        sites = tuple(
+            site
+            for site, resource in enumerate(self._resources)
             if resource.resource_type == inventory and resource.reservable and _is_matched(resource, parameters)
         )
         if resource_type == "virtual:instance":
-            return Piece(parameters["vcpus"], parameters["amount"], parameters["affinity"], places)
-        return Piece(0, parameters["min"] if resource_type == HOST else parameters["amount"], None, places)
+            return Piece(parameters["vcpus"], parameters["amount"], parameters["affinity"], sites)
+        return Piece(0, parameters["min"] if resource_type == HOST else parameters["amount"], None, sites)
 
 
 def _is_matched(resource: Resource, parameters: Mapping[str, Any]) -> bool:
@@ -194,15 +190,15 @@ def _fit(capacities: Amounts, free: Amounts, pieces: tuple[Piece, ...]) -> bool:
 
 
 def _placements(
-    piece: Piece, capacities: Amounts, free: Amounts, left: int, places: Sequence[int] | None = None
+    piece: Piece, capacities: Amounts, free: Amounts, left: int, sites: Sequence[int] | None = None
 ) -> Iterator[Amounts]:
     """Return what every placement of ``left`` units of a piece leaves free."""
-    places = piece.places if places is None else places
+    sites = piece.sites if sites is None else sites
     if not left:
         yield free
-    elif places:
-        place, *others = places
-        for count in piece.counts(left, capacities[place], free[place]):
-            remaining = TAKEN if count and not piece.size else free[place] - count * piece.size
-            after = (*free[:place], remaining, *free[place + 1 :])
+    elif sites:
+        site, *others = sites
+        for count in piece.counts(left, capacities[site], free[site]):
+            remaining = TAKEN if count and not piece.size else free[site] - count * piece.size
+            after = (*free[:site], remaining, *free[site + 1 :])
             yield from _placements(piece, capacities, after, left - count, others)

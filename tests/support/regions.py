@@ -61,10 +61,10 @@ class Regions(World):
 
 
 @contextmanager
-def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
+def open_regions(location: str | Path, *, workers: int = 0) -> Iterator[Regions]:
     """Open a service with two regions, ``HOSTS`` reservable hosts in each; the database is as in ``open_world``."""
     clock = SimulatedClock(NOW)
-    db = Database(url_in(place), clock=clock)
+    db = Database(url_in(location), clock=clock)
     schemas.lay_out(db)
     north, south = (SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None) for _ in range(2))
     service = build(

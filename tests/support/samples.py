@@ -67,7 +67,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Unfit:
-    """What is wrong with a reservation though each parameter may be so: the words, and the place from 1.1 on."""
+    """What is wrong with a reservation though each parameter may be so: the words, and the path from 1.1 on."""
 
     said: str
     wrong: Mapping[str, object]
@@ -77,10 +77,10 @@ class Unfit:
     #: Whether it is so in a change as well.
     changing: bool = True
 
-    def bad(self, version: Version, body: object, place: str) -> Bad:
+    def bad(self, version: Version, body: object, path: str) -> Bad:
         if version is OLDEST or self.status == 409:
             return Bad(self.said, body, status=400 if version is OLDEST else self.status)
-        return Bad(".".join(filter(None, (place, self.field))), body, status=self.status)
+        return Bad(".".join(filter(None, (path, self.field))), body, status=self.status)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,14 +115,14 @@ class World(Simulation):
             known = tx.resources.by_ids({allocation.resource_id for allocation in allocations})
         return sorted((known[allocation.resource_id].name, allocation.units) for allocation in allocations)
 
-    def change(self, lease: Lease, place: int = 0, **parameters: object) -> Lease:
+    def change(self, lease: Lease, index: int = 0, **parameters: object) -> Lease:
         """Change parameters of the lease's reservation at that position, as its owner."""
-        changes = (ReservationChange(lease.reservations[place].id, parameters),)
+        changes = (ReservationChange(lease.reservations[index].id, parameters),)
         return self.leases.update(OWNER, lease.id, LeaseChange(reservations=changes))
 
-    def boot(self, lease: Lease, place: int = 0, *, host: str | None = None) -> str:
+    def boot(self, lease: Lease, index: int = 0, *, host: str | None = None) -> str:
         """Boot a server of the lease's owner in the reservation at that position; return its id."""
-        chosen = lease.reservations[place]
+        chosen = lease.reservations[index]
         if chosen.resource_type == HOST:
             return self.cloud.world.boot_server(lease.project_id, reservation_id=chosen.id, host=host)
         return self.cloud.world.instances.boot(lease.project_id, chosen.id, host=host)
@@ -185,9 +185,9 @@ def address_reservation(amount: int = 1, *required: str, **parameters: object) -
     return ReservationRequest("virtual:floatingip", {**wanted, **parameters})
 
 
-def url_in(place: str | Path) -> str:
-    """Return the URL of a database: ``place`` itself, or for a folder, of an SQLite database in it."""
-    return place if isinstance(place, str) else f"sqlite:///{place / 'tenure.db'}"
+def url_in(location: str | Path) -> str:
+    """Return the URL of a database: ``location`` itself, or for a folder, of an SQLite database in it."""
+    return location if isinstance(location, str) else f"sqlite:///{location / 'tenure.db'}"
 
 
 #: How long a request may look for room in tests. On a busy machine a process may stand still for seconds.
@@ -196,7 +196,7 @@ UNHURRIED = timedelta(minutes=5)
 
 @contextmanager
 def open_world(
-    place: str | Path,
+    location: str | Path,
     *,
     hosts: int = 4,
     rules: Rules | None = None,
@@ -213,7 +213,7 @@ def open_world(
     ``planning_time`` is that of the rules, and so are the times of searches and of turns of waiting leases by default.
     """
     clock = SimulatedClock(NOW)
-    db = database(url_in(place), clock=clock)
+    db = database(url_in(location), clock=clock)
     schemas.lay_out(db)
     cloud = SimulatedCloud.create(hosts=hosts, clock=clock, sleep=lambda _seconds: None)
     components = Components(

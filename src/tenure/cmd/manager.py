@@ -86,7 +86,7 @@ def _refuse_regions(service: Service) -> None:
 def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:
     options = conf.manager
     in_lanes = sum(bounds.most for bounds in service.components.bounds.values())
-    threads = max(options.rpc_threads, in_lanes + service.components.places)  # what waits in a lane has a thread, too
+    threads = max(options.rpc_threads, in_lanes + service.components.permits)  # what waits in a lane has a thread, too
     return RpcServer(conf, service.manager, topic=options.rpc_topic, name=options.name, threads=threads)
 
 

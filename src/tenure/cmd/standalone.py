@@ -62,9 +62,9 @@ HOST_TYPE = "physical:host"
 _ADMIN_PROJECT = "admin-project"
 WORKERS = 16
 #: How many requests may wait for the cloud at a time.
-PLACES = 8
+PERMITS = 8
 #: How many threads serve requests: all that run and wait in lanes, or wait for the cloud, and a few that refuse.
-THREADS = sum(bounds.most for bounds in USUAL.values()) + PLACES + 8
+THREADS = sum(bounds.most for bounds in USUAL.values()) + PERMITS + 8
 MAX_HOSTS = 100_000
 #: How long a stop waits for running requests, in seconds, after the five seconds of waitress: they may wait for the
 #: cloud for ten. Then how long it waits for running calls to the cloud.
@@ -296,7 +296,7 @@ def open_service(
         checkpoint=checkpoint,
         filters=filters,
         workers=WORKERS,
-        places=PLACES,
+        permits=PERMITS,
         purge=purge or PurgeTerms(),
         ailments=lambda: {"cloud": _ailment_of(clouds.values())},
     )

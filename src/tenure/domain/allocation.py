@@ -240,7 +240,7 @@ _ALL = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Selection:
     """A number of units on a resource, and the resource's version at the time of the choice."""
 
     resource_id: int
@@ -281,8 +281,8 @@ def order_of(candidates: Iterable[Candidate], demand: Demand, period: Period, *,
     return sorted(candidates, key=preference)
 
 
-def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, seed: int) -> list[Place]:
-    """Return the best places for up to ``demand.maximum`` units; for fewer if there is not enough room."""
+def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, seed: int) -> list[Selection]:
+    """Return the best selections for up to ``demand.maximum`` units; for fewer if there is not enough room."""
 
     ordered = order_of(candidates, demand, period, seed=seed)
     if demand.spread is Spread.AFFINITY:
@@ -290,18 +290,18 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, s
             ordered, key=lambda candidate: -candidate.units
         )
         return [
-            Place(candidate.resource_id, candidate.version, min(candidate.units, demand.maximum))
+            Selection(candidate.resource_id, candidate.version, min(candidate.units, demand.maximum))
             for candidate in roomy[:1]
         ]
-    places: list[Place] = []
+    selections: list[Selection] = []
     wanted = demand.maximum
     for candidate in ordered:
         if not wanted:
             break
         units = 1 if demand.spread is Spread.ANTI_AFFINITY else min(candidate.units, wanted)
-        places.append(Place(candidate.resource_id, candidate.version, units))
+        selections.append(Selection(candidate.resource_id, candidate.version, units))
         wanted -= units
-    return places
+    return selections
 
 
 def units_by_resource(allocations: Iterable[Allocation]) -> Counter[int]:

@@ -121,17 +121,17 @@ class FlexibleRequest(LeaseDetails):
     #: How long a lease that has waited is held for its confirmation; None books it without.
     confirm_within: timedelta | None = None
 
-    def at(self, starts_at: When, ends_at: When, place: int) -> LeaseRequest:
+    def at(self, starts_at: When, ends_at: When, index: int) -> LeaseRequest:
         """Return the request for a choice and a period."""
         return LeaseRequest(
             **self.details(),
             starts_at=starts_at,
             ends_at=ends_at,
             before_end_at=self.before_end_at,
-            reservations=self.choices[place],
+            reservations=self.choices[index],
             events=self.events,
             hold_for=self.hold_for,
-            choice=place if self.is_listed else None,
+            choice=index if self.is_listed else None,
         )
 
 

@@ -39,7 +39,7 @@ LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: When to try again if all places of a region are taken. A place is taken for the longest duration of a call at most.
+#: When to try again if all permits of a region are taken. A permit is taken for the longest duration of a call at most.
 _SOON: Final = timedelta(seconds=1)
 
 
@@ -49,33 +49,33 @@ class _Region:
     The cloud knows no regions. Ids of the home region are the same in the ledger; ids of other regions have the name of
     the region as a prefix in the ledger. Without a ``name`` nothing is translated.
 
-    ``places`` is the maximum of concurrent attempts to hand over, and likewise to take back and to prepare. It is less
+    ``permits`` is the maximum of concurrent attempts to hand over, and likewise to take back and to prepare. It is less
     than the number of workers, so that a region that hangs leaves workers to the others.
     """
 
-    def __init__(self, name: str, cloud: SingleCloud, *, home: bool, places: int | None = None) -> None:
+    def __init__(self, name: str, cloud: SingleCloud, *, home: bool, permits: int | None = None) -> None:
         self.name = name
         self.cloud = cloud
         self._is_home = home
         self._prefix = "" if home else name
-        self._limits: dict[str, _Places] = {}
-        if places is not None:
-            taking_back = _Places("attempts to take back", places)
+        self._limits: dict[str, _Permits] = {}
+        if permits is not None:
+            taking_back = _Permits("attempts to take back", permits)
             self._limits = {
-                TypeDriver.ensure_prepared.__name__: _Places("attempts to prepare leases", places),
-                TypeDriver.ensure_started.__name__: _Places("attempts to hand over", places),
+                TypeDriver.ensure_prepared.__name__: _Permits("attempts to prepare leases", permits),
+                TypeDriver.ensure_started.__name__: _Permits("attempts to hand over", permits),
                 TypeDriver.before_end.__name__: taking_back,
                 TypeDriver.ensure_ended.__name__: taking_back,
             }
 
     def ask(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> T:
-        """Return the answer of a type's driver, or that it is not done without a place for the attempt."""
+        """Return the answer of a type's driver, or that it is not done without a permit for the attempt."""
         ask = cast(Callable[..., T], self.cloud.ask)
-        places = self._limits.get(verb.__name__)
-        with nullcontext(True) if places is None else places.one() as is_free:
-            if is_free or places is None:
+        permits = self._limits.get(verb.__name__)
+        with nullcontext(True) if permits is None else permits.acquire() as is_free:
+            if is_free or permits is None:
                 return self.call(ask, resource_type, verb, *about, **named)
-            return cast(T, Progress(False, _SOON, places.reason, awaited=True))
+            return cast(T, Progress(False, _SOON, permits.reason, awaited=True))
 
     def call(self, method: Callable[P, T], *about: P.args, **named: P.kwargs) -> T:
         """Return what the cloud's method answers, in terms of the ledger; errors name the region."""
@@ -144,16 +144,16 @@ class _Region:
             raise
 
 
-class _Places:
+class _Permits:
     """A limit for concurrent attempts of a kind in a region."""
 
-    def __init__(self, attempts: str, places: int) -> None:
-        self.reason = Reason(f"{places} {attempts} are in progress there, the maximum of a region.")
-        self._free = threading.Semaphore(places)
+    def __init__(self, attempts: str, permits: int) -> None:
+        self.reason = Reason(f"{permits} {attempts} are in progress there, the maximum of a region.")
+        self._free = threading.Semaphore(permits)
 
     @contextmanager
-    def one(self) -> Iterator[bool]:
-        """Take a place for an attempt; yield whether there is one. Without a place it is not done, and no failure."""
+    def acquire(self) -> Iterator[bool]:
+        """Take a permit for an attempt; yield whether there is one. Without a permit it is not done, and no failure."""
         is_free = self._free.acquire(blocking=False)
         try:
             yield is_free
@@ -176,9 +176,9 @@ class Router(ByResourceType):
 
     def __init__(self, clouds: Mapping[str, SingleCloud], *, workers: int = 0) -> None:
         self._home = next(iter(clouds))
-        places = max(1, workers * 3 // 4) if workers > 1 and len(clouds) > 1 else None
+        permits = max(1, workers * 3 // 4) if workers > 1 and len(clouds) > 1 else None
         self._regions = {
-            name: _Region(name, cloud, home=name == self._home, places=places) for name, cloud in clouds.items()
+            name: _Region(name, cloud, home=name == self._home, permits=permits) for name, cloud in clouds.items()
         }
         self.longest_call = max(cloud.longest_call for cloud in clouds.values())
         self._own: Mapping[str, TypeDriver] = {}

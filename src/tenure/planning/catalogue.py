@@ -326,10 +326,10 @@ class Catalogue:
         numbers = np.stack([column.numbers[rows] for column in everything], axis=1)
         distinct, kind_of, counts = np.unique(numbers, axis=0, return_inverse=True, return_counts=True)
         by_kind, ends = rows[np.argsort(kind_of.reshape(-1), kind="stable")], np.cumsum(counts)
-        for place in np.argsort(-counts, kind="stable"):
-            region, capacity, *values = distinct[place]
+        for index in np.argsort(-counts, kind="stable"):
+            region, capacity, *values = distinct[index]
             mask = np.zeros(len(self.reservable), dtype=np.bool_)
-            mask[by_kind[ends[place] - counts[place] : ends[place]]] = True
+            mask[by_kind[ends[index] - counts[index] : ends[index]]] = True
             attributes = {
                 name: column.distinct.values[number]
                 for (name, column), number in zip(columns.items(), values, strict=True)

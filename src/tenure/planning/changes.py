@@ -21,8 +21,8 @@ def changes_of(before: Snapshot, after: Snapshot) -> Changes:
     new: dict[int, Allocation] = {}
     for each in chain.from_iterable(after.replaced.values()):
         if each.id in new:
-            places = f"{new[each.id].resource_id} and {each.resource_id}"
-            raise RuntimeError(f"the plan has allocation {each.id} twice, on resources {places}")
+            resource_ids = f"{new[each.id].resource_id} and {each.resource_id}"
+            raise RuntimeError(f"the plan has allocation {each.id} twice, on resources {resource_ids}")
         new[each.id] = each
     added = [each for each in new.values() if each.id not in old]
     for each in added:

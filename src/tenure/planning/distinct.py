@@ -43,9 +43,9 @@ class Distinct(Generic[V]):
 
     def shortened(self, numbers: NDArray[np.int32]) -> tuple[Distinct[V], NDArray[np.int32]]:
         """Return a list of the values of these numbers alone, and the numbers that they have there."""
-        used, places = np.unique(numbers, return_inverse=True)
+        used, indexes = np.unique(numbers, return_inverse=True)
         shorter: Distinct[V] = Distinct()
         for number in used:
             shorter.number(self.values[number])
-        found: NDArray[Any] = places.astype(np.int32).reshape(-1)
+        found: NDArray[Any] = indexes.astype(np.int32).reshape(-1)
         return shorter, found

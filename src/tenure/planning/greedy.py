@@ -83,17 +83,17 @@ def _side_by_side(
     for position, each in alike.items():
         taken = _take(free, each.demand)
         free = free - np.where(taken > 0, free, 0) if each.demand.exclusive else free - taken
-        yield position, {ids[place]: int(taken[place]) for place in np.flatnonzero(taken)}
+        yield position, {ids[index]: int(taken[index]) for index in np.flatnonzero(taken)}
 
 
 def _take(free: Ints, demand: Demand) -> Ints:
     """Return how many units of a demand each resource gets, in order, of those that have so much room left."""
     if demand.spread is Spread.AFFINITY:
         enough = free >= demand.maximum
-        place = int(np.argmax(enough)) if enough.any() else int(np.argmax(free)) if len(free) else -1
+        index = int(np.argmax(enough)) if enough.any() else int(np.argmax(free)) if len(free) else -1
         taken = np.zeros_like(free)
-        if place >= 0 and free[place] >= demand.minimum:
-            taken[place] = min(int(free[place]), demand.maximum)
+        if index >= 0 and free[index] >= demand.minimum:
+            taken[index] = min(int(free[index]), demand.maximum)
         return taken
     each = np.minimum(free, 1) if demand.spread is Spread.ANTI_AFFINITY else free
     taken_in_order: Ints = np.diff(np.minimum(np.cumsum(each), demand.maximum), prepend=0)

@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from tenure.domain.allocation import Allocation, Candidate, Demand, Place, Spread, choose
+from tenure.domain.allocation import Allocation, Candidate, Demand, Selection, Spread, choose
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
 from tenure.planning.candidates import bounds_of, eligible, find
@@ -137,8 +137,8 @@ def move(
 ) -> Snapshot | None:
     """Move a plan as a whole to another resource that has room for it from now on, but to none ``without``."""
     moving = moving_with(snapshot, plan, demand)
-    places = _best(_targets(snapshot, moving, demand, terms, without=without), moving, demand, terms)
-    return _put(snapshot, moving, places[0].resource_id, terms) if places else None
+    selections = _best(_targets(snapshot, moving, demand, terms, without=without), moving, demand, terms)
+    return _put(snapshot, moving, selections[0].resource_id, terms) if selections else None
 
 
 def move_behind_others(
@@ -182,7 +182,7 @@ def scatter(
     rest = _rest([plan], terms)
     some = replace(demand, minimum=1, maximum=plan.units, named=())
     found = find(snapshot, some, rest, seed=terms.seed, without={plan.resource_id, *without})
-    units = {place.resource_id: place.units for place in choose(found, some, rest, seed=terms.seed)}
+    units = {selection.resource_id: selection.units for selection in choose(found, some, rest, seed=terms.seed)}
     count = sum(units.values())
     if count < (plan.units if at_least is None else at_least):
         return None
@@ -220,8 +220,8 @@ def scatter_behind_others(
     found = move_another_first(snapshot, whole, terms)
     if found is None:
         return None
-    moved, places = found
-    units = {place.resource_id: place.units for place in places}
+    moved, selections = found
+    units = {selection.resource_id: selection.units for selection in selections}
     return moved.without([plan]).allocate(
         plan.reservation_id, demand, whole.period, units, booked_from=_booked_from(plan, terms)
     )
@@ -279,8 +279,10 @@ def _allocate_again(
     return snapshot
 
 
-def move_another_first(snapshot: Snapshot, vacancy: Vacancy, terms: Terms) -> tuple[Snapshot, Sequence[Place]] | None:
-    """Move a plan so that all units of the demand fit; return the snapshot, and the places of the units.
+def move_another_first(
+    snapshot: Snapshot, vacancy: Vacancy, terms: Terms
+) -> tuple[Snapshot, Sequence[Selection]] | None:
+    """Move a plan so that all units of the demand fit; return the snapshot, and the selections of the units.
 
     The plan may take the room of some units if it makes room for more elsewhere. A bounded number of plans is
     considered, each with the target that has room for the fewest units.
@@ -300,9 +302,9 @@ def move_another_first(snapshot: Snapshot, vacancy: Vacancy, terms: Terms) -> tu
             continue
         moved = _put(snapshot, [plan], target.resource_id, terms)
         again = find(moved, demand, period, seed=terms.seed, without=vacancy.without, only=vacancy.only)
-        places = choose(again, demand, period, seed=terms.seed)
-        if sum(place.units for place in places) >= demand.minimum:
-            return moved, places
+        selections = choose(again, demand, period, seed=terms.seed)
+        if sum(selection.units for selection in selections) >= demand.minimum:
+            return moved, selections
     return None
 
 
@@ -372,7 +374,9 @@ def _targets(
     return find(snapshot, demand.of_units(_units(moving)), _rest(moving, terms), seed=terms.seed, without=closed)
 
 
-def _best(targets: Sequence[Candidate], moving: Sequence[Allocation], demand: Demand, terms: Terms) -> Sequence[Place]:
+def _best(
+    targets: Sequence[Candidate], moving: Sequence[Allocation], demand: Demand, terms: Terms
+) -> Sequence[Selection]:
     return choose(targets, demand.of_units(_units(moving)), _rest(moving, terms), seed=terms.seed) if targets else ()
 
 

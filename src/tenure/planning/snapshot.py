@@ -187,7 +187,7 @@ class Snapshot:
         if found is None:
             timeline = self.latest if self.changed[row] else self.base
             first, last = np.searchsorted(timeline.uses.rows, [row, row + 1])
-            found = self._read[row] = tuple(self._allocation(timeline.uses, place) for place in range(first, last))
+            found = self._read[row] = tuple(self._allocation(timeline.uses, index) for index in range(first, last))
         return found
 
     @property
@@ -320,17 +320,17 @@ class Snapshot:
         uses = [(row, each) for row, allocations in self.replaced.items() for each in allocations]
         return Timeline(_arrays(uses, self.distinct), self._replaced_rows)
 
-    def _allocation(self, uses: Uses, place: int) -> Allocation:
-        end, booked_from = uses.ends[place], uses.booked_from[place]
+    def _allocation(self, uses: Uses, index: int) -> Allocation:
+        end, booked_from = uses.ends[index], uses.booked_from[index]
         return Allocation(
-            id=int(uses.ids[place]),
-            resource_id=self.catalogue.ids[uses.rows[place]],
-            reservation_id=uses.reservations[place].decode(),
-            period=Period(moment(uses.starts[place]), ENDLESS if end >= FOREVER else moment(end)),
-            state=STATES[uses.states[place]],
-            amounts=self.distinct.amounts.values[uses.amounts[place]],
-            exclusive=bool(uses.exclusive[place]),
-            units=int(uses.units[place]),
+            id=int(uses.ids[index]),
+            resource_id=self.catalogue.ids[uses.rows[index]],
+            reservation_id=uses.reservations[index].decode(),
+            period=Period(moment(uses.starts[index]), ENDLESS if end >= FOREVER else moment(end)),
+            state=STATES[uses.states[index]],
+            amounts=self.distinct.amounts.values[uses.amounts[index]],
+            exclusive=bool(uses.exclusive[index]),
+            units=int(uses.units[index]),
             booked_from=None if booked_from == NEVER else moment(booked_from),
         )
 

@@ -130,9 +130,9 @@ class Loads:
         values = np.concatenate((self.at(begins), np.cumsum(self.added)[inside] - removed[over]))
         highest = np.full(len(begins), np.iinfo(np.int64).min)
         np.maximum.at(highest, intervals, values)
-        places = np.flatnonzero(values == highest[intervals])
-        _, first = np.unique(intervals[places], return_index=True)
-        return begins, times[places[first]]
+        indexes = np.flatnonzero(values == highest[intervals])
+        _, first = np.unique(intervals[indexes], return_index=True)
+        return begins, times[indexes[first]]
 
 
 def no_loads() -> Loads:

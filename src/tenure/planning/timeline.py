@@ -79,7 +79,7 @@ class Stretches:
 
     @cached_property
     def by_end(self) -> Rows:
-        """The places of the stretches in the order of their ends."""
+        """The indexes of the stretches in the order of their ends."""
         return np.argsort(self.ends, kind="stable").astype(np.int32)
 
     @property
@@ -120,9 +120,9 @@ class Timeline:
         rows = np.flatnonzero(chosen).astype(np.int32)
         first, last = np.searchsorted(self.uses.rows, rows), np.searchsorted(self.uses.rows, rows, side="right")
         counts = last - first
-        # The places of the allocations of each resource, one resource after the other.
-        places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        return Timeline(self.uses.select(places), rows, sorted_already=True)
+        # The indexes of the allocations of each resource, one resource after the other.
+        indexes = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        return Timeline(self.uses.select(indexes), rows, sorted_already=True)
 
     def remembered(self, chosen: Mask) -> Timeline:
         """Return what ``of`` does, and keep it for later calls: members ask for the same kinds again and again.
@@ -213,11 +213,11 @@ def _gaps(uses: Uses, covered: Rows) -> Stretches:
     rows, starts, ends = [idle], [np.full(len(idle), NEVER)], [np.full(len(idle), FOREVER)]
     if len(uses.rows):
         begins, latest = _joined(uses)
-        places = np.flatnonzero(begins)
-        is_first = np.append(True, uses.rows[places[1:]] != uses.rows[places[1:] - 1])
-        last = np.append(places[1:] - 1, len(begins) - 1)
+        indexes = np.flatnonzero(begins)
+        is_first = np.append(True, uses.rows[indexes[1:]] != uses.rows[indexes[1:] - 1])
+        last = np.append(indexes[1:] - 1, len(begins) - 1)
         is_last = np.append(is_first[1:], True) & (latest[last] < FOREVER)
-        rows += [uses.rows[places], uses.rows[last[is_last]]]
-        starts += [np.where(is_first, NEVER, latest[places - 1]), latest[last[is_last]]]
-        ends += [uses.starts[places], np.full(int(is_last.sum()), FOREVER)]
+        rows += [uses.rows[indexes], uses.rows[last[is_last]]]
+        starts += [np.where(is_first, NEVER, latest[indexes - 1]), latest[last[is_last]]]
+        ends += [uses.starts[indexes], np.full(int(is_last.sum()), FOREVER)]
     return Stretches.of(np.concatenate(rows), np.concatenate(starts), np.concatenate(ends))

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 VERSION = "1.4"
 #: The answer if an operation failed for a reason that is not the caller's business.
 FAILED: Mapping[str, Any] = {"error": None}
-#: The answers if an operation was not begun: no place is free, the caller has given up, the manager is stopping.
+#: The answers if an operation was not begun: no permit is free, the caller has given up, the manager is stopping.
 BUSY: Mapping[str, Any] = {"refused": "busy"}
 LATE: Mapping[str, Any] = {"refused": "late"}
 STOPPING: Mapping[str, Any] = {"refused": "stopping"}
@@ -39,10 +39,10 @@ CROWDED: Mapping[str, Any] = {"refused": "crowded"}
 
 #: How far the clocks of an API and a manager may differ, in seconds.
 SKEW = timedelta(seconds=2)
-#: How long a call waits for a place before it is refused, in seconds. It is longer than most calls last, so that places
-#: are refilled under load; and short, as another manager may be free.
+#: How long a call waits for a permit before it is refused, in seconds. It is longer than most calls last, so that
+#: permits are refilled under load; and short, as another manager may be free.
 BENCH_SECONDS = 0.25
-#: How many threads are left to refuse calls while all places, and all places to wait, are taken.
+#: How many threads are left to refuse calls while all permits, and all benches to wait on, are taken.
 REFUSERS = 4
 
 
@@ -51,11 +51,11 @@ class Endpoint:
 
     target = oslo_messaging.Target(version=VERSION)
 
-    def __init__(self, manager: Manager, *, places: int = 1, clock: Clock | None = None) -> None:
-        """Carry out up to ``places`` operations concurrently."""
+    def __init__(self, manager: Manager, *, permits: int = 1, clock: Clock | None = None) -> None:
+        """Carry out up to ``permits`` operations concurrently."""
         self._calls = {name: (operation, operation.bound_to(manager)) for name, operation in TABLE.items()}
-        self._places = threading.BoundedSemaphore(places)
-        self._benches = threading.BoundedSemaphore(places)
+        self._permits = threading.BoundedSemaphore(permits)
+        self._benches = threading.BoundedSemaphore(permits)
         self._clock = clock or SystemClock()
         self._closed = threading.Event()
 
@@ -77,7 +77,7 @@ class Endpoint:
         ``{"refused": …}`` means that it was not begun. ``begin_by`` is when the caller gives up, as Unix time; ``age``
         is for how many seconds the API had the request when it called.
         """
-        if not self._take_place():
+        if not self._acquire():
             return BUSY
         try:
             if self._closed.is_set():
@@ -87,16 +87,16 @@ class Endpoint:
             with arrived(Arrival(time.monotonic() - age)):
                 return self._do(operation, arguments)
         finally:
-            self._places.release()
+            self._permits.release()
 
-    def _take_place(self) -> bool:
-        """Take a place. If few others wait, wait for one briefly; return whether there is one."""
-        if self._places.acquire(blocking=False):
+    def _acquire(self) -> bool:
+        """Take a permit. If few others wait, wait for one briefly; return whether there is one."""
+        if self._permits.acquire(blocking=False):
             return True
         if self._closed.is_set() or not self._benches.acquire(blocking=False):
             return False
         try:
-            return self._places.acquire(timeout=BENCH_SECONDS)
+            return self._permits.acquire(timeout=BENCH_SECONDS)
         finally:
             self._benches.release()
 
@@ -134,9 +134,9 @@ class RpcServer:
         """
         self._transport = rpc_transport(conf)
         self._target = oslo_messaging.Target(topic=topic, server=name)
-        self._endpoint = Endpoint(manager, places=threads, clock=clock)
+        self._endpoint = Endpoint(manager, permits=threads, clock=clock)
         # oslo.messaging accepts all calls and queues them in memory, without a limit. So as many threads again wait for
-        # a place, and a few refuse at once what would have to wait for long, so that another manager can take it.
+        # a permit, and a few refuse at once what would have to wait for long, so that another manager can take it.
         self._serving = Serving(
             self._new_server, threads=2 * threads + REFUSERS, problem="no calls of the API can be taken"
         )

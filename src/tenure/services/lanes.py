@@ -30,7 +30,7 @@ class _Waiter:
 
 
 class _Track:
-    """The operations of a lane: a semaphore whose places go round the projects."""
+    """The operations of a lane: a semaphore whose permits go round the projects."""
 
     def __init__(self, lane: Lane, bounds: Bounds) -> None:
         self.lane = lane
@@ -43,13 +43,13 @@ class _Track:
         LANE_WAITING.labels(lane.value).set(0)
 
     def enter(self, project_id: str, arrival: Arrival, deadline: Deadline | None) -> None:
-        """Wait for a place; raise ``Busy`` if none is free in time, ``CallerGone`` if the caller disconnects.
+        """Wait for a permit; raise ``Busy`` if none is free in time, ``CallerGone`` if the caller disconnects.
 
         It does not wait beyond the deadline.
         """
         bounds = self._bounds
         with self._guard:
-            if self._has_place_for(project_id) and project_id not in self._waiting:
+            if self._has_permit_for(project_id) and project_id not in self._waiting:
                 self._begin(project_id)
                 return
             line = self._waiting.get(project_id, ())
@@ -62,7 +62,7 @@ class _Track:
         self._wait(waiter, project_id, arrival, bounds.wait_seconds if deadline is None else deadline.left)
 
     def leave(self, project_id: str) -> None:
-        """Give a place back; the next operations begin."""
+        """Release a permit; the next operations begin."""
         with self._guard:
             self._running[project_id] -= 1
             if not self._running[project_id]:
@@ -92,7 +92,7 @@ class _Track:
         with self._guard:
             return self._count_waiting()
 
-    def _has_place_for(self, project_id: str) -> bool:
+    def _has_permit_for(self, project_id: str) -> bool:
         bounds = self._bounds
         return self._running.total() < bounds.running and self._running[project_id] < bounds.running_of_project
 
@@ -101,9 +101,9 @@ class _Track:
         self._show()
 
     def _call_next(self) -> None:
-        """Begin the operations for which there are places now, one of each project in turn."""
+        """Begin the operations for which there are permits now, one of each project in turn."""
         while True:
-            project_id = next((waiting for waiting in self._waiting if self._has_place_for(waiting)), None)
+            project_id = next((waiting for waiting in self._waiting if self._has_permit_for(waiting)), None)
             if project_id is None:
                 return
             line = self._waiting.pop(project_id)
@@ -121,23 +121,23 @@ class _Track:
         LANE_WAITING.labels(self.lane.value).set(self._count_waiting())
 
 
-class _Place:
-    """A place in a lane, which is given back once."""
+class _Permit:
+    """A permit in a lane, which is released once."""
 
     def __init__(self, track: _Track, project_id: str) -> None:
         self._track = track
         self._project_id = project_id
         self._is_taken = True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let another operation begin."""
         if self._is_taken:
             self._is_taken = False
             self._track.leave(self._project_id)
 
 
-#: The places of the operation that this thread carries out, the innermost last.
-_PLACES: ContextVar[tuple[_Place, ...]] = ContextVar("places", default=())
+#: The permits of the operation that this thread carries out, the innermost last.
+_PERMITS: ContextVar[tuple[_Permit, ...]] = ContextVar("permits", default=())
 
 
 class Lanes:
@@ -163,14 +163,14 @@ class Lanes:
         track, arrival = self._tracks[lane], deadlines.arrival()
         deadline = self._deadline(lane, arrival)
         track.enter(project_id, arrival, deadline)
-        place = _Place(track, project_id)
-        places = _PLACES.set((*_PLACES.get(), place))
+        permit = _Permit(track, project_id)
+        permits = _PERMITS.set((*_PERMITS.get(), permit))
         try:
             with deadlines.on_behalf_of(project_id), deadlines.within(deadline):
                 yield
         finally:
-            _PLACES.reset(places)
-            place.give_back()
+            _PERMITS.reset(permits)
+            permit.release()
 
     def count_waiting(self, lane: Lane) -> int:
         """Return how many operations wait in a lane."""
@@ -186,7 +186,7 @@ class Lanes:
         return Deadline(arrival.at + seconds, seconds, arrival.is_gone)
 
 
-def give_back_places() -> None:
-    """Give back the places of the operation that this thread carries out: from now on it waits for the cloud only."""
-    for place in _PLACES.get():
-        place.give_back()
+def release_permits() -> None:
+    """Release the permits of the operation that this thread carries out: from now on it waits for the cloud only."""
+    for permit in _PERMITS.get():
+        permit.release()

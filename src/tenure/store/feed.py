@@ -95,8 +95,8 @@ class Feed:
         if self._freed_allocations:
             freed.append(_has_allocations(conditions.among(AllocationRow.id, self._freed_allocations)))
         if freed:
-            places = select(ResourceRow.resource_type, ResourceRow.region).where(or_(*freed)).distinct()
-            self._session.execute(insert(FreedRow).from_select(["inventory", "region"], places))
+            pools = select(ResourceRow.resource_type, ResourceRow.region).where(or_(*freed)).distinct()
+            self._session.execute(insert(FreedRow).from_select(["inventory", "region"], pools))
 
 
 class EntriesLost(Exception):

@@ -144,22 +144,22 @@ def read_properties(body: Mapping[str, Any], version: Version) -> Mapping[str, s
     return changed
 
 
-def check_names(properties: Mapping[str, object], place: str) -> None:
-    """Refuse names that no property can have; ``place`` is the path to them in the body."""
+def check_names(properties: Mapping[str, object], path: str) -> None:
+    """Refuse names that no property can have; ``path`` is the path to them in the body."""
     taken = sorted(FIELDS & properties.keys())
     if taken:
-        raise InvalidParameter(f"{taken[0]} is a field of every host and cannot be a property.", field=place + taken[0])
-    check_reachable(properties.keys(), place)
+        raise InvalidParameter(f"{taken[0]} is a field of every host and cannot be a property.", field=path + taken[0])
+    check_reachable(properties.keys(), path)
 
 
-def check_reachable(names: Iterable[str], place: str) -> None:
+def check_reachable(names: Iterable[str], path: str) -> None:
     """Refuse names that cannot be the end of a URL: such a property could never be made private."""
     for name in sorted(names):
         if "/" in name or name.endswith(_SUFFIX) or name in _DOTS:
             raise InvalidParameter(
                 f"{name} cannot be the name of a property: no URL could name it. "
                 "It must not have a / in it, nor end with .json, nor be . or .. itself.",
-                field=place + name,
+                field=path + name,
             )
 
 

@@ -249,7 +249,9 @@ class Layout:
                 continue
             wanted.add(found.service_host)
             if found.service_host not in members:
-                yield Drift(command.reservation_id, resource, f"{resource.name} is {self._place(found.service_host)}")
+                yield Drift(
+                    command.reservation_id, resource, f"{resource.name} is {self._location(found.service_host)}"
+                )
             elif self._pool is not None and found.service_host in self._pool.hosts:
                 yield Drift(command.reservation_id, resource, f"{resource.name} is in the pool as well")
         # A host with a new id in Nova would look like an unknown one.
@@ -259,7 +261,7 @@ class Layout:
                 command.reservation_id, strange, f"{host} is in the aggregate of reservation {command.reservation_id}"
             )
 
-    def _place(self, host: str) -> str:
+    def _location(self, host: str) -> str:
         if names := self.exclusive_reservations(host, but=""):
             return f"in the aggregate of reservation {names[0]}"
         return "in the pool" if self._pool is not None and host in self._pool.hosts else "in general use"

@@ -28,7 +28,7 @@ from tenure.services.notifications.outbox import Message
 from tenure.services.notifications.statements import Values, from_json
 from tenure.store.database import Database, OutcomeUnknown, Transaction
 
-#: How long a request waits for a place to ask the filters.
+#: How long a request waits for a permit to ask the filters.
 QUEUE_SECONDS = 1.0
 #: How long a request waits for the planning of concurrent requests.
 LOCK_SECONDS = 5.0
@@ -73,17 +73,17 @@ class Enforcement:
         db: Database,
         filters: Mapping[str, EnforcementFilter],
         origin: Origin,
-        places: threading.Semaphore,
+        permits: threading.Semaphore,
         again_within: timedelta,
     ) -> None:
-        """``places`` limits how many requests wait for filters at a time; it must be less than the number of threads.
+        """``permits`` limits how many requests wait for filters at a time; it must be less than the number of threads.
 
         ``again_within`` is for how long a request is judged again if other requests have changed its result.
         """
         self._db = db
         self._filters = filters
         self._origin = origin
-        self._places = places
+        self._permits = permits
         self._again_within = again_within.total_seconds()
         self._claims = _Claims()
 
@@ -94,7 +94,7 @@ class Enforcement:
 
     def judgement(self) -> Judgement:
         """Return the judgement of a request, as a context manager."""
-        return Judgement(self._db, self._filters, self._origin, self._places, self._again_within, self._claims)
+        return Judgement(self._db, self._filters, self._origin, self._permits, self._again_within, self._claims)
 
     def try_out(self, question: Question | None) -> tuple[str, ...]:
         """Ask the filters about a dry run; return those that are not asked: they keep accounts of what they agree to.
@@ -104,7 +104,7 @@ class Enforcement:
         if question is None:
             return ()
         context, unasked = self._origin.context(question.new), []
-        with _place_in(self._places):
+        with _permit_in(self._permits):
             for name, enforcement_filter in self._filters.items():
                 if question.current is not None:
                     enforcement_filter.check_update(context, question.current, question.new)
@@ -126,14 +126,14 @@ class Judgement:
         db: Database,
         filters: Mapping[str, EnforcementFilter],
         origin: Origin,
-        places: threading.Semaphore,
+        permits: threading.Semaphore,
         again_within: float,
         claims: _Claims,
     ) -> None:
         self._db = db
         self._filters = filters
         self._origin = origin
-        self._places = places
+        self._permits = permits
         self._until = time.monotonic() + again_within
         self._claims = claims
         self._agreed: Question | None = None
@@ -181,7 +181,7 @@ class Judgement:
         if self._agreed is not None and time.monotonic() > self._until:
             raise TooManyConflicts
         assert question is not None
-        with _place_in(self._places):
+        with _permit_in(self._permits):
             self._ask(question)
         self._agreed = question
 
@@ -255,17 +255,17 @@ class _Claims:
 
 
 @contextmanager
-def _place_in(places: threading.Semaphore) -> Iterator[None]:
-    """Take a place among the waiting requests, so that a hanging filter never blocks all threads.
+def _permit_in(permits: threading.Semaphore) -> Iterator[None]:
+    """Take a permit among the waiting requests, so that a hanging filter never blocks all threads.
 
     Raises ``Unavailable``.
     """
-    if not places.acquire(timeout=QUEUE_SECONDS):
+    if not permits.acquire(timeout=QUEUE_SECONDS):
         raise Unavailable("Too many requests wait for the enforcement filters; try again later.")
     try:
         yield
     finally:
-        places.release()
+        permits.release()
 
 
 def _promise(tx: Transaction, lease: Values, name: str) -> None:

@@ -24,16 +24,16 @@ def check_events(asked: Sequence[UserEvent], starts_at: datetime, ends_at: datet
     """Raise ``InvalidParameter`` if there are too many events, or if one lies outside the lease."""
     if len(asked) > MAX_USER_EVENTS:
         raise InvalidParameter(f"A lease has at most {MAX_USER_EVENTS} events of its owner's", field="events")
-    for place, wanted in enumerate(asked):
+    for position, wanted in enumerate(asked):
         if not starts_at <= wanted.at <= ends_at:
             raise InvalidParameter(
-                "The event must lie between the start and the end of the lease", field=f"events[{place}].time"
+                "The event must lie between the start and the end of the lease", field=f"events[{position}].time"
             )
 
 
 def new_events(lease_id: str, asked: Sequence[UserEvent], now: datetime) -> tuple[Event, ...]:
     """Return the events of a new lease. Raises ``InvalidParameter`` if the time of an event has passed."""
-    return tuple(_new_event(lease_id, wanted, place, now) for place, wanted in enumerate(asked))
+    return tuple(_new_event(lease_id, wanted, position, now) for position, wanted in enumerate(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,20 @@ class EventReplacement:
         named = [wanted.event_id for wanted in asked if wanted.event_id is not None]
         added: list[Event] = []
         changed: list[UserEvent] = []
-        for place, wanted in enumerate(asked):
+        for position, wanted in enumerate(asked):
             if wanted.event_id is None:
-                added.append(_new_event(lease.id, wanted, place, now))
+                added.append(_new_event(lease.id, wanted, position, now))
                 continue
             known = before.get(wanted.event_id)
             if known is None or named.count(wanted.event_id) > 1:
                 wrong = "is no event that the lease's owner has defined" if known is None else "is named twice"
-                raise InvalidParameter(f"{wanted.event_id[:64]} {wrong}", field=f"events[{place}].id")
+                raise InvalidParameter(f"{wanted.event_id[:64]} {wrong}", field=f"events[{position}].id")
             if (known.due_at, known.message) == (wanted.at, wanted.message):
                 continue
             if known.status not in _TO_COME:
                 raise InvalidState(f"The event {known.id} is over; it cannot be changed.")
             if known.due_at != wanted.at:
-                _check_in_future(wanted, place, now)
+                _check_in_future(wanted, position, now)
             changed.append(wanted)
         return cls(tuple(before.values()), tuple(added), tuple(changed), before.keys() - set(named))
 
@@ -140,14 +140,14 @@ def due_events(lease: Lease, now: datetime) -> list[Event]:
     ]
 
 
-def _new_event(lease_id: str, asked: UserEvent, place: int, now: datetime) -> Event:
-    _check_in_future(asked, place, now)
+def _new_event(lease_id: str, asked: UserEvent, position: int, now: datetime) -> Event:
+    _check_in_future(asked, position, now)
     return Event(new_id(), lease_id, EventType.NOTIFY, asked.at, EventStatus.UNDONE, 0, now, message=asked.message)
 
 
-def _check_in_future(asked: UserEvent, place: int, now: datetime) -> None:
+def _check_in_future(asked: UserEvent, position: int, now: datetime) -> None:
     if asked.at < minute_of(now):
-        raise InvalidParameter("The time of the event has passed", field=f"events[{place}].time")
+        raise InvalidParameter("The time of the event has passed", field=f"events[{position}].time")
 
 
 def _write(tx: Transaction, event_id: str, due_at: datetime, message: str, now: datetime) -> None:

@@ -15,7 +15,7 @@ from tenure.services.execution.handler import Work
 from tenure.services.execution.performer import Performer
 from tenure.services.execution.service import EventService
 from tenure.services.execution.workers import Lane, Workers
-from tenure.services.lanes import give_back_places
+from tenure.services.lanes import release_permits
 from tenure.services.resources.drift import DriftService
 
 LOG = logging.getLogger(__name__)
@@ -29,8 +29,9 @@ ANSWER_SECONDS = 10.0
 class AtOnce:
     """Carries out events for requests, with limits on how many requests wait for it, and for how long.
 
-    ``places`` is how many requests may wait at a time: those of ``CloudCalls``. Work that finds no place or no worker,
-    or takes longer than ``answer_seconds``, is left to the engine: a request about a lease is answered without it.
+    ``permits`` is how many requests may wait at a time: those of ``CloudCalls``. Work that finds no permit or no
+    worker, or takes longer than ``answer_seconds``, is left to the engine: a request about a lease is answered without
+    it.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class AtOnce:
         workers: Workers,
         wake: Callable[[], None],
         *,
-        places: threading.Semaphore,
+        permits: threading.Semaphore,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._events = events
@@ -51,7 +52,7 @@ class AtOnce:
         self._driver = driver
         self._workers = workers
         self._wake = wake
-        self._places = places
+        self._permits = permits
         self._answer_seconds = answer_seconds
 
     def carry_out(self, event_id: str, token: str) -> None:
@@ -90,12 +91,12 @@ class AtOnce:
 
     def _wait_for(self, key: str, attempt: Callable[[], object]) -> bool:
         begun = self._workers.begin(key, Lane.REQUESTS, attempt)
-        if self._places.acquire(blocking=False):
-            give_back_places()
+        if self._permits.acquire(blocking=False):
+            release_permits()
             try:
                 self._workers.wait(key, self._answer_seconds)
             finally:
-                self._places.release()
+                self._permits.release()
         return begun
 
 

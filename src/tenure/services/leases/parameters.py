@@ -30,8 +30,8 @@ def errors_at_position(position: int) -> Iterator[None]:
     try:
         yield
     except (InvalidParameter, InvalidState) as error:
-        place = f"reservations[{position}]"
-        error.field = f"{place}.{error.field}" if error.field else place
+        path = f"reservations[{position}]"
+        error.field = f"{path}.{error.field}" if error.field else path
         raise
 
 

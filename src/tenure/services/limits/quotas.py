@@ -27,7 +27,7 @@ LEASES = "leases"
 HOURS = "hours_of_"
 #: The limit that stands for no limit.
 UNLIMITED = -1
-#: How long a request waits for a place to read limits.
+#: How long a request waits for a permit to read limits.
 QUEUE_SECONDS = 1.0
 #: The number of projects whose limits are cached.
 _CACHED = 1000
@@ -60,7 +60,7 @@ class RememberedLimits:
     """A cache of limits, so that not every request has to read them from their source.
 
     With ``lenient``, the last known limits apply while the source is unavailable, and a project without known limits is
-    unlimited. ``places`` is how many threads may ask the source at a time: a hanging source never blocks all threads.
+    unlimited. ``permits`` is how many threads may ask the source at a time: a hanging source never blocks all threads.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class RememberedLimits:
         keep: timedelta,
         *,
         lenient: bool = False,
-        places: int = 4,
+        permits: int = 4,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
-        self._places = threading.Semaphore(places)
+        self._permits = threading.Semaphore(permits)
         self._keep = keep.total_seconds()
         self._lenient = lenient
         self._seconds = seconds
@@ -85,7 +85,7 @@ class RememberedLimits:
         known, is_fresh = self._from_cache(project_id, names)
         if known is not None and is_fresh:
             return known
-        if not self._places.acquire(timeout=QUEUE_SECONDS):
+        if not self._permits.acquire(timeout=QUEUE_SECONDS):
             if self._lenient and known is not None:
                 return known
             # Also with ``lenient``: too many requests at once must not disable the limits.
@@ -100,7 +100,7 @@ class RememberedLimits:
             )
             return known or {}
         finally:
-            self._places.release()
+            self._permits.release()
 
     def _ask(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
         known, is_fresh = self._from_cache(project_id, names)

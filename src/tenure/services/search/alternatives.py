@@ -241,8 +241,8 @@ class AlternativeService(ContextualService):
             return None
         asked = change.reservations[lacking]
         live = live_reservations(lease)
-        place = next((place for place, known in enumerate(live) if known.id == asked.reservation_id), None)
-        if place is None:
+        index = next((index for index, known in enumerate(live) if known.id == asked.reservation_id), None)
+        if index is None:
             return None
 
         def attempt(parameters: Mapping[str, object]) -> Attempt:
@@ -251,8 +251,8 @@ class AlternativeService(ContextualService):
             return trying(replace(change, reservations=changes))
 
         alone = not moves and len(change.reservations) == 1
-        fewest = placed_demand(self._types, live[place], place).minimum if alone else 0
-        return _lacking_reservation(lacking, place, wanted.demands[place], asked.parameters, attempt, fewest=fewest)
+        fewest = placed_demand(self._types, live[index], index).minimum if alone else 0
+        return _lacking_reservation(lacking, index, wanted.demands[index], asked.parameters, attempt, fewest=fewest)
 
     def _after(self, lease: Lease, change: LeaseChange, facts: Facts) -> Completed:
         """Return the reservations of a lease after a change, and their demands."""
@@ -266,7 +266,7 @@ class AlternativeService(ContextualService):
             )
             for known in live_reservations(lease)
         ]
-        demands = [placed_demand(self._types, known, place) for place, known in enumerate(reservations)]
+        demands = [placed_demand(self._types, known, index) for index, known in enumerate(reservations)]
         return Completed(reservations, demands)
 
     def _may_end_at(self, lease: Lease) -> datetime | None:
@@ -310,7 +310,7 @@ class AlternativeService(ContextualService):
         lacking = case.lacking
         if lacking is None or lacking.resized is None:
             return None
-        resized, demand = lacking.resized, case.wanted.demands[lacking.place]
+        resized, demand = lacking.resized, case.wanted.demands[lacking.index]
 
         def fits(amount: int) -> bool:
             if amount <= lacking.fewest:
@@ -327,17 +327,17 @@ class AlternativeService(ContextualService):
         lacking = case.lacking
         if lacking is None or lacking.of_kind is None:
             return None
-        reservation = case.wanted.reservations[lacking.place]
+        reservation = case.wanted.reservations[lacking.index]
         asked = self._types[reservation.resource_type].request_model(strict=True).model_fields
         if "resource_properties" not in asked or not reservation.parameters.get("resource_properties"):
             return None
-        names = self._public_names(actor, case.wanted.demands[lacking.place].inventory)
+        names = self._public_names(actor, case.wanted.demands[lacking.index].inventory)
         catalogue = case.view.catalogue
-        anything = self._with_condition(reservation, "", lacking.place)
+        anything = self._with_condition(reservation, "", lacking.index)
         amounts = _amounts_in(str(reservation.parameters["resource_properties"]))
         for kind in islice(catalogue.kinds(catalogue.matching(anything), names), KINDS_TRIED):
             condition = _condition_for(kind.attributes, amounts)
-            demand = self._with_condition(reservation, condition, lacking.place)
+            demand = self._with_condition(reservation, condition, lacking.index)
             if not condition or self._count(case, demand) < demand.minimum:
                 continue
             if case.trial.of(lacking.of_kind(condition)).fits(case.start, case.end, direct=not case.has_plans):
@@ -353,9 +353,9 @@ class AlternativeService(ContextualService):
         chosen = case.view.catalogue.matching(demand)
         return count(case.view, demand, chosen, ticks(case.start), end, planned=not case.has_plans)
 
-    def _with_condition(self, reservation: ReservationRequest, condition: str, place: int) -> Demand:
+    def _with_condition(self, reservation: ReservationRequest, condition: str, index: int) -> Demand:
         parameters = {**reservation.parameters, "resource_properties": condition}
-        return placed_demand(self._types, replace(reservation, parameters=parameters), place)
+        return placed_demand(self._types, replace(reservation, parameters=parameters), index)
 
     def _public_names(self, actor: Actor, inventory: str) -> list[str]:
         target = target_of(actor)
@@ -379,13 +379,13 @@ class AlternativeService(ContextualService):
 class _Lacking:
     """The reservation for which there is no room, and what may be changed in it.
 
-    ``position`` is its position in the request, ``place`` that among the reservations of the lease after the request.
+    ``position`` is its position in the request, ``index`` that among the reservations of the lease after the request.
     Up to ``fewest`` units, the request would ask for nothing. ``resized`` returns the attempt for another number of
     units, ``of_kind`` for another condition; None if that cannot be changed.
     """
 
     position: int
-    place: int
+    index: int
     fewest: int
     resized: Callable[[int], Attempt] | None
     of_kind: Callable[[str], Attempt] | None
@@ -450,7 +450,7 @@ def _found(search: Callable[[_Refused], Alternative | None], case: _Refused) -> 
 
 def _lacking_reservation(
     position: int,
-    place: int,
+    index: int,
     demand: Demand,
     asked: Mapping[str, object],
     attempt: Callable[[Mapping[str, object]], Attempt],
@@ -461,7 +461,7 @@ def _lacking_reservation(
     names = _AMOUNTS.get(demand.parameter, ())
     return _Lacking(
         position,
-        place,
+        index,
         fewest,
         (lambda amount: attempt(dict.fromkeys(names, amount))) if set(names) & set(asked) else None,
         (lambda condition: attempt({"resource_properties": condition})) if "resource_properties" in asked else None,

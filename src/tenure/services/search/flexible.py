@@ -153,7 +153,7 @@ class FlexibleBooker:
         if isinstance(refusal, NotEnoughResources) and len(choices) > 1:
             shortfall = replace(refusal.shortfall, other_choices=len(choices) - 1)
             combined = refusal.of_request(shortfall)
-            combined.additions["choices"] = [refusals[place].message for place in first_equal if place in refusals]
+            combined.additions["choices"] = [refusals[index].message for index in first_equal if index in refusals]
             raise combined from None
         raise refusal
 
@@ -204,18 +204,18 @@ class FlexibleBooker:
     def completed(self, actor: Actor, request: FlexibleRequest) -> FlexibleRequest:
         """Return the request with complete reservations of all choices. Raises the errors of ``Trials.want``."""
         choices = []
-        for place, choice in enumerate(request.choices):
-            with _fields_of_choice(request, place):
+        for index, choice in enumerate(request.choices):
+            with _fields_of_choice(request, index):
                 choices.append(tuple(self._trials.want(actor, choice).reservations))
         return replace(request, choices=tuple(choices))
 
 
 @contextmanager
-def _fields_of_choice(request: FlexibleRequest, place: int) -> Iterator[None]:
+def _fields_of_choice(request: FlexibleRequest, index: int) -> Iterator[None]:
     """Let errors name the fields of a choice as they are in the request."""
     try:
         yield
     except TenureError as error:
         if request.is_listed and error.field is not None and error.field.startswith("reservations"):
-            error.field = f"any_of[{place}].{error.field}"
+            error.field = f"any_of[{index}].{error.field}"
         raise

@@ -42,9 +42,9 @@ def latest_end(
 
     ``has_room`` guesses whether it fits without moving plans.
     """
-    hint = largest(lambda place: has_room(ends[place - 1]), len(ends))
-    place = largest(lambda place: trial.fits(start, ends[place - 1], direct=place <= hint), len(ends), hint)
-    return ends[place - 1] if place else None
+    hint = largest(lambda count: has_room(ends[count - 1]), len(ends))
+    count = largest(lambda count: trial.fits(start, ends[count - 1], direct=count <= hint), len(ends), hint)
+    return ends[count - 1] if count else None
 
 
 def room_until(view: Snapshot, wanted: Completed, start: datetime, cleaning: timedelta) -> Callable[[datetime], bool]:

@@ -50,8 +50,8 @@ def conditions_of(view: Snapshot, demands: Sequence[Demand]) -> Iterator[Conditi
         if demand.named:
             named = matching & view.catalogue.named(demand.region, demand.named)
             yield Condition(demand.of_units(1), named, len(demand.named))
-    whole = sorted((demand for demand in demands if demand.exclusive), key=place_of)
-    for _, several in groupby(whole, key=place_of):
+    whole = sorted((demand for demand in demands if demand.exclusive), key=pool_of)
+    for _, several in groupby(whole, key=pool_of):
         alike = list(several)
         if len(alike) > 1:
             chosen = np.any([view.catalogue.matching(demand) for demand in dict.fromkeys(alike)], axis=0)
@@ -66,7 +66,7 @@ def concerned(view: Snapshot, conditions: Sequence[Condition]) -> Mask:
     they are all resources: a plan that is elsewhere now may move to a resource that serves the demand.
     """
     found: Mask = np.any([condition.chosen for condition in conditions], axis=0)
-    for inventory, region in {place_of(condition.demand) for condition in conditions}:
+    for inventory, region in {pool_of(condition.demand) for condition in conditions}:
         every = view.catalogue.of_type(inventory, region)
         if every.sum() <= MOST_SITES:
             found |= every
@@ -102,8 +102,8 @@ class Openings:
             found = [
                 Opening(max(start, time), is_direct)
                 for stretches, is_direct in ((self._direct, True), (self._loose, False))
-                for place in [bisect_right(stretches, time, key=itemgetter(1))]
-                for start, _ in stretches[place : place + 1]
+                for index in [bisect_right(stretches, time, key=itemgetter(1))]
+                for start, _ in stretches[index : index + 1]
             ]
             first = min(found, key=lambda opening: (opening.start, not opening.direct), default=None)
             if first is not None or not self._extend():
@@ -113,9 +113,9 @@ class Openings:
         """Return the first time after this one at which room may appear; None if there is none."""
         while True:
             self._add_changes()
-            place = bisect_right(self._changes, time)
-            if place < len(self._changes):
-                return self._changes[place]
+            index = bisect_right(self._changes, time)
+            if index < len(self._changes):
+                return self._changes[index]
             if not self._extend():
                 return None
 
@@ -155,8 +155,8 @@ class Openings:
             deadlines.check()
             steps = starts(self._view, condition.demand, condition.chosen, self._duration, start, end, planned=False)
             allowed = intersect(allowed, steps.where(partial(np.less_equal, condition.needed)))
-        whole = sorted((demand for demand in self._demands if demand.exclusive), key=place_of)
-        for (inventory, region), several in groupby(whole, key=place_of):
+        whole = sorted((demand for demand in self._demands if demand.exclusive), key=pool_of)
+        for (inventory, region), several in groupby(whole, key=pool_of):
             # However the plans are arranged, as many resources are taken as a whole: those in conflict may stay there.
             needed = sum(demand.minimum for demand in several)
             chosen = self._view.catalogue.of_type(inventory, region) & self._view.catalogue.reservable
@@ -178,6 +178,6 @@ class Openings:
         return np.unique(np.concatenate(found))
 
 
-def place_of(demand: Demand) -> tuple[str, str]:
+def pool_of(demand: Demand) -> tuple[str, str]:
     """Return what demands share that may get the same resources."""
     return demand.inventory, demand.region

@@ -23,7 +23,7 @@ from tenure.services.leases.dates import check_length, resolve
 from tenure.services.leases.intake import Completed
 from tenure.services.limits.headroom import Headrooms
 from tenure.services.planning.index import AvailabilityIndex
-from tenure.services.search.openings import Openings, place_of
+from tenure.services.search.openings import Openings, pool_of
 from tenure.services.search.service import LONGEST_SPAN
 from tenure.services.search.start_times import stretches_of
 from tenure.services.search.trials import Trial, Trials
@@ -109,18 +109,18 @@ class PeriodSearch:
         starts = headroom.starts(window.length, self.starts(window).stretches)
         return bool(starts) and is_served(self._index.view(), wanted.demands)
 
-    def earliest(self, request: FlexibleRequest, place: int) -> LeaseRequest:
+    def earliest(self, request: FlexibleRequest, index: int) -> LeaseRequest:
         """Return a choice of a request, at its first possible start. Raises the errors of ``starts``."""
         if request.window is None:
             assert request.starts_at is not None
             assert request.ends_at is not None
-            return request.at(request.starts_at, request.ends_at, place)
+            return request.at(request.starts_at, request.ends_at, index)
         allowed = self.starts(request.window)
         if not allowed.stretches:
             latest_field = None if request.window.latest is None else "latest"
             raise InvalidParameter(_NO_START, field=latest_field)
         start = moment(allowed.stretches[0][0])
-        return request.at(start, start + request.window.length, place)
+        return request.at(start, start + request.window.length, index)
 
     def within(
         self, view: Snapshot, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch], limit: int
@@ -169,7 +169,7 @@ class PeriodSearch:
             single = replace(demand, minimum=1)
             cleaned = end + ticks_of(self._rules.cleaning_time)
             free = count(view, single, view.catalogue.matching(single), start, cleaned)
-            beside = sum(other.minimum for other in wanted.demands if place_of(other) == place_of(demand))
+            beside = sum(other.minimum for other in wanted.demands if pool_of(other) == pool_of(demand))
             taken = min(demand.maximum, free) + beside - demand.minimum
             found[demand] = max(0, free - taken)
         return tuple(found[demand] for demand in wanted.demands)

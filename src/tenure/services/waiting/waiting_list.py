@@ -252,11 +252,11 @@ class WaitingList(ContextualService):
             request = self._still_possible(_REQUEST.validate_python(waiter.request))
             if request is None:
                 return False
-            for place, choice in enumerate(request.choices):
+            for index, choice in enumerate(request.choices):
                 wanted = self._wanted_of(choice)
                 try:
                     precedence = Precedence(waiter.number, freed_ids)
-                    return self._book(owner, lease, request, place, wanted, precedence)
+                    return self._book(owner, lease, request, index, wanted, precedence)
                 except NoPeriod as error:
                     is_complete = is_complete and error.found.is_complete
                 except (NotEnoughResources, OverQuota, Conflict):

@@ -121,7 +121,7 @@ def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: in
     """Return the requested page of a list, and whether there are further pages."""
     begin = 0
     if (marker := asked.params.get("marker")) is not None:
-        begin = 1 + next((place for place, item in enumerate(items) if key(item) == marker), len(items))
+        begin = 1 + next((index for index, item in enumerate(items) if key(item) == marker), len(items))
         if begin > len(items):
             raise Refused(400, f"Marker {marker} could not be found.")
     limit = min(limit, number(asked, "limit", limit))
