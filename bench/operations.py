@@ -105,8 +105,8 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a lease is to have."""
+class HostRequest:
+    """The hosts of a lease."""
 
     minimum: int = 1
     maximum: int = 1
@@ -114,11 +114,11 @@ class Wanted:
     resource: str = ""
 
     def lease(self, start: When, end: When) -> LeaseRequest:
-        wanted = parameters(self.minimum, self.maximum, hypervisor=self.hypervisor, resource=self.resource)
-        return LeaseRequest("bench", start, end, reservations=(ReservationRequest(HOST, wanted),))
+        request = parameters(self.minimum, self.maximum, hypervisor=self.hypervisor, resource=self.resource)
+        return LeaseRequest("bench", start, end, reservations=(ReservationRequest(HOST, request),))
 
 
-ONE = Wanted()
+ONE = HostRequest()
 
 
 @contextmanager
@@ -158,12 +158,12 @@ def _site(size: Size, times: Times, db: Database, service: Service) -> Site:
 # --- leases
 
 
-def creating(wanted: Wanted = ONE, when: str = "usual") -> Callable[[Site, random.Random], Call]:
+def creating(hosts: HostRequest = ONE, when: str = "usual") -> Callable[[Site, random.Random], Call]:
     """A lease of eight hours."""
 
     def prepare(site: Site, rng: random.Random) -> Call:
         start = rng.choice(getattr(site.times, when)) + HOUR
-        request = wanted.lease(start, start + 8 * HOUR)
+        request = hosts.lease(start, start + 8 * HOUR)
         return Call(lambda: site.create(request), site.delete)
 
     return prepare
@@ -187,12 +187,12 @@ def creating_late(site: Site, rng: random.Random) -> Call:
     return Call(lambda: site.create(request), site.delete)
 
 
-def refused(wanted: Wanted, when: str = "usual") -> Callable[[Site, random.Random], Call]:
+def refused(hosts: HostRequest, when: str = "usual") -> Callable[[Site, random.Random], Call]:
     """A lease that cannot be had."""
 
     def prepare(site: Site, rng: random.Random) -> Call:
         start = rng.choice(getattr(site.times, when)) + HOUR
-        request = wanted.lease(start, start + 8 * HOUR)
+        request = hosts.lease(start, start + 8 * HOUR)
 
         def act() -> None:
             try:
@@ -216,8 +216,8 @@ def changing(change: Callable[[Lease], LeaseChange]) -> Callable[[Site, random.R
 
     def prepare(site: Site, rng: random.Random) -> Call:
         lease = lease_to_come(site, rng)
-        wanted = change(lease)
-        return Call(lambda: site.service.manager.leases.update(member(0), lease.id, wanted), site.delete)
+        request = change(lease)
+        return Call(lambda: site.service.manager.leases.update(member(0), lease.id, request), site.delete)
 
     return prepare
 
@@ -362,17 +362,17 @@ NOT_THERE = '["==", "$gpu", "h100"]'
 
 CREATES: Sequence[Operation[Site]] = (
     Operation("create: 1 host", creating()),
-    Operation("create: 2 to 4 large hosts", creating(Wanted(2, 4, LARGE))),
-    Operation("create: 2 to 4 large hosts with a GPU", creating(Wanted(2, 4, LARGE, GPU))),
-    Operation("create: 1 host of one rack", creating(Wanted(resource=RACK_1))),
+    Operation("create: 2 to 4 large hosts", creating(HostRequest(2, 4, LARGE))),
+    Operation("create: 2 to 4 large hosts with a GPU", creating(HostRequest(2, 4, LARGE, GPU))),
+    Operation("create: 1 host of one rack", creating(HostRequest(resource=RACK_1))),
     Operation("create: starts now", creating_now),
     Operation("create: starts today", creating_soon),
     Operation("create: starts behind all bookings", creating_late),
-    Operation("create: 1 to 2 large hosts, 92 % booked", creating(Wanted(1, 2, LARGE), "rush")),
+    Operation("create: 1 to 2 large hosts, 92 % booked", creating(HostRequest(1, 2, LARGE), "rush")),
 )
 REFUSALS: Sequence[Operation[Site]] = (
-    Operation("refused: 2 to 4 large hosts, all booked", refused(Wanted(2, 4, LARGE), "full"), limit=None),
-    Operation("refused: no such host", refused(Wanted(resource=NOT_THERE)), limit=None),
+    Operation("refused: 2 to 4 large hosts, all booked", refused(HostRequest(2, 4, LARGE), "full"), limit=None),
+    Operation("refused: no such host", refused(HostRequest(resource=NOT_THERE)), limit=None),
 )
 CHANGES: Sequence[Operation[Site]] = (
     Operation("update: an hour longer", changing(extended)),

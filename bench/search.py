@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.ledger import RACK, Size
 from bench.measure import Series, percentile
-from bench.operations import ADMIN, GPU, HOUR, LARGE, RACK_1, Site, Wanted, member, open_site, refused, times_of
+from bench.operations import ADMIN, GPU, HOUR, LARGE, RACK_1, HostRequest, Site, member, open_site, refused, times_of
 from bench.scale import described
 from tenure.api.policies import Policies
 from tenure.domain.actor import Actor
@@ -100,10 +100,10 @@ class Searches:
         return slow
 
 
-def _first(wanted: Wanted, length: timedelta) -> Callable[[Site, random.Random], object]:
+def _first(hosts: HostRequest, length: timedelta) -> Callable[[Site, random.Random], object]:
     def act(site: Site, rng: random.Random) -> object:
         earliest = site.times.now + timedelta(days=rng.randrange(1, 60))
-        request = wanted.lease(earliest, earliest + length)
+        request = hosts.lease(earliest, earliest + length)
         query = OfferQuery(request.reservations, Window(length, earliest, earliest + YEAR))
         return site.service.manager.offers.first(member(0), query)
 
@@ -127,9 +127,9 @@ def _serve_waiting(site: Site, _rng: random.Random) -> object:
     with site.db.read() as tx:
         is_ready = tx.leases.count(member(0).project_id, LeaseStatus.WAITING) >= WAITING
     for _ in range(0 if is_ready else WAITING):
-        wanted = Wanted(RACK + 1, RACK + 1, resource=RACK_1).lease(site.times.now, site.times.now)
+        unfitting = HostRequest(RACK + 1, RACK + 1, resource=RACK_1).lease(site.times.now, site.times.now)
         window = Window(HOUR, latest=site.times.now + timedelta(days=30))
-        request = FlexibleRequest("waits", (wanted.reservations,), window, waits=True)
+        request = FlexibleRequest("waits", (unfitting.reservations,), window, waits=True)
         site.service.manager.leases.create(member(0), request)
     site.db.write(lambda tx: tx.waiting.serve_all())
     return site.service.waiting_list.serve()
@@ -147,20 +147,20 @@ def _scrape(site: Site, _rng: random.Random) -> object:
     return amounts
 
 
-def _refused(wanted: Wanted) -> Callable[[Site, random.Random], object]:
-    prepare = refused(wanted)
+def _refused(hosts: HostRequest) -> Callable[[Site, random.Random], object]:
+    prepare = refused(hosts)
     return lambda site, rng: prepare(site, rng).act()
 
 
 #: An operation, and its name.
 Named = tuple[str, Callable[[Site, random.Random], object]]
 OPERATIONS: Sequence[Named] = (
-    ("first period: 1 host, 8 hours", _first(Wanted(), 8 * HOUR)),
-    ("first period: 4 large hosts with a GPU, 3 days", _first(Wanted(4, 4, LARGE, GPU), timedelta(days=3))),
-    ("first period: 10 hosts of one rack, 1 day", _first(Wanted(10, 10, resource=RACK_1), timedelta(days=1))),
+    ("first period: 1 host, 8 hours", _first(HostRequest(), 8 * HOUR)),
+    ("first period: 4 large hosts with a GPU, 3 days", _first(HostRequest(4, 4, LARGE, GPU), timedelta(days=3))),
+    ("first period: 10 hosts of one rack, 1 day", _first(HostRequest(10, 10, resource=RACK_1), timedelta(days=1))),
     (
         f"first period: all {RACK} hosts of one rack, 1 day",
-        _first(Wanted(RACK, RACK, resource=RACK_1), timedelta(days=1)),
+        _first(HostRequest(RACK, RACK, resource=RACK_1), timedelta(days=1)),
     ),
     ("availability: all hosts over a year", _availability()),
     ("availability: hosts with a GPU over a year", _availability(resource_properties=GPU)),
@@ -170,8 +170,8 @@ OPERATIONS: Sequence[Named] = (
     (f"served: {WAITING} waiting leases that do not fit", _serve_waiting),
     ("usage of 30 days: a project", partial(_usage, member(0))),
     ("usage of 30 days: all projects", partial(_usage, ADMIN)),
-    ("refused: no such host", _refused(Wanted(resource='["==", "$gpu", "h100"]'))),
-    ("refused: more large hosts with a GPU than there are", _refused(Wanted(90_000, 90_000, LARGE, GPU))),
+    ("refused: no such host", _refused(HostRequest(resource='["==", "$gpu", "h100"]'))),
+    ("refused: more large hosts with a GPU than there are", _refused(HostRequest(90_000, 90_000, LARGE, GPU))),
 )
 
 
@@ -267,7 +267,7 @@ def _book_and_delete(url: str, seed: int, stop: Event, bookings: Any) -> None:
         leases = build(Components(db, cloud, load_types(), Policies().authorize)).manager.leases
         while not stop.is_set():
             start = datetime.now(UTC) + timedelta(days=rng.randrange(1, 300), hours=rng.randrange(24))
-            lease = leases.create(member(seed), Wanted().lease(start, start + 8 * HOUR))
+            lease = leases.create(member(seed), HostRequest().lease(start, start + 8 * HOUR))
             bookings.value += 1
             leases.delete(member(seed), lease.id)
     finally:

@@ -414,8 +414,8 @@ def _health(
 ) -> tuple[ComponentHealth, ...]:
     """Return the health of each part, with the reason if it is not well."""
     try:
-        current, wanted = schema.current(components.db), schema.head()
-        behind = None if current == wanted else f"the schema is at {current}, this release needs {wanted}"
+        current, expected = schema.current(components.db), schema.head()
+        behind = None if current == expected else f"the schema is at {current}, this release needs {expected}"
         ailing = behind or components.db.writability.ailment()
         database = ComponentHealth("database", ailing is None, ailing)
     except Exception as error:  # noqa: BLE001  # any error is the answer

@@ -71,7 +71,7 @@ class LicenceType:
     def merge(self, current, change, *, running):
         return {**current, **{name: value for name, value in change.items() if value is not None}}
 
-    def wanted(self, parameters):
+    def required_fact(self, parameters):
         return None
 
     def complete(self, parameters, fact):

@@ -142,7 +142,7 @@ def test_a_transaction_that_conflicts_again_and_again_has_the_lock_of_its_projec
         asking = threads.submit(ask)
         if len(order) < 2:
             asking.result(patience())
-            tx.resources.wanted.add(1)
+            tx.resources.bumped.add(1)
             raise Overtaken
         wait_for(
             "the other to wait, or to have the lock", lambda: waits_for_the_project_lock(on_server) or asking.done()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.api.versions import by_version
-from tenure.resources.contract import Wanted
+from tenure.resources.contract import FactReference
 from tenure.resources.flavor import FlavorType
 from tenure.testing.types import TypeContract
 from tests.api.rig import FLAVORS
@@ -30,9 +30,9 @@ class TestFlavors(TypeContract):
     def test_only_another_flavor_is_looked_up_again(self):
         current = self.parameters(self.requests[0])
         grown = self.resource_type.merge(current, self.change({"amount": 4}), running=False)
-        assert self.resource_type.wanted(grown) is None
+        assert self.resource_type.required_fact(grown) is None
         other = self.resource_type.merge(current, self.change({"flavor_id": "m1.large"}), running=False)
-        assert self.resource_type.wanted(other) == Wanted("flavor", "m1.large", "flavor_id")
+        assert self.resource_type.required_fact(other) == FactReference("flavor", "m1.large", "flavor_id")
 
 
 SAMPLES = TypeSamples(

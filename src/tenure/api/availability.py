@@ -107,8 +107,8 @@ class _UseCases:
         return request.manager.availability.show(request.actor, request.query.to_domain())
 
     def find(self, request: Request) -> Offers:
-        wanted = self._schemas(request.version).read_search(request.query.document())
-        return request.manager.offers.first(request.actor, wanted)
+        search = self._schemas(request.version).read_search(request.query.document())
+        return request.manager.offers.first(request.actor, search)
 
     def search(self, request: Request) -> Offers:
         return request.manager.offers.first(request.actor, self._schemas(request.version).read_search(request.body()))

@@ -149,16 +149,16 @@ class _UseCases:
         return pages(partial(request.manager.leases.list, request.actor), query, attrgetter("id"))
 
     def create(self, request: Request) -> Lease:
-        wanted = self._wanted(request)
-        with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
-            return request.manager.leases.create(request.actor, wanted, repeatable=request.repeatable())
+        requested = self._requested(request)
+        with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, requested)):
+            return request.manager.leases.create(request.actor, requested, repeatable=request.repeatable())
 
     def dry_run_create(self, request: Request) -> DryRunOutcome:
-        wanted = self._wanted(request)
-        with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, wanted)):
-            return request.manager.dry_runs.create(request.actor, wanted)
+        requested = self._requested(request)
+        with _alternatives(request, partial(request.manager.alternatives.to_lease, request.actor, requested)):
+            return request.manager.dry_runs.create(request.actor, requested)
 
-    def _wanted(self, request: Request) -> LeaseRequest | FlexibleRequest:
+    def _requested(self, request: Request) -> LeaseRequest | FlexibleRequest:
         return self._schemas(request.version).read_request(request.body())
 
     def get(self, request: Request) -> Lease:
@@ -209,10 +209,10 @@ class _UseCases:
 
     def _add(self, request: Request, carry_out: Callable[[Actor, str, ReservationRequest], R]) -> R:
         lease_id = request.lease_id
-        wanted = self._schemas(request.version).read_reservation(request.body())
-        find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, wanted)
+        requested = self._schemas(request.version).read_reservation(request.body())
+        find = partial(request.manager.alternatives.to_reservation, request.actor, lease_id, requested)
         with _errors_of_reservation(), _alternatives(request, lambda _lacking: find()):
-            return carry_out(request.actor, lease_id, wanted)
+            return carry_out(request.actor, lease_id, requested)
 
     def drop(self, request: Request) -> None:
         reservation_id = request.path_parameter("reservation_id")

@@ -90,16 +90,16 @@ References = Callable[[type[BaseModel], Mode], Document]
 
 def _schemas(served: Iterable[Operation], version: Version) -> tuple[References, Document]:
     errors: tuple[type[BaseModel], ...] = _ERRORS if version < Version.V1_3 else (*_ERRORS, ErrorOf13)
-    wanted: list[tuple[type[BaseModel], Mode]] = [(model, "serialization") for model in errors]
+    models: list[tuple[type[BaseModel], Mode]] = [(model, "serialization") for model in errors]
     for operation in served:
-        wanted += [(operation.body(version), "validation")] if operation.body else []
-        wanted += [
+        models += [(operation.body(version), "validation")] if operation.body else []
+        models += [
             (shape.document(version), "serialization")
             for shapes in operation.successes(version).values()
             for shape in shapes
         ]
     found, definitions = models_json_schema(
-        list(dict.fromkeys(wanted)), ref_template=_COMPONENTS + "{model}", by_alias=True
+        list(dict.fromkeys(models)), ref_template=_COMPONENTS + "{model}", by_alias=True
     )
     schemas = {name: _titled(name, schema) for name, schema in definitions["$defs"].items()}
     return (lambda model, mode: dict(found[model, mode])), schemas

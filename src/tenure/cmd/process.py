@@ -74,11 +74,11 @@ def why_unavailable(error: Unavailable) -> str:
 
 def wrong_with_schema(db: Database) -> str | None:
     """Return what must be done before this release can use the database; None if nothing. Raises ``Unavailable``."""
-    current, wanted = schema.current(db), schema.head()
-    if current == wanted:
+    current, expected = schema.current(db), schema.head()
+    if current == expected:
         return None
     if current is None or schema.knows(current):
-        return f"the schema is at {current or 'nothing'}, this release needs {wanted}: run tenure-manage db upgrade"
+        return f"the schema is at {current or 'nothing'}, this release needs {expected}: run tenure-manage db upgrade"
     return f"the schema is at {current}, which this release does not know: a newer release or another program made it"
 
 

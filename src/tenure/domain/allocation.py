@@ -294,13 +294,13 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, s
             for candidate in roomy[:1]
         ]
     selections: list[Selection] = []
-    wanted = demand.maximum
+    units_left = demand.maximum
     for candidate in ordered:
-        if not wanted:
+        if not units_left:
             break
-        units = 1 if demand.spread is Spread.ANTI_AFFINITY else min(candidate.units, wanted)
+        units = 1 if demand.spread is Spread.ANTI_AFFINITY else min(candidate.units, units_left)
         selections.append(Selection(candidate.resource_id, candidate.version, units))
-        wanted -= units
+        units_left -= units
     return selections
 
 

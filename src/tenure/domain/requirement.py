@@ -57,12 +57,12 @@ class Comparison:
         text = properties.get(self.name)
         if text is None:
             return False
-        wanted, number = self.number, number_of(text)
-        if wanted is None:
+        required, number = self.number, number_of(text)
+        if required is None:
             return _OPERATORS[self.op](text, self.value)
         if number is None:
             return self.op == "!="
-        return _OPERATORS[self.op](number, wanted)
+        return _OPERATORS[self.op](number, required)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class CpSatSolver:
                 for (_, count), units in zip(current, planned, strict=True):
                     model.add(count <= units).only_enforce_if(stays)
             for name in names:
-                wanted = sum(taken[name] * count for taken, count in amounts if taken[name])
-                limit = model.add(wanted <= site.room[name] - fixed[name])
+                used = sum(taken[name] * count for taken, count in amounts if taken[name])
+                limit = model.add(used <= site.room[name] - fixed[name])
                 if stays is not None:
                     limit.only_enforce_if(~stays)

@@ -198,14 +198,14 @@ def _moved(
     snapshot: Snapshot, piece: Piece, plans: Sequence[Allocation], units: Mapping[int, int], terms: Terms
 ) -> Snapshot:
     """Return the snapshot with the plans of a piece at their new places; what stays is not touched."""
-    wanted = dict(units)
+    remaining = dict(units)
     leaving: list[Allocation] = []
     for plan in plans:
-        if wanted.get(plan.resource_id, 0) >= plan.units:
-            wanted[plan.resource_id] -= plan.units
+        if remaining.get(plan.resource_id, 0) >= plan.units:
+            remaining[plan.resource_id] -= plan.units
         else:
             leaving.append(plan)
-    new = {resource_id: count for resource_id, count in wanted.items() if count}
+    new = {resource_id: count for resource_id, count in remaining.items() if count}
     if not leaving and not new:
         return snapshot
     was_delayed = any(plan.booked_from is not None for plan in leaving)

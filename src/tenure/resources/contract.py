@@ -24,7 +24,7 @@ NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FactReference:
     """A fact of the cloud that is needed to check a request, such as ``flavor`` and its id.
 
     ``field`` is the parameter that names it.
@@ -137,11 +137,11 @@ class ResourceType(Protocol):
         cannot be changed so.
         """
 
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+    def required_fact(self, parameters: Mapping[str, object]) -> FactReference | None:
         """Return the fact of the cloud that is still needed, or None."""
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the parameters with the wanted fact. Raises ``InvalidParameter`` if it does not fit."""
+        """Return the parameters with the required fact. Raises ``InvalidParameter`` if it does not fit."""
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         """Return the reservation's demand. Raises ``InvalidParameter``."""

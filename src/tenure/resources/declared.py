@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.resources.additions import without_defaults
-from tenure.resources.contract import NOTHING, Inventory, Wanted
+from tenure.resources.contract import NOTHING, FactReference, Inventory
 from tenure.resources.fields import action_of
 from tenure.resources.parameters import Parameters, answer_form, change_form, request_form
 
@@ -78,7 +78,7 @@ class DeclaredType(Generic[Kept]):
         """Return what the cloud has said of the parameters and is still true after a change."""
         return NOTHING
 
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+    def required_fact(self, parameters: Mapping[str, object]) -> FactReference | None:
         return None
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:

@@ -12,7 +12,7 @@ from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.footprint import Footprint, footprint_of, uncounted_specs
 from tenure.resources.additions import ZoneAdditions, expression_of
-from tenure.resources.contract import NOTHING, Wanted
+from tenure.resources.contract import NOTHING, FactReference
 from tenure.resources.fields import Spreading
 from tenure.resources.instance import InstanceReservation
 from tenure.resources.parameters import Forms, Parameters, answer_form
@@ -89,10 +89,10 @@ class FlavorType(InstancesType[_Kept]):
             return NOTHING
         return {name: current[name] for name in _KNOWN if name in current}
 
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+    def required_fact(self, parameters: Mapping[str, object]) -> FactReference | None:
         if "resource_properties" in parameters:
             return None
-        return Wanted("flavor", str(parameters["flavor_id"]), "flavor_id")
+        return FactReference("flavor", str(parameters["flavor_id"]), "flavor_id")
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
         refuse_uncounted(fact, f"flavor {fact.get('id')}", field="flavor_id")

@@ -16,7 +16,7 @@ from tenure.domain.requirement import parse_expression
 from tenure.resources import blazar
 from tenure.resources.additions import ZoneAdditions, expression_of
 from tenure.resources.blazar import MAX_AMOUNT
-from tenure.resources.contract import LAST_SNAPSHOT, Wanted
+from tenure.resources.contract import LAST_SNAPSHOT, FactReference
 from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import PropertyExpression, acts_as_owner
 from tenure.resources.flavor import refuse_uncounted
@@ -109,31 +109,31 @@ class ServerType(DeclaredType[_Kept]):
                     f"{name} cannot be changed: the server of an active reservation stays where it is.", field=name
                 )
 
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+    def required_fact(self, parameters: Mapping[str, object]) -> FactReference | None:
         for kind in ("server", "flavor"):
             reference = parameters.get(f"{kind}_id")
             if reference is not None:
                 known = parameters.get("sized_by") == _sized_by(kind, str(reference))
-                return None if known else Wanted(kind, str(reference), f"{kind}_id")
+                return None if known else FactReference(kind, str(reference), f"{kind}_id")
         return None
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        wanted = self.wanted(parameters)
-        if wanted is None:
+        named = self.required_fact(parameters)
+        if named is None:
             return parameters
-        source: Any = fact["flavor"] if wanted.kind == "server" else fact
+        source: Any = fact["flavor"] if named.kind == "server" else fact
         if not parameters.get("in_place"):  # otherwise no room is promised, and nothing has to be counted
-            refuse_uncounted(source, f"{wanted.kind} {wanted.reference}", field=wanted.field)
-        footprint = _footprint(source, wanted)
+            refuse_uncounted(source, f"{named.kind} {named.reference}", field=named.field)
+        footprint = _footprint(source, named)
         if _is_preemptible(source) and not parameters.get("in_place"):
             raise InvalidParameter(
-                f"Servers of the {wanted.kind} {wanted.reference} give way to whoever has reserved; they cannot be "
+                f"Servers of the {named.kind} {named.reference} give way to whoever has reserved; they cannot be "
                 "reserved themselves.",
-                field=wanted.field,
+                field=named.field,
             )
-        after = {**parameters, "sized_by": _sized_by(wanted.kind, wanted.reference)}
-        if wanted.kind == "server" and parameters.get("vcpus") is not None:
-            self._refuse_larger(parameters, footprint, wanted.reference)
+        after = {**parameters, "sized_by": _sized_by(named.kind, named.reference)}
+        if named.kind == "server" and parameters.get("vcpus") is not None:
+            self._refuse_larger(parameters, footprint, named.reference)
             return after
         sizes = {"vcpus": source["vcpus"], "memory_mb": source["ram"], "disk_gb": source["disk"]}
         return {**after, **sizes, "source": dict(source)}
@@ -194,10 +194,10 @@ def _sized_by(kind: str, reference: str) -> str:
     return f"{kind} {reference}"
 
 
-def _footprint(flavor: Mapping[str, Any], wanted: Wanted) -> Footprint:
+def _footprint(flavor: Mapping[str, Any], named: FactReference) -> Footprint:
     try:
         return footprint_of(flavor)
     except ValueError as error:
         raise InvalidParameter(
-            f"The {wanted.kind} {wanted.reference} cannot be reserved: {error}", field=wanted.field
+            f"The {named.kind} {named.reference} cannot be reserved: {error}", field=named.field
         ) from None

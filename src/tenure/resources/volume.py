@@ -13,7 +13,7 @@ from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.requirement import Comparison, Expression
-from tenure.resources.contract import NOTHING, Inventory, Wanted
+from tenure.resources.contract import NOTHING, FactReference, Inventory
 from tenure.resources.declared import DeclaredType, refuse_changes
 from tenure.resources.fields import Count, Notice
 from tenure.resources.parameters import Parameters
@@ -104,10 +104,10 @@ class VolumeType(DeclaredType[VolumeReservation]):
             return NOTHING
         return {name: current[name] for name in _KNOWN if name in current}
 
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+    def required_fact(self, parameters: Mapping[str, object]) -> FactReference | None:
         if "pool" in parameters:
             return None
-        return Wanted("volume_type", str(parameters.get("volume_type", "")), "volume_type")
+        return FactReference("volume_type", str(parameters.get("volume_type", "")), "volume_type")
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
         pools = fact.get("pools")
@@ -147,8 +147,8 @@ class VolumeType(DeclaredType[VolumeReservation]):
 
 def _refuse_other_end(current: Mapping[str, object], after: Mapping[str, object]) -> None:
     """Raise ``InvalidState`` if a running reservation would need another amount of room for each volume."""
-    before, wanted = current.get("at_end"), after["at_end"]
-    if before != wanted and AtEnd.SNAPSHOT in {before, wanted}:
+    before, requested = current.get("at_end"), after["at_end"]
+    if before != requested and AtEnd.SNAPSHOT in {before, requested}:
         raise InvalidState(
-            f"at_end cannot become {wanted}: a running reservation has room for {before} only.", field="at_end"
+            f"at_end cannot become {requested}: a running reservation has room for {before} only.", field="at_end"
         )

@@ -184,5 +184,5 @@ def _stage(error: TenureError) -> str:
     """Return the first stage of the choice that too few resources passed; empty for other errors."""
     if not isinstance(error, NotEnoughResources):
         return ""
-    wanted = error.shortfall.requested
-    return next((stage.stage for stage in error.shortfall.stages if stage.count < wanted), "")
+    requested = error.shortfall.requested
+    return next((stage.stage for stage in error.shortfall.stages if stage.count < requested), "")

@@ -54,8 +54,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
-#: How often to try a transaction that conflicts. From the third attempt on, what the attempts before wanted is locked
-#: first; in the last one, all resources are.
+#: How often to try a transaction that conflicts. From the third attempt on, the resources that the attempts before have
+#: tried to change are locked first; in the last one, all resources are.
 ATTEMPTS = 10
 LOCKING_FROM = 3
 
@@ -161,7 +161,7 @@ class Transaction:
             database.writability.succeeded()
 
     def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
-        """Lock what earlier attempts wanted; the last attempt locks all resources of these types. Return their ids.
+        """Lock what earlier attempts tried to change; the last attempt locks all resources of these types. Return the ids.
 
         Call it after the lease is locked, and before resources are read.
         """
@@ -196,13 +196,13 @@ class Attempt:
 
     def __init__(self, database: Database, number: int, contended: Collection[int]) -> None:
         self._database = database
-        #: What the attempts before wanted, by resource id.
+        #: The ids of the resources that the attempts before have tried to change.
         self.contended = contended
         self.is_last = number == ATTEMPTS
         self.locks_first = self.is_last or (number >= LOCKING_FROM and bool(contended))
-        #: Whether another transaction came in between, and which resources this one wanted.
+        #: Whether another transaction came in between, and the ids of the resources that this one has tried to change.
         self.has_conflicted = False
-        self.wanted: Collection[int] = ()
+        self.bumped: Collection[int] = ()
 
     def __enter__(self) -> Attempt:
         return self
@@ -229,7 +229,7 @@ class Attempt:
             self._database.project_lock() if self.locks_first else nullcontext(),
             self._database.transaction(self) as tx,
         ):
-            self.wanted = tx.resources.wanted
+            self.bumped = tx.resources.bumped
             yield tx
 
 
@@ -315,7 +315,7 @@ class Database:
             number += attempt.has_conflicted
             if number > ATTEMPTS or time.monotonic() - began > self._patience_seconds:
                 return
-            contended |= set(attempt.wanted)
+            contended |= set(attempt.bumped)
             if attempt.has_conflicted:
                 time.sleep(random.uniform(0, 0.001 * 2**number))  # spread the attempts; not for security
 

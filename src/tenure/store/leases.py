@@ -135,8 +135,8 @@ class LeaseStore:
         """
         key = _KEYS[query.order]
         statement = select(LeaseRow).where(LeaseRow.deleted_at.is_(None))
-        wanted = {**query.details(), "project_id": query.project_id, "user_id": query.user_id}
-        statement = statement.filter_by(**{name: value for name, value in wanted.items() if value is not None})
+        filters = {**query.details(), "project_id": query.project_id, "user_id": query.user_id}
+        statement = statement.filter_by(**{name: value for name, value in filters.items() if value is not None})
         if query.statuses:
             statement = statement.where(LeaseRow.status.in_(query.statuses))
         if query.starts_before is not None:

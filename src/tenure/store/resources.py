@@ -55,7 +55,7 @@ class ResourceStore:
         self._session = session
         self._changed = changed
         #: The resources whose versions this transaction has raised, or has tried to raise.
-        self.wanted: set[int] = set()
+        self.bumped: set[int] = set()
 
     def add(
         self,
@@ -351,7 +351,7 @@ class ResourceStore:
 
     def remove(self, seen: Resource) -> None:
         """Delete a resource without allocations; raise ``Overtaken`` if it has changed since it was read."""
-        self.wanted.add(seen.id)
+        self.bumped.add(seen.id)
         self._changed.add_resources([seen.id])
         self._remove_details(seen.id)
         change_row(
@@ -361,7 +361,7 @@ class ResourceStore:
 
     def _compare_and_swap(self, seen: Resource, **values: object) -> None:
         """Write these columns; raise ``Overtaken`` if the resource has changed since it was read."""
-        self.wanted.add(seen.id)
+        self.bumped.add(seen.id)
         self._changed.add_resources([seen.id], frees=True)
         change_row(
             self._session,
@@ -381,7 +381,7 @@ class ResourceStore:
         if not seen:
             return seen
         ids = sorted(seen)
-        self.wanted.update(ids)
+        self.bumped.update(ids)
         if (len(ids) > 1 or not wait) and self._session.get_bind().dialect.name != "sqlite":
             self._lock(among(ResourceRow.id, ids), wait=wait)
         for first in range(0, len(ids), _AT_ONCE):

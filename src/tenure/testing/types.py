@@ -285,18 +285,18 @@ class TypeContract:
             if self.resource_type.before_end(parameters) not in {None, NOTIFY}:
                 assert field is not None, "what is done to what the owner has is done as the owner"
 
-    def test_known_facts_are_not_wanted(self):
+    def test_known_facts_are_not_required(self):
         for request in self.requests:
-            assert self.resource_type.wanted(self.parameters(request)) is None
+            assert self.resource_type.required_fact(self.parameters(request)) is None
 
     # How it is asked
 
     def parameters(self, request: Document) -> Mapping[str, object]:
-        """Return the parameters of a request, as the service has them: validated, and completed with wanted facts."""
+        """Return the parameters of a request, as the service has them: validated, and completed with required facts."""
         model = self.resource_type.request_model(strict=True)
         given = model.model_validate({**request, "resource_type": self.resource_type.name})
         parameters: Mapping[str, object] = given.model_dump(exclude={"resource_type"})
-        if self.resource_type.wanted(parameters) is not None:
+        if self.resource_type.required_fact(parameters) is not None:
             parameters = self.resource_type.complete(parameters, self.fact)
         return parameters
 
@@ -310,8 +310,8 @@ class TypeContract:
         return self.resource_type.additions.model_validate(addition).model_dump(exclude_unset=True)
 
     def demand_after(self, parameters: Mapping[str, object]) -> Demand:
-        """Return the demand after a change, completed with wanted facts."""
-        if self.resource_type.wanted(parameters) is not None:
+        """Return the demand after a change, completed with required facts."""
+        if self.resource_type.required_fact(parameters) is not None:
             parameters = self.resource_type.complete(parameters, self.fact)
         return self.resource_type.demand(parameters)
 

@@ -114,11 +114,11 @@ class InstrumentDriver(TypeDriver):
         return DONE
 
     def _give(self, command: Command, resource: ResourceRef, badge: Badge | None) -> None:
-        wanted = Badge(resource.external_id, command.project_id, f"{_OURS}{command.reservation_id}")
-        if badge == wanted:
+        expected = Badge(resource.external_id, command.project_id, f"{_OURS}{command.reservation_id}")
+        if badge == expected:
             return
         try:
-            self.laboratory.give(wanted)
+            self.laboratory.give(expected)
         except Taken:
             holder = self.laboratory.badges().get(resource.external_id)
             raise CloudBusy(f"{resource.name} is not free: {holder.purpose if holder else 'try again'}.") from None
@@ -136,12 +136,14 @@ class InstrumentDriver(TypeDriver):
         found: list[Drift] = []
         for command in commands:
             own = {badge.instrument_id for badge in _badges_of(command, badges) if badge.project == command.project_id}
-            wanted = {resource.external_id: resource for resource in command.resources}
-            for lost in sorted(wanted.keys() - own):
+            expected = {resource.external_id: resource for resource in command.resources}
+            for lost in sorted(expected.keys() - own):
                 found.append(
-                    Drift(command.reservation_id, wanted[lost], f"{wanted[lost].name} has no badge of the reservation")
+                    Drift(
+                        command.reservation_id, expected[lost], f"{expected[lost].name} has no badge of the reservation"
+                    )
                 )
-            for surplus in sorted(own - wanted.keys()):
+            for surplus in sorted(own - expected.keys()):
                 found.append(Drift(command.reservation_id, None, f"the badge for {surplus} is left over"))
         return found
 

@@ -121,14 +121,14 @@ class Addresses(OpenStackTypeDriver):
             for name in _reservations(floating_ip):
                 by_reservation[name].append(floating_ip)
         for command in commands:
-            wanted = {resource.external_id for resource in command.resources}
+            expected = {resource.external_id for resource in command.resources}
             for resource in command.resources:
                 text = _difference(command, resource, at.get(resource.external_id))
                 if text is not None:
                     yield Drift(command.reservation_id, resource, text)
             for floating_ip in by_reservation[command.reservation_id]:
                 strange = ResourceRef(address_id(floating_ip.network_id, floating_ip.address), floating_ip.address)
-                if strange.external_id not in wanted:
+                if strange.external_id not in expected:
                     text = (
                         f"{floating_ip.address} has the tag of reservation {command.reservation_id}, which lacks it now"
                     )
@@ -145,14 +145,14 @@ class Addresses(OpenStackTypeDriver):
         network_id = str(command.parameters.get("network_id") or "")
         if command.resources and not _NETWORK_ID.fullmatch(network_id):
             raise CloudRefused(f"Reservation {command.reservation_id} does not say of which network its addresses are.")
-        wanted = {str(ip_address(resource.name)): resource for resource in command.resources}
+        expected = {str(ip_address(resource.name)): resource for resource in command.resources}
         seen = self._at_addresses_of(command)
         found = [
             floating_ip
             for floating_ip in seen
-            if floating_ip.network_id == network_id and floating_ip.address in wanted
+            if floating_ip.network_id == network_id and floating_ip.address in expected
         ]
-        _refuse_others(command, wanted, found)
+        _refuse_others(command, expected, found)
         ours = _merged(self._network.tagged(_tag_of(command)), _of_reservation(command, seen))
         kept = {
             floating_ip.address: floating_ip for floating_ip in found if floating_ip.project_id == command.project_id
@@ -161,7 +161,7 @@ class Addresses(OpenStackTypeDriver):
         self._network.delete_all(
             [floating_ip for floating_ip in ours if floating_ip.id not in {keeper.id for keeper in kept.values()}]
         )
-        missing = [wanted[address] for address in sorted(wanted.keys() - kept.keys())]
+        missing = [expected[address] for address in sorted(expected.keys() - kept.keys())]
         self._tag(command, kept.values())
         self._create(command, network_id, missing)
         return DONE
@@ -176,13 +176,13 @@ class Addresses(OpenStackTypeDriver):
         """
         tagged = self._network.tagged(_tag_of(command))
         seen = self._at_addresses_of(command)
-        wanted = {resource.external_id for resource in command.resources}
+        expected = {resource.external_id for resource in command.resources}
         hidden = [
             floating_ip
             for floating_ip in seen
             if floating_ip.project_id == command.project_id
             and not _reservations(floating_ip)
-            and address_id(floating_ip.network_id, floating_ip.address) in wanted
+            and address_id(floating_ip.network_id, floating_ip.address) in expected
         ]
         self._network.delete_all(_merged(tagged, _of_reservation(command, seen), hidden))
         return DONE
@@ -247,11 +247,11 @@ class Addresses(OpenStackTypeDriver):
             raise ResourceOccupied(taken)
 
     def _tag(self, command: Command, floating_ips: Iterable[FloatingIP]) -> None:
-        wanted = [(floating_ip, floating_ip.tags | {TAG, _tag_of(command)}) for floating_ip in floating_ips]
-        self._network.set_tags([(floating_ip, tags) for floating_ip, tags in wanted if tags != floating_ip.tags])
+        tagged = [(floating_ip, floating_ip.tags | {TAG, _tag_of(command)}) for floating_ip in floating_ips]
+        self._network.set_tags([(floating_ip, tags) for floating_ip, tags in tagged if tags != floating_ip.tags])
 
 
-def _refuse_others(command: Command, wanted: Mapping[str, ResourceRef], found: Iterable[FloatingIP]) -> None:
+def _refuse_others(command: Command, expected: Mapping[str, ResourceRef], found: Iterable[FloatingIP]) -> None:
     """Refuse addresses that others use; retry if these are other reservations, whose end may be in progress.
 
     A floating IP without a tag in the owner's project belongs to the reservation: the owner can remove the tag.
@@ -263,7 +263,7 @@ def _refuse_others(command: Command, wanted: Mapping[str, ResourceRef], found: I
         and (_reservations(floating_ip) or floating_ip.project_id != command.project_id)
     }
     foreign = {
-        wanted[address].external_id: _owner_text(floating_ip)
+        expected[address].external_id: _owner_text(floating_ip)
         for address, floating_ip in others.items()
         if not _reservations(floating_ip)
     }

@@ -32,10 +32,10 @@ class Aggregates:
         self, aggregate: Aggregate, hosts: Iterable[str], *, missing_ok: bool = False, announce: bool = True
     ) -> None:
         """Add these hosts to the aggregate."""
-        wanted = list(hosts)
-        if not wanted:
+        all_hosts = list(hosts)
+        if not all_hosts:
             return
-        errors = self._compute.add_hosts(aggregate, wanted)
+        errors = self._compute.add_hosts(aggregate, all_hosts)
         if announce:
             self._compute.announce(aggregate)
         if missing_ok:

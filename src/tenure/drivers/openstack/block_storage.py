@@ -89,10 +89,10 @@ class BlockStorage:
         path = f"/types/{quote(volume_type.id)}/os-volume-type-access"
         return {access["project_id"] for access in self._send(Request(SERVICE, "GET", path))["volume_type_access"]}
 
-    def with_metadata(self, **wanted: str) -> list[Volume]:
+    def with_metadata(self, **expected: str) -> list[Volume]:
         """Return the volumes of all projects with these metadata."""
         found: list[Volume] = []
-        params = {"all_tenants": "1", "limit": _PAGE, "metadata": str(wanted)}
+        params = {"all_tenants": "1", "limit": _PAGE, "metadata": str(expected)}
         while True:
             page = self._send(Request(SERVICE, "GET", "/volumes/detail", params=params))["volumes"]
             found += map(_volume, page)

@@ -165,11 +165,11 @@ class Compute:
         """Return those of these hypervisors that exist, by id."""
         asked = [external_id for external_id in external_ids if _is_id(external_id)]
         if len(asked) > 8:
-            wanted = set(asked)
+            external_ids = set(asked)
             return {
                 hypervisor.external_id: hypervisor
                 for hypervisor in self.hypervisors()
-                if hypervisor.external_id in wanted
+                if hypervisor.external_id in external_ids
             }
         answers = self._calls.send_all(
             [
@@ -346,10 +346,10 @@ class Compute:
             if not isinstance(error, CloudNotFound):
                 raise error
 
-    def set_metadata_of_servers(self, wanted: Sequence[tuple[Server, Mapping[str, str]]]) -> list[CloudError]:
+    def set_metadata_of_servers(self, changes: Sequence[tuple[Server, Mapping[str, str]]]) -> list[CloudError]:
         """Set these metadata on servers; return the errors. Missing and busy servers are ignored."""
         return self._act(
-            [(f"/servers/{server.id}/metadata", {"metadata": dict(metadata)}) for server, metadata in wanted]
+            [(f"/servers/{server.id}/metadata", {"metadata": dict(metadata)}) for server, metadata in changes]
         )
 
     def stop_servers(self, servers: Sequence[Server]) -> list[CloudError]:

@@ -136,20 +136,20 @@ class Flavors:
                 return found
             params = {**params, "marker": page["flavors"][-1]["id"]}
 
-    def ensure(self, wanted: Flavor, project_id: str) -> None:
+    def ensure(self, expected: Flavor, project_id: str) -> None:
         """Create or correct the flavor for that project only. The project's access is added last."""
-        found = self.get(wanted.id)
-        if found is not None and not found.is_sized_as(wanted):
+        found = self.get(expected.id)
+        if found is not None and not found.is_sized_as(expected):
             self.delete(found.id)  # Nova cannot change sizes; servers keep the flavor they were booted with
             found = None
         if found is None:
-            found = self._create(wanted)
-        self._ensure_specs(found, wanted.extra_specs)
-        had = self.access(wanted.id)
+            found = self._create(expected)
+        self._ensure_specs(found, expected.extra_specs)
+        had = self.access(expected.id)
         for other in sorted(had - {project_id}):
-            self.forbid(wanted.id, other)
+            self.forbid(expected.id, other)
         if project_id not in had:
-            self._allow(wanted.id, project_id)
+            self._allow(expected.id, project_id)
 
     def access(self, flavor_id: str) -> frozenset[str]:
         """Return the projects that may use a private flavor; raise ``CloudNotFound`` for a public one."""
@@ -198,31 +198,31 @@ class Flavors:
             if project_id not in self.access(flavor_id):
                 raise
 
-    def _create(self, wanted: Flavor) -> Flavor:
+    def _create(self, expected: Flavor) -> Flavor:
         body = {
-            "id": wanted.id,
-            "name": wanted.name,
-            "vcpus": wanted.vcpus,
-            "ram": wanted.ram,
-            "disk": wanted.disk,
-            _EPHEMERAL: wanted.ephemeral,
-            "swap": wanted.swap,
+            "id": expected.id,
+            "name": expected.name,
+            "vcpus": expected.vcpus,
+            "ram": expected.ram,
+            "disk": expected.disk,
+            _EPHEMERAL: expected.ephemeral,
+            "swap": expected.swap,
             "os-flavor-access:is_public": False,
         }
         try:
             return _flavor(self._send("POST", "/flavors", {"flavor": body})["flavor"])
         except Conflict:  # another worker has just created it
-            found = self.get(wanted.id)
-            if found is None or not found.is_sized_as(wanted):
+            found = self.get(expected.id)
+            if found is None or not found.is_sized_as(expected):
                 raise
             return found
 
-    def _ensure_specs(self, found: Flavor, wanted: Mapping[str, str]) -> None:
+    def _ensure_specs(self, found: Flavor, expected: Mapping[str, str]) -> None:
         """Set exactly these extra specs."""
-        changes = {name: value for name, value in wanted.items() if found.extra_specs.get(name) != value}
+        changes = {name: value for name, value in expected.items() if found.extra_specs.get(name) != value}
         if changes:
             self._send("POST", f"/flavors/{found.id}/os-extra_specs", {"extra_specs": changes})
-        for name in sorted(found.extra_specs.keys() - wanted.keys()):
+        for name in sorted(found.extra_specs.keys() - expected.keys()):
             try:
                 self._send("DELETE", f"/flavors/{found.id}/os-extra_specs/{quote(name)}")
             except CloudNotFound:

@@ -111,7 +111,7 @@ class Hosts:
         known = self._compute.hypervisors_known(
             [resource.external_id for resource in (*command.resources, *command.returning)]
         )
-        wanted = [known[resource.external_id] for resource in command.resources if resource.external_id in known]
+        requested = [known[resource.external_id] for resource in command.resources if resource.external_id in known]
         missing = {
             resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
             for resource in command.resources
@@ -123,7 +123,7 @@ class Hosts:
         pool = layout.pool
         group = layout.group(command.reservation_id)
         had = group.hosts if group is not None else frozenset()
-        hosts = {hypervisor.service_host: hypervisor for hypervisor in wanted}
+        hosts = {hypervisor.service_host: hypervisor for hypervisor in requested}
         fresh = hosts.keys() - had
         free = [hosts[host] for host in sorted(fresh) if not layout.reservations_on(host, but=command.reservation_id)]
         self._clear(free, command.reservation_id)
@@ -139,7 +139,7 @@ class Hosts:
         self._homes.leave(layout, group, fresh)
         if fresh:
             self._aggregates.add(group, fresh, announce=False)
-        changes = layout.wanted_metadata(command, group)
+        changes = layout.expected_metadata(command, group)
         if fresh or changes:  # opens the aggregate to the owner, and notifies schedulers of its hosts
             self._compute.set_metadata(group, changes)
         self._aggregates.remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
@@ -156,7 +156,7 @@ class Hosts:
                 group = self._aggregates.read_layout().group(command.reservation_id)
                 if group is None:
                     raise
-        changes = layout.wanted_metadata(command, group)
+        changes = layout.expected_metadata(command, group)
         if "availability_zone" in changes or layout.owner_of(group) not in ("", command.project_id):
             # An aggregate with another owner or zone gets no hosts.
             self._compute.set_metadata(group, changes)

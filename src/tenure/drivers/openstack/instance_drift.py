@@ -91,7 +91,7 @@ class InstanceDrift:
         if changes := metadata_changes(command, aggregate, group_id, self._options.owner_key):
             yield _difference(command, None, f"has another {', '.join(sorted(changes))} in its aggregate")
         found = {resource.external_id: hypervisors.get(resource.external_id) for resource in command.resources}
-        wanted = {host.service_host for host in found.values() if host is not None}
+        expected = {host.service_host for host in found.values() if host is not None}
         for resource in command.resources:
             host = found[resource.external_id]
             if host is not None and host.service_host not in aggregate.hosts:
@@ -99,7 +99,7 @@ class InstanceDrift:
         if None in found.values():
             return  # a host with a new id in Nova would look like an unknown one
         names = {hypervisor.service_host: hypervisor.ref for hypervisor in hypervisors.values()}
-        for host_name in sorted(aggregate.hosts - wanted):
+        for host_name in sorted(aggregate.hosts - expected):
             yield _difference(command, names.get(host_name), f"has {host_name} in its aggregate, which is not its")
 
     def _drift_of_access(self, commands: Sequence[Command]) -> Iterator[Drift]:
@@ -126,14 +126,14 @@ class InstanceDrift:
             for command in commands
             if all(resource.external_id in hypervisors for resource in command.resources)
         }
-        wanted: dict[str, dict[str, int]] = defaultdict(dict)
+        expected: dict[str, dict[str, int]] = defaultdict(dict)
         for name, command in classes.items():
             for external_id, units in command.units.items():
-                wanted[external_id][name] = units
+                expected[external_id][name] = units
         for uuid, seen in inventories(self._calls, self._in_turn(sorted(hosts))).items():
             host = hosts[uuid]
-            for name in sorted(classes.keys() & {*wanted[host.external_id], *seen["inventories"]}):
-                command, units = classes[name], wanted[host.external_id].get(name, 0)
+            for name in sorted(classes.keys() & {*expected[host.external_id], *seen["inventories"]}):
+                command, units = classes[name], expected[host.external_id].get(name, 0)
                 found = seen["inventories"].get(name, {})
                 if units == 0 and (not found or command.reservation_id not in whole):
                     continue  # the host may have a new id in Nova

@@ -223,16 +223,18 @@ class Instances(OpenStackTypeDriver):
             self._compute.set_metadata(aggregate, changes)
         return aggregate
 
-    def _ensure_units(self, command: Command, wanted: Mapping[str, int]) -> None:
+    def _ensure_units(self, command: Command, expected: Mapping[str, int]) -> None:
         """Set the number of units on each of these hosts, by name."""
-        if not wanted:
+        if not expected:
             return
-        providers = self._placement.own_providers(sorted(wanted))
-        if providers.keys() < wanted.keys():
-            for host in sorted(wanted.keys() - providers.keys()):
+        providers = self._placement.own_providers(sorted(expected))
+        if providers.keys() < expected.keys():
+            for host in sorted(expected.keys() - providers.keys()):
                 self._placement.ensure_provider(host)
-            providers = self._placement.own_providers(sorted(wanted))
-        Units(self._calls, command.reservation_id).ensure({providers[host]: wanted[host] for host in sorted(providers)})
+            providers = self._placement.own_providers(sorted(expected))
+        Units(self._calls, command.reservation_id).ensure(
+            {providers[host]: expected[host] for host in sorted(providers)}
+        )
 
     def _trim(self, command: Command, units: Mapping[str, int]) -> Progress | None:
         """Delete the newest servers on hosts that have more servers than units."""
@@ -343,13 +345,13 @@ def metadata_changes(
     command: Command, aggregate: Aggregate, group_id: str | None, owner_key: str
 ) -> dict[str, str | None]:
     """Return the changes of the metadata of the command's aggregate."""
-    wanted = {
+    expected = {
         RESERVATION_KEY: command.reservation_id,
         _TENANT_KEY: command.project_id,
         owner_key: command.project_id,
         AFFINITY_KEY: group_id,
     }
-    return {key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value}
+    return {key: value for key, value in expected.items() if aggregate.metadata.get(key) != value}
 
 
 def _goes_last(server: Server) -> tuple[bool, float, str]:

@@ -184,7 +184,7 @@ class Layout:
         """Return the zones of all aggregates."""
         return frozenset(aggregate.zone for aggregate in self._by_name.values() if aggregate.zone is not None)
 
-    def wanted_metadata(self, command: Command, group: Aggregate | None) -> dict[str, str | None]:
+    def expected_metadata(self, command: Command, group: Aggregate | None) -> dict[str, str | None]:
         """Return the changes of the group's metadata that open it to the command's owner only."""
         found = {} if group is None else group.metadata
         changes: dict[str, str | None] = {}
@@ -227,7 +227,7 @@ class Layout:
         group = self.group(command.reservation_id)
         if group is None:
             yield Drift(command.reservation_id, None, f"reservation {command.reservation_id} has no aggregate")
-        elif changes := self.wanted_metadata(command, group):
+        elif changes := self.expected_metadata(command, group):
             wrong = ", ".join(sorted(changes))
             yield Drift(
                 command.reservation_id,
@@ -240,14 +240,14 @@ class Layout:
     ) -> Iterator[Drift]:
         group = self.group(command.reservation_id)
         members = frozenset() if group is None else group.hosts
-        wanted: set[str] = set()
+        expected: set[str] = set()
         complete = True
         for resource in command.resources:
             found = hypervisors.get(resource.external_id)
             if found is None:
                 complete = False
                 continue
-            wanted.add(found.service_host)
+            expected.add(found.service_host)
             if found.service_host not in members:
                 yield Drift(
                     command.reservation_id, resource, f"{resource.name} is {self._location(found.service_host)}"
@@ -255,7 +255,7 @@ class Layout:
             elif self._pool is not None and found.service_host in self._pool.hosts:
                 yield Drift(command.reservation_id, resource, f"{resource.name} is in the pool as well")
         # A host with a new id in Nova would look like an unknown one.
-        for host in sorted(members - wanted if complete else ()):
+        for host in sorted(members - expected if complete else ()):
             strange = names.get(host)
             yield Drift(
                 command.reservation_id, strange, f"{host} is in the aggregate of reservation {command.reservation_id}"

@@ -114,12 +114,12 @@ class Network:
             for answer in self._calls.send_all(requests)
         ]
 
-    def set_tags(self, wanted: Sequence[tuple[FloatingIP, frozenset[str]]]) -> None:
+    def set_tags(self, tagged: Sequence[tuple[FloatingIP, frozenset[str]]]) -> None:
         """Set exactly these tags on each. Missing floating IPs are ignored."""
         self._each(
             [
                 Request("network", "PUT", f"/floatingips/{floating_ip.id}/tags", {"tags": sorted(tags)})
-                for floating_ip, tags in wanted
+                for floating_ip, tags in tagged
             ]
         )
 

@@ -149,16 +149,16 @@ class Preemption:
         A server with a unit has its room already: only the remaining units need room.
         """
         usage = self._placement.usage(host.name)
-        wanted = {
+        demands = {
             class_of(needed.reservation_id): (flavor_for(needed, None), needed.units.get(host.external_id, 0))
             for needed in (command, *(other for other in self._ahead if host.external_id in other.units))
         }
         for reservation_id, flavor in self._flavors.of_reservations().items():
             name = class_of(reservation_id)
-            if name in usage.offered and name not in wanted:
-                wanted[name] = (flavor, usage.offered[name])
+            if name in usage.offered and name not in demands:
+                demands[name] = (flavor, usage.offered[name])
         missing = Counter(usage.used)
-        for name, (flavor, count) in wanted.items():
+        for name, (flavor, count) in demands.items():
             for taken, amount in taken_by(flavor).items():
                 missing[taken] += max(0, count - usage.used[name]) * amount
         missing.subtract(usage.offered)

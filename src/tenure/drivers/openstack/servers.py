@@ -169,11 +169,11 @@ class Servers(OpenStackTypeDriver):
         stale = sorted(aggregate.hosts - hosts.keys())
         self._aggregates.add(aggregate, fresh, announce=False)
         self._aggregates.remove(aggregate, stale)
-        wanted = metadata_of(command)
+        expected = metadata_of(command)
         changes: dict[str, str | None] = {
-            key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value
+            key: value for key, value in expected.items() if aggregate.metadata.get(key) != value
         }
-        if OPEN_TO in aggregate.metadata and OPEN_TO not in wanted:
+        if OPEN_TO in aggregate.metadata and OPEN_TO not in expected:
             changes[OPEN_TO] = None
         if fresh or stale or changes:  # also notifies schedulers of its hosts
             self._compute.set_metadata(aggregate, changes)
@@ -384,14 +384,14 @@ class Servers(OpenStackTypeDriver):
             raise CloudRefused(Reason(f"The server {server.id} is in {server.status}."))
         return None
 
-    def _set_marks(self, server: Server, wanted: Mapping[str, str]) -> bool:
+    def _set_marks(self, server: Server, expected: Mapping[str, str]) -> bool:
         """Set these metadata, and the tags for them; return False while another operation is in progress."""
-        changes = {key: value for key, value in wanted.items() if server.metadata.get(key) != value}
+        changes = {key: value for key, value in expected.items() if server.metadata.get(key) != value}
         try:
             if changes:
                 self._compute.set_server_metadata(server.id, changes)
-            tags = _tags_by(wanted)
-            for tag in sorted(tag for tag in server.tags - tags if LEASE in wanted and tag.startswith(f"{LEASE}=")):
+            tags = _tags_by(expected)
+            for tag in sorted(tag for tag in server.tags - tags if LEASE in expected and tag.startswith(f"{LEASE}=")):
                 self._compute.untag_server(server.id, tag)  # of an earlier lease
             for tag in sorted(tags - server.tags):
                 with suppress(BadRequest):  # the server has the maximum number of tags

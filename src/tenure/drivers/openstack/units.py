@@ -42,9 +42,9 @@ class Units:
         self._calls = calls
         self._class = class_of(reservation_id)
 
-    def ensure(self, wanted: Mapping[str, int]) -> None:
+    def ensure(self, expected: Mapping[str, int]) -> None:
         """Set the units on each of these providers; other providers are not changed."""
-        in_conflict = self._write_inventories({provider: inventory_of(units) for provider, units in wanted.items()})
+        in_conflict = self._write_inventories({provider: inventory_of(units) for provider, units in expected.items()})
         if in_conflict:
             raise CloudBusy("Placement's inventories keep changing while the reservation's are written.")
 
@@ -92,7 +92,7 @@ class Units:
         return True
 
     def _write_inventories(
-        self, wanted: Mapping[str, Mapping[str, Any] | None], *, only_existing: bool = False
+        self, expected: Mapping[str, Mapping[str, Any] | None], *, only_existing: bool = False
     ) -> list[str]:
         """Write these inventories of the class, None for none; return the providers that stay in conflict.
 
@@ -100,7 +100,7 @@ class Units:
         classes of other reservations on the provider. Placement compares the generations first and looks up the classes
         then; if a class is deleted in between, it refuses the write, which is tried again like one in conflict.
         """
-        pending = dict(wanted)
+        pending = dict(expected)
         refusals: list[BadRequest] = []
         for attempt in range(_ATTEMPTS):
             changes = self._changes(pending, only_existing)
@@ -121,12 +121,12 @@ class Units:
             raise refusals[0]
         return sorted(pending)
 
-    def _changes(self, wanted: Mapping[str, Mapping[str, Any] | None], only_existing: bool) -> dict[str, Request]:
+    def _changes(self, expected: Mapping[str, Mapping[str, Any] | None], only_existing: bool) -> dict[str, Request]:
         """Return the requests that are needed, by provider."""
         changes: dict[str, Request] = {}
-        for provider, seen in inventories(self._calls, list(wanted)).items():
+        for provider, seen in inventories(self._calls, list(expected)).items():
             path = f"/resource_providers/{provider}/inventories"
-            found, record = seen["inventories"].get(self._class), wanted[provider]
+            found, record = seen["inventories"].get(self._class), expected[provider]
             if record is None:
                 if found is not None:
                     changes[provider] = Request("placement", "DELETE", f"{path}/{self._class}", microversion=VERSION)

@@ -77,10 +77,10 @@ class Volumes(OpenStackTypeDriver):
         self.look_up(resource.name)
 
     def check(self, registered: Iterable[ResourceRef] = ()) -> dict[str, Health]:
-        wanted = list(registered)
-        pools = {pool.name: pool for pool in self._cinder.pools()} if wanted else {}
+        resources = list(registered)
+        pools = {pool.name: pool for pool in self._cinder.pools()} if resources else {}
         healths: dict[str, Health] = {}
-        for resource in wanted:
+        for resource in resources:
             pool = pools.get(resource.name)
             if pool is None:
                 healths[resource.external_id] = Health(False, f"There is no volume pool {resource.name} any more.")
@@ -104,36 +104,38 @@ class Volumes(OpenStackTypeDriver):
         ]
         gone = set(unlisted) - {volume.id for volume in self._cinder.existing(unlisted)}
         for command in commands:
-            known, wanted = ids_of(command), sum(command.units.values())
+            known, expected = ids_of(command), sum(command.units.values())
             for volume_id in known:
                 if volume_id in gone:
                     yield Drift(
                         command.reservation_id, None, f"volume {volume_id} of {command.reservation_id} is not there"
                     )
-            if len(known) < wanted:
-                what = f"reservation {command.reservation_id} has {len(known)} volumes of {wanted}"
+            if len(known) < expected:
+                what = f"reservation {command.reservation_id} has {len(known)} volumes of {expected}"
                 yield Drift(command.reservation_id, None, what)
 
     def remaining(self, commands: Iterable[Command]) -> dict[str, int]:
-        wanted = list(commands)
+        known_commands = list(commands)
         existing = {volume.id for volume in self._cinder.with_metadata(**{STATE: KEPT})}
-        hidden = [volume_id for command in wanted for volume_id in ids_of(command) if volume_id not in existing]
+        hidden = [volume_id for command in known_commands for volume_id in ids_of(command) if volume_id not in existing]
         existing |= {volume.id for volume in self._cinder.existing(hidden)}
         return {
             command.reservation_id: sum(1 for volume_id in ids_of(command) if volume_id in existing)
-            for command in wanted
+            for command in known_commands
         }
 
     # Reservations
 
     def ensure_started(self, command: Command) -> Progress:
         """Create the command's number of volumes in the owner's project, in the booked pool."""
-        wanted = sum(command.units.values())
+        expected = sum(command.units.values())
         own = self._volumes_of(command)
         found = {
             _number(volume, command): volume for volume in reversed(own)
         }  # of two with the same number, the recorded one
-        unusable = [volume for volume in own if _number(volume, command) > wanted or self._is_unusable(command, volume)]
+        unusable = [
+            volume for volume in own if _number(volume, command) > expected or self._is_unusable(command, volume)
+        ]
         unusable += [volume for volume in own if volume not in (*found.values(), *unusable)]
         if unusable:
             self._cinder.detach(unusable)
@@ -141,7 +143,7 @@ class Volumes(OpenStackTypeDriver):
             return Progress(
                 False, _LOOK_AGAIN, f"Volume {unusable[0].name} goes: {_why(command, unusable[0])}.", awaited=True
             )
-        missing = [number for number in range(1, wanted + 1) if number not in found]
+        missing = [number for number in range(1, expected + 1) if number not in found]
         if missing:
             owner = owner_of(self._calls, command, what="Volumes")
             made = self._cinder.make_all([_body(command, number) for number in missing], owner)

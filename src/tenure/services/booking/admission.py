@@ -207,7 +207,7 @@ class Admission:
                         if done is None and planned.proposal.is_new:
                             self._on_admitted(planned.proposal.way)
                         return result
-                    if not attempt.wanted:
+                    if not attempt.bumped:
                         planned = None  # the lease has changed
                 except WaitersFirst:
                     if make_way is None:

@@ -131,12 +131,12 @@ class NewLeases:
         check_length(self._rules, starts_at, ends_at)
         notice_at = self._notice_at(request, starts_at, ends_at, now)
         check_events(request.events, starts_at, ends_at)
-        wanted = completed or self._intake.completed(actor, request.reservations)
-        request = replace(request, reservations=tuple(wanted.reservations))
+        known = completed or self._intake.completed(actor, request.reservations)
+        request = replace(request, reservations=tuple(known.reservations))
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         if completed is None:
-            self._intake.check_conditions(wanted, seen=self._context.access.sees(actor, lease))
-        return Draft(lease, wanted.demands, may_exist=lease_id is not None)
+            self._intake.check_conditions(known, seen=self._context.access.sees(actor, lease))
+        return Draft(lease, known.demands, may_exist=lease_id is not None)
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime

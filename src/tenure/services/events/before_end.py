@@ -36,18 +36,18 @@ def pending_actions(tx: Transaction, types: ResourceTypes, lease: Lease, *, at_t
     """
     if lease.status in _DELETION:
         return {}
-    wanted = {
+    actions = {
         reservation.id: action
         for reservation in lease.reservations
         if reservation.status is ReservationStatus.ACTIVE
         and (action := types[reservation.resource_type].before_end(reservation.parameters)) is not None
         and (at_the_end or action != LAST_SNAPSHOT)
     }
-    payload = EndPayload.of(_end_of(tx, lease)) if wanted else EndPayload()
+    payload = EndPayload.of(_end_of(tx, lease)) if actions else EndPayload()
     saved = {*payload.failed, *payload.saved_at_end}
     return {
         reservation_id: action
-        for reservation_id, action in wanted.items()
+        for reservation_id, action in actions.items()
         if payload.finished.get(reservation_id) != action
         or (at_the_end and action == SNAPSHOT and reservation_id not in saved)
     }
@@ -237,15 +237,15 @@ def has_failed(tx: Transaction, lease: Lease) -> bool:
 
 def notify_before_end(tx: Transaction, types: ResourceTypes, lease: Lease, *, now: datetime) -> None:
     """Notify others once of each reservation that asked for a notification before its end."""
-    wanted = {
+    requested = {
         reservation_id: action
         for reservation_id, action in pending_actions(tx, types, lease, at_the_end=False).items()
         if action == NOTIFY
     }
-    for reservation_id in wanted:
+    for reservation_id in requested:
         notify(tx, TOPIC, lease, now=now, reservation_id=reservation_id)
-    if wanted:
-        record_finished(tx, lease, wanted, now=now)
+    if requested:
+        record_finished(tx, lease, requested, now=now)
 
 
 def start_waiting(tx: Transaction, lease: Lease, *, now: datetime) -> None:

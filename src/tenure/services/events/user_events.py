@@ -24,8 +24,8 @@ def check_events(asked: Sequence[UserEvent], starts_at: datetime, ends_at: datet
     """Raise ``InvalidParameter`` if there are too many events, or if one lies outside the lease."""
     if len(asked) > MAX_USER_EVENTS:
         raise InvalidParameter(f"A lease has at most {MAX_USER_EVENTS} events of its owner's", field="events")
-    for position, wanted in enumerate(asked):
-        if not starts_at <= wanted.at <= ends_at:
+    for position, requested in enumerate(asked):
+        if not starts_at <= requested.at <= ends_at:
             raise InvalidParameter(
                 "The event must lie between the start and the end of the lease", field=f"events[{position}].time"
             )
@@ -33,7 +33,7 @@ def check_events(asked: Sequence[UserEvent], starts_at: datetime, ends_at: datet
 
 def new_events(lease_id: str, asked: Sequence[UserEvent], now: datetime) -> tuple[Event, ...]:
     """Return the events of a new lease. Raises ``InvalidParameter`` if the time of an event has passed."""
-    return tuple(_new_event(lease_id, wanted, position, now) for position, wanted in enumerate(asked))
+    return tuple(_new_event(lease_id, requested, position, now) for position, requested in enumerate(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,43 +53,45 @@ class EventReplacement:
         not named are deleted. Raises ``InvalidParameter`` and ``InvalidState``.
         """
         before = {event.id: event for event in lease.events if event.event_type is EventType.NOTIFY}
-        named = [wanted.event_id for wanted in asked if wanted.event_id is not None]
+        named = [requested.event_id for requested in asked if requested.event_id is not None]
         added: list[Event] = []
         changed: list[UserEvent] = []
-        for position, wanted in enumerate(asked):
-            if wanted.event_id is None:
-                added.append(_new_event(lease.id, wanted, position, now))
+        for position, requested in enumerate(asked):
+            if requested.event_id is None:
+                added.append(_new_event(lease.id, requested, position, now))
                 continue
-            known = before.get(wanted.event_id)
-            if known is None or named.count(wanted.event_id) > 1:
+            known = before.get(requested.event_id)
+            if known is None or named.count(requested.event_id) > 1:
                 wrong = "is no event that the lease's owner has defined" if known is None else "is named twice"
-                raise InvalidParameter(f"{wanted.event_id[:64]} {wrong}", field=f"events[{position}].id")
-            if (known.due_at, known.message) == (wanted.at, wanted.message):
+                raise InvalidParameter(f"{requested.event_id[:64]} {wrong}", field=f"events[{position}].id")
+            if (known.due_at, known.message) == (requested.at, requested.message):
                 continue
             if known.status not in _TO_COME:
                 raise InvalidState(f"The event {known.id} is over; it cannot be changed.")
-            if known.due_at != wanted.at:
-                _check_in_future(wanted, position, now)
-            changed.append(wanted)
+            if known.due_at != requested.at:
+                _check_in_future(requested, position, now)
+            changed.append(requested)
         return cls(tuple(before.values()), tuple(added), tuple(changed), before.keys() - set(named))
 
     @property
     def after(self) -> list[Event]:
         """The owner's events after the replacement."""
-        changed = {wanted.event_id: wanted for wanted in self.changed}
+        changed = {requested.event_id: requested for requested in self.changed}
         stay = [event for event in self.before if event.id not in self.deleted]
         return [
-            replace(event, due_at=wanted.at, message=wanted.message, status=EventStatus.UNDONE) if wanted else event
+            replace(event, due_at=requested.at, message=requested.message, status=EventStatus.UNDONE)
+            if requested
+            else event
             for event in stay
-            for wanted in [changed.get(event.id)]
+            for requested in [changed.get(event.id)]
         ] + list(self.added)
 
     def write(self, tx: Transaction, now: datetime) -> UserEventsBefore:
         """Replace the events; return what ``restore_events`` needs to undo that."""
         tx.events.discard(self.deleted)
-        for wanted in self.changed:
-            assert wanted.event_id is not None
-            _write(tx, wanted.event_id, wanted.at, wanted.message, now)
+        for requested in self.changed:
+            assert requested.event_id is not None
+            _write(tx, requested.event_id, requested.at, requested.message, now)
         tx.events.add(self.added)
         return UserEventsBefore(
             before=tuple(_as_before(event) for event in self.before), added=tuple(event.id for event in self.added)

@@ -14,7 +14,7 @@ from tenure.domain.lease import Lease, Reservation
 from tenure.domain.regions import qualified, region_of
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
-from tenure.resources.contract import ResourceTypes, Wanted
+from tenure.resources.contract import FactReference, ResourceTypes
 from tenure.services.cloud import CloudCalls
 from tenure.services.context import Rules
 from tenure.services.leases.bounds import check_sizes
@@ -73,7 +73,7 @@ class Intake:
 
     def facts_of_change(self, actor: Actor, lease: Lease, change: LeaseChange) -> Facts:
         """Return the facts of the cloud that a change of a lease needs. Raises the errors of ``facts``."""
-        facts: dict[Wanted, Mapping[str, object]] = {}
+        facts: dict[FactReference, Mapping[str, object]] = {}
         known = {reservation.id: reservation for reservation in lease.reservations}
         for position, asked in enumerate(change.reservations):
             reservation = known.get(asked.reservation_id)
@@ -94,28 +94,28 @@ class Intake:
 
         Raises ``InvalidParameter`` if the cloud does not know what they name, ``Unavailable`` if it does not answer.
         """
-        wanted = self._types[asked.resource_type].wanted(asked.parameters)
-        if wanted is None:
+        named = self._types[asked.resource_type].required_fact(asked.parameters)
+        if named is None:
             return {}
         try:
-            return {wanted: self._cloud.fetch(wanted.kind, qualified(asked.region, wanted.reference), actor)}
+            return {named: self._cloud.fetch(named.kind, qualified(asked.region, named.reference), actor)}
         except CloudBusy as error:
-            LOG.warning("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
+            LOG.warning("the cloud does not tell of %s %s: %s", named.kind, named.reference, error)
             raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None
         except CloudError as error:
-            LOG.info("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
-            raise InvalidParameter(error.reason.text, field=f"reservations[{position}].{wanted.field}") from None
+            LOG.info("the cloud does not tell of %s %s: %s", named.kind, named.reference, error)
+            raise InvalidParameter(error.reason.text, field=f"reservations[{position}].{named.field}") from None
 
-    def check_conditions(self, wanted: Completed, *, seen: bool) -> None:
+    def check_conditions(self, completed: Completed, *, seen: bool) -> None:
         """Raise ``InvalidParameter`` for conditions that the actor may not use, or whose values can never match.
 
         This comes before any search: the duration of a search could reveal private properties.
         """
-        if not any(demand.expression.comparisons for demand in wanted.demands):
+        if not any(demand.expression.comparisons for demand in completed.demands):
             return
         known: set[tuple[str, str]] = set()
         with self._db.read() as tx:
-            for position, (request, demand) in enumerate(zip(wanted.reservations, wanted.demands, strict=True)):
+            for position, (request, demand) in enumerate(zip(completed.reservations, completed.demands, strict=True)):
                 check_private(tx, self._rules, demand.inventory, demand.expression.names, position, seen=seen)
                 check_identifying(self._types, demand.inventory, demand.expression.comparisons, position, seen=seen)
                 if request.checks_values:

@@ -10,11 +10,11 @@ from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.lease import Reservation
 from tenure.domain.request import ReservationChange, ReservationRequest
-from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
+from tenure.resources.contract import FactReference, ResourceType, ResourceTypes
 from tenure.services.planning.demands import demand_of
 
 #: The facts that the cloud has given for a request.
-Facts = Mapping[Wanted, Mapping[str, object]]
+Facts = Mapping[FactReference, Mapping[str, object]]
 NO_FACTS: Facts = MappingProxyType({})
 
 
@@ -37,12 +37,12 @@ def errors_at_position(position: int) -> Iterator[None]:
 
 def complete(resource_type: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
     """Return the parameters with the fact that their type needs of the cloud."""
-    wanted = resource_type.wanted(parameters)
-    if wanted is None:
+    named = resource_type.required_fact(parameters)
+    if named is None:
         return parameters
-    if wanted not in facts:
-        raise InvalidState(f"The reservation was changed by another request: what {wanted.field} names is not known.")
-    return resource_type.complete(parameters, facts[wanted])
+    if named not in facts:
+        raise InvalidState(f"The reservation was changed by another request: what {named.field} names is not known.")
+    return resource_type.complete(parameters, facts[named])
 
 
 def changed_parameters(reservation: Reservation, asked: ReservationChange | None) -> dict[str, object]:

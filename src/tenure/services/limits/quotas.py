@@ -144,9 +144,9 @@ class ProjectLimits:
     def check(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
         """Raise ``OverQuota`` if the usage increases above a limit; ``Unavailable`` if it does, and none is known."""
         for name, limit in sorted(self.limits.items()):
-            used, wanted = before.get(name, 0), after.get(name, 0)
-            if wanted > max(limit, used):
-                raise self.unknown or OverQuota(name, limit=limit, used=used, requested=wanted - used)
+            used, would_use = before.get(name, 0), after.get(name, 0)
+            if would_use > max(limit, used):
+                raise self.unknown or OverQuota(name, limit=limit, used=used, requested=would_use - used)
 
 
 @dataclass(frozen=True, slots=True)

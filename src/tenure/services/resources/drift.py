@@ -81,11 +81,11 @@ class DriftService:
             with self._db.read() as tx:
                 for reservation in tx.leases.reservations_by_ids(reservation_ids).values():
                     leases.setdefault(reservation.lease_id, []).append(reservation.id)
-        wanted: set[str] = set()
+        reconciling: set[str] = set()
         for lease_id, ids in leases.items():
             if self._db.write(_request_reconciliation, lease_id, ids):
-                wanted.update(ids)
-        return wanted
+                reconciling.update(ids)
+        return reconciling
 
     def show_drift(self, reservation_id: str, text: str) -> bool:
         """Show a difference that nothing repairs on a running lease; return False if it is shown already."""

@@ -607,10 +607,10 @@ class HealingService:
         with self._db.read() as tx:
             horizon = self._rules.healing_horizon
             before = tx.now() + horizon if horizon else None
-            wanted = dict.fromkeys([*tx.allocations.ailing_leases(before=before), *tx.leases.degraded_ids()])
+            lease_ids = dict.fromkeys([*tx.allocations.ailing_leases(before=before), *tx.leases.degraded_ids()])
             unreviewed = tx.resources.unreviewed()
-            wanted.update(dict.fromkeys(tx.allocations.unreviewed_leases()))
-        healed = self._heal_all(wanted)
+            lease_ids.update(dict.fromkeys(tx.allocations.unreviewed_leases()))
+        healed = self._heal_all(lease_ids)
         if not healed.put_off:  # otherwise the leases that were put off would be forgotten
             for batch in _batches(unreviewed):
                 self._db.write(partial(_reviewed, seen=batch))
@@ -620,13 +620,13 @@ class HealingService:
         """Heal the leases on these resources after the cloud has changed their description."""
         with self._db.read() as tx:
             found = [tx.resources.by_external_id(resource_type, external_id) for external_id in external_ids]
-            wanted = dict.fromkeys(
+            lease_ids = dict.fromkeys(
                 lease_id
                 for resource in found
                 if resource is not None
                 for lease_id in tx.allocations.leases_on(resource.id)
             )
-        return self._heal_all(wanted)
+        return self._heal_all(lease_ids)
 
     def _heal_all(self, lease_ids: Collection[str]) -> Healed:
         moved, degraded, put_off = 0, [], []

@@ -204,10 +204,10 @@ class ResourceService(ContextualService):
         hidden = {"id", *resource.facts} & properties.keys()
         given = {name: value for name, value in properties.items() if name not in hidden}
         after = {**resource.properties, **given}
-        wanted = {name: value for name, value in after.items() if value is not None}
-        if len(wanted) > MAX_PROPERTIES:
+        requested = {name: value for name, value in after.items() if value is not None}
+        if len(requested) > MAX_PROPERTIES:
             raise InvalidParameter(_TOO_MANY_PROPERTIES, field="properties")
-        changed = {name for name in given if resource.properties.get(name) != wanted.get(name)}
+        changed = {name for name in given if resource.properties.get(name) != requested.get(name)}
         if not changed:
             return resource
         refused = changed & self._conditions_on(tx, resource, now=now)
@@ -217,7 +217,7 @@ class ResourceService(ContextualService):
                 self._types.inventory(resource_type).say(text, names=sorted(refused), id=external_id),
                 field=f"properties.{min(refused)}",
             )
-        tx.resources.set_properties(resource, wanted, now=now)
+        tx.resources.set_properties(resource, requested, now=now)
         return self._existing(tx, resource_type, external_id)
 
     def lend(self, actor: Actor, resource_type: str, external_id: str, capacity: Capacity) -> Resource:

@@ -94,37 +94,37 @@ class AlternativeService(ContextualService):
         self._check(actor)
         if isinstance(request, FlexibleRequest):
             request = self._periods.earliest(request, 0)
-        wanted = self._trials.want(actor, request.reservations)
+        completed = self._trials.want(actor, request.reservations)
         now = self._clock.now()
         start, end = resolve(request.starts_at, now), resolve(request.ends_at, now)
         if end <= start:  # the end has passed since the refusal
             return ()
-        view, demand = self._index.view(), wanted.demands[lacking]
+        view, demand = self._index.view(), completed.demands[lacking]
 
         def with_demand(other: Demand) -> Attempt:
-            demands = [*wanted.demands[:lacking], other, *wanted.demands[lacking + 1 :]]
-            return self._trials.booking(actor, replace(wanted, demands=demands), view)
+            demands = [*completed.demands[:lacking], other, *completed.demands[lacking + 1 :]]
+            return self._trials.booking(actor, replace(completed, demands=demands), view)
 
         return self._search(
             actor,
             _Refused(
                 view,
-                self._trials.begin(actor, wanted, view),
-                wanted,
+                self._trials.begin(actor, completed, view),
+                completed,
                 start,
                 end,
-                headroom=self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands),
+                headroom=self._headrooms.of(actor.project_id, completed.reservations, completed.demands),
                 inside=_dates_inside(request.before_end_at, request.events, now),
                 starts_otherwise=True,
                 first_end=start + SHORTEST_ALTERNATIVE,
-                has_room=room_until(view, wanted, start, self._rules.cleaning_time),
+                has_room=room_until(view, completed, start, self._rules.cleaning_time),
                 lacking=_Lacking(
                     lacking,
                     lacking,
                     fewest=0,
                     resized=lambda amount: with_demand(replace(demand, minimum=amount, maximum=amount)),
                     of_kind=lambda condition: with_demand(
-                        self._with_condition(wanted.reservations[lacking], condition, lacking)
+                        self._with_condition(completed.reservations[lacking], condition, lacking)
                     ),
                 ),
             ),
@@ -152,14 +152,14 @@ class AlternativeService(ContextualService):
     def to_reservation(self, actor: Actor, lease_id: str, request: ReservationRequest) -> tuple[Alternative, ...]:
         """Return alternatives to a reservation that is added to a lease."""
         lease = self._find(actor, lease_id)
-        wanted = self._trials.want(actor, [request])
-        [completed] = wanted.reservations
-        [demand] = wanted.demands
+        completed = self._trials.want(actor, [request])
+        [requested] = completed.reservations
+        [demand] = completed.demands
 
         now, snapshot = self._clock.now(), self._index.view()
 
         def adding(parameters: Mapping[str, object]) -> Attempt:
-            other = replace(completed, parameters={**completed.parameters, **parameters})
+            other = replace(requested, parameters={**requested.parameters, **parameters})
             reservation = new_reservation(self._types, lease_id, other, now)
             addition = Addition(self._booking, actor, lease, now, reservation=reservation)
             return self._trials.changing(addition, snapshot)
@@ -167,9 +167,9 @@ class AlternativeService(ContextualService):
         start, end = max(lease.starts_at, now), lease.ends_at
         if end <= start:  # the end has passed since the refusal
             return ()
-        lacking = _lacking_reservation(0, 0, demand, completed.parameters, adding, fewest=0)
+        lacking = _lacking_reservation(0, 0, demand, requested.parameters, adding, fewest=0)
         trial = self._trials.of(adding({}))
-        refused = _Refused(snapshot, trial, wanted, start, end, lacking, Headroom(), has_plans=True)
+        refused = _Refused(snapshot, trial, completed, start, end, lacking, Headroom(), has_plans=True)
         return self._search(actor, refused)
 
     def _to_change(
@@ -187,7 +187,7 @@ class AlternativeService(ContextualService):
             reservations=change.reservations,
             events=change.events,
         )
-        wanted = self._after(lease, change, request.facts)
+        completed = self._after(lease, change, request.facts)
         start = lease.starts_at if change.starts_at is None else resolve(change.starts_at, now)
         end = lease.ends_at if change.ends_at is None else resolve(change.ends_at, now)
         if end <= start:  # the end has passed since the refusal
@@ -210,10 +210,12 @@ class AlternativeService(ContextualService):
             _Refused(
                 snapshot,
                 self._trials.of(trying(change)),
-                wanted,
+                completed,
                 start,
                 end,
-                headroom=self._headrooms.of(lease.project_id, wanted.reservations, wanted.demands, without=lease.id),
+                headroom=self._headrooms.of(
+                    lease.project_id, completed.reservations, completed.demands, without=lease.id
+                ),
                 inside=_dates_inside(change.before_end_at, change.events, now),
                 starts_otherwise=moves and lease.status is LeaseStatus.PENDING and lease.starts_at >= minute_of(now),
                 first_end=(lease.ends_at if is_prolonged else max(start, now)) + SHORTEST_ALTERNATIVE
@@ -222,7 +224,7 @@ class AlternativeService(ContextualService):
                 further_end=until,
                 has_plans=True,
                 has_room=lambda other: until is not None and other <= until,
-                lacking=self._lacking_in_change(lease, change, lacking, wanted, trying, moves=moves),
+                lacking=self._lacking_in_change(lease, change, lacking, completed, trying, moves=moves),
             ),
         )
 
@@ -231,7 +233,7 @@ class AlternativeService(ContextualService):
         lease: Lease,
         change: LeaseChange,
         lacking: int,
-        wanted: Completed,
+        completed: Completed,
         trying: Callable[[LeaseChange], Attempt],
         *,
         moves: bool,
@@ -252,7 +254,7 @@ class AlternativeService(ContextualService):
 
         alone = not moves and len(change.reservations) == 1
         fewest = placed_demand(self._types, live[index], index).minimum if alone else 0
-        return _lacking_reservation(lacking, index, wanted.demands[index], asked.parameters, attempt, fewest=fewest)
+        return _lacking_reservation(lacking, index, completed.demands[index], asked.parameters, attempt, fewest=fewest)
 
     def _after(self, lease: Lease, change: LeaseChange, facts: Facts) -> Completed:
         """Return the reservations of a lease after a change, and their demands."""
@@ -288,7 +290,7 @@ class AlternativeService(ContextualService):
             return None
         allowed = stretches_of(StartTimes(), first, last)
         allowed = case.headroom.starts(case.end - case.start, allowed)
-        offers = self._periods.within(case.view, case.trial, case.wanted, case.end - case.start, allowed, 1)
+        offers = self._periods.within(case.view, case.trial, case.completed, case.end - case.start, allowed, 1)
         return Alternative(Change.START, offers[0].starts_at, offers[0].ends_at) if offers else None
 
     def _earlier_end(self, case: _Refused) -> Alternative | None:
@@ -297,7 +299,7 @@ class AlternativeService(ContextualService):
         first_end = case.first_end
         if case.inside is not None:
             first_end = max(first_end, case.inside[1])
-        ends = possible_ends(case.view, case.wanted, first_end, case.end, self._rules.cleaning_time)
+        ends = possible_ends(case.view, case.completed, first_end, case.end, self._rules.cleaning_time)
         more = {case.further_end} if case.further_end is not None else set()
         limit = case.headroom.latest_end(case.start)
         if limit < ticks(case.end):
@@ -310,7 +312,7 @@ class AlternativeService(ContextualService):
         lacking = case.lacking
         if lacking is None or lacking.resized is None:
             return None
-        resized, demand = lacking.resized, case.wanted.demands[lacking.index]
+        resized, demand = lacking.resized, case.completed.demands[lacking.index]
 
         def fits(amount: int) -> bool:
             if amount <= lacking.fewest:
@@ -327,11 +329,11 @@ class AlternativeService(ContextualService):
         lacking = case.lacking
         if lacking is None or lacking.of_kind is None:
             return None
-        reservation = case.wanted.reservations[lacking.index]
+        reservation = case.completed.reservations[lacking.index]
         asked = self._types[reservation.resource_type].request_model(strict=True).model_fields
         if "resource_properties" not in asked or not reservation.parameters.get("resource_properties"):
             return None
-        names = self._public_names(actor, case.wanted.demands[lacking.index].inventory)
+        names = self._public_names(actor, case.completed.demands[lacking.index].inventory)
         catalogue = case.view.catalogue
         anything = self._with_condition(reservation, "", lacking.index)
         amounts = _amounts_in(str(reservation.parameters["resource_properties"]))
@@ -395,14 +397,14 @@ class _Lacking:
 class _Refused:
     """A request that was refused, and what may be changed in it.
 
-    ``wanted`` are the reservations of the lease after the request. An end before ``first_end`` is not worth offering;
-    without it, the end cannot be changed. ``further_end`` is worth trying, and so is each end before which an
+    ``completed`` are the reservations of the lease after the request. An end before ``first_end`` is not worth
+    offering; without it, the end cannot be changed. ``further_end`` is worth trying, and so is each end before which an
     allocation of another lease begins; ``has_room`` guesses whether there is room until an end without moving plans.
     """
 
     view: Snapshot
     trial: Trial
-    wanted: Completed
+    completed: Completed
     start: datetime
     end: datetime
     lacking: _Lacking | None

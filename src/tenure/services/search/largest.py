@@ -47,9 +47,11 @@ def latest_end(
     return ends[count - 1] if count else None
 
 
-def room_until(view: Snapshot, wanted: Completed, start: datetime, cleaning: timedelta) -> Callable[[datetime], bool]:
+def room_until(
+    view: Snapshot, completed: Completed, start: datetime, cleaning: timedelta
+) -> Callable[[datetime], bool]:
     """Return whether there is room for a new lease from a start to an end, each reservation by itself."""
-    conditions = list(conditions_of(view, wanted.demands))
+    conditions = list(conditions_of(view, completed.demands))
     begin = ticks(start)
 
     def has_room(end: datetime) -> bool:
@@ -64,10 +66,10 @@ def room_until(view: Snapshot, wanted: Completed, start: datetime, cleaning: tim
 
 
 def possible_ends(
-    view: Snapshot, wanted: Completed, first: datetime, last: datetime, cleaning: timedelta
+    view: Snapshot, completed: Completed, first: datetime, last: datetime, cleaning: timedelta
 ) -> list[datetime]:
     """Return the ends before ``last`` after which an allocation begins on a resource that is concerned, in order."""
-    conditions: list[Condition] = list(conditions_of(view, wanted.demands))
+    conditions: list[Condition] = list(conditions_of(view, completed.demands))
     chosen = concerned(view, conditions)
     begins = [timeline.uses.starts[mask[timeline.uses.rows]] for timeline, mask in view.timelines(chosen)]
     ends = np.unique(np.concatenate((np.zeros(0, dtype=np.int64), *begins))) - ticks_of(cleaning)

@@ -52,8 +52,8 @@ class OfferService(ContextualService):
 
         Raises ``Forbidden``, ``InvalidParameter``, and ``Unavailable`` if the cloud or the database does not answer.
         """
-        wanted = self._wanted(actor, query.reservations)
-        return self._periods.first(actor, wanted, query.window, query.limit, explains=True)
+        completed = self._completed(actor, query.reservations)
+        return self._periods.first(actor, completed, query.window, query.limit, explains=True)
 
     def longest(
         self, actor: Actor, reservations: tuple[ReservationRequest, ...], starts_at: When | None = None
@@ -62,20 +62,20 @@ class OfferService(ContextualService):
 
         Raises ``NotEnoughResources`` if they do not fit at all, and the errors of ``first``.
         """
-        wanted = self._wanted(actor, reservations)
+        completed = self._completed(actor, reservations)
         start = self._start(starts_at)
         longest = self._rules.longest_lease
         last = start + LONGEST_SPAN if longest is None else latest_within_days(start, longest)
-        allowed = self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands).latest_end(start)
+        allowed = self._headrooms.of(actor.project_id, completed.reservations, completed.demands).latest_end(start)
         is_limited = allowed < ticks(last)
         if is_limited:
             last = moment(allowed)
         first = max(start, self._clock.now().replace(microsecond=0)) + SHORTEST
         last = max(last, first)
         view = self._index.view()
-        trial = self._trials.begin(actor, wanted, view)
-        ends = possible_ends(view, wanted, first, last, self._rules.cleaning_time)
-        has_room = room_until(view, wanted, start, self._rules.cleaning_time)
+        trial = self._trials.begin(actor, completed, view)
+        ends = possible_ends(view, completed, first, last, self._rules.cleaning_time)
+        has_room = room_until(view, completed, start, self._rules.cleaning_time)
         end = latest_end(trial, start, [*ends, last], has_room)
         if end is None:
             end = first
@@ -87,20 +87,20 @@ class OfferService(ContextualService):
         self, actor: Actor, reservation: ReservationRequest, starts_at: When | None, ends_at: datetime
     ) -> LargestOffer:
         """Return how many units of a reservation fit in a period, or why none does. Raises the errors of ``first``."""
-        wanted = self._wanted(actor, (reservation,))
+        completed = self._completed(actor, (reservation,))
         start = self._start(starts_at)
         check_length(self._rules, start, ends_at)
         if ends_at <= self._clock.now():
             raise AlreadyOver
-        [demand] = wanted.demands
+        [demand] = completed.demands
         view = self._index.view()
-        trial = self._trials.begin(actor, wanted, view)
+        trial = self._trials.begin(actor, completed, view)
         chosen = view.catalogue.matching(replace(demand, minimum=1))
         end = ticks(ends_at) + self._cleaning
         hint, most = (count(view, demand, chosen, ticks(start), end, planned=planned) for planned in (True, False))
 
         def attempt(amount: int) -> Trial:
-            resized = replace(wanted, demands=[replace(demand, minimum=amount, maximum=amount)])
+            resized = replace(completed, demands=[replace(demand, minimum=amount, maximum=amount)])
             return trial.of(self._trials.booking(actor, resized, view))
 
         def fits(amount: int) -> bool:
@@ -128,7 +128,7 @@ class OfferService(ContextualService):
             raise InvalidParameter("It must not be in the past.", field="start_date")
         return start
 
-    def _wanted(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
+    def _completed(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises the errors of the methods above."""
         target = target_of(actor)
         require(self._authorize, "tenure:availability:get", actor, target)

@@ -58,7 +58,7 @@ class PeriodSearch:
     def first(
         self,
         actor: Actor,
-        wanted: Completed,
+        completed: Completed,
         window: Window,
         limit: int,
         *,
@@ -72,11 +72,11 @@ class PeriodSearch:
         Raises the errors of ``starts``, and ``Unavailable`` if the database or the source of limits does not answer.
         """
         allowed = self.starts(window)
-        headroom = self._headrooms.of(actor.project_id, wanted.reservations, wanted.demands)
+        headroom = self._headrooms.of(actor.project_id, completed.reservations, completed.demands)
         starts = headroom.starts(window.length, allowed.stretches)
         view = self._index.view() if snapshot is None else snapshot
-        trial = self._trials.begin(actor, wanted, view)
-        offers = self.within(view, trial, wanted, window.length, starts, limit)
+        trial = self._trials.begin(actor, completed, view)
+        offers = self.within(view, trial, completed, window.length, starts, limit)
         found = Offers(tuple(offers), not trial.has_given_up)
         return replace(found, reason=_reason(trial, window, allowed, found)) if explains and not offers else found
 
@@ -100,14 +100,14 @@ class PeriodSearch:
         check_length(self._rules, earliest, earliest + window.length, field="duration")
         return Starts(earliest, latest, stretches_of(window.times, earliest, latest))
 
-    def may_ever_fit(self, project_id: str, wanted: Completed, window: Window) -> bool:
+    def may_ever_fit(self, project_id: str, completed: Completed, window: Window) -> bool:
         """Whether a lease could fit in a window if the project had no other, and nothing else were booked.
 
         Resources that take no new leases count, since they may be back. Raises the errors of ``first``.
         """
-        headroom = self._headrooms.of(project_id, wanted.reservations, wanted.demands, is_alone=True)
+        headroom = self._headrooms.of(project_id, completed.reservations, completed.demands, is_alone=True)
         starts = headroom.starts(window.length, self.starts(window).stretches)
-        return bool(starts) and is_served(self._index.view(), wanted.demands)
+        return bool(starts) and is_served(self._index.view(), completed.demands)
 
     def earliest(self, request: FlexibleRequest, index: int) -> LeaseRequest:
         """Return a choice of a request, at its first possible start. Raises the errors of ``starts``."""
@@ -123,7 +123,13 @@ class PeriodSearch:
         return request.at(start, start + request.window.length, index)
 
     def within(
-        self, view: Snapshot, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch], limit: int
+        self,
+        view: Snapshot,
+        trial: Trial,
+        completed: Completed,
+        length: timedelta,
+        allowed: Sequence[Stretch],
+        limit: int,
     ) -> list[Offer]:
         """Return the first periods of this length that fit and begin in the allowed stretches.
 
@@ -131,7 +137,7 @@ class PeriodSearch:
         """
         offers: list[Offer] = []
         try:
-            for offer in self._each_within(view, trial, wanted, length, allowed):
+            for offer in self._each_within(view, trial, completed, length, allowed):
                 offers.append(offer)
                 if len(offers) >= limit:
                     break
@@ -140,9 +146,9 @@ class PeriodSearch:
         return offers
 
     def _each_within(
-        self, view: Snapshot, trial: Trial, wanted: Completed, length: timedelta, allowed: Sequence[Stretch]
+        self, view: Snapshot, trial: Trial, completed: Completed, length: timedelta, allowed: Sequence[Stretch]
     ) -> Iterator[Offer]:
-        openings = Openings(view, wanted.demands, ticks_of(length + self._rules.cleaning_time), allowed)
+        openings = Openings(view, completed.demands, ticks_of(length + self._rules.cleaning_time), allowed)
         time = allowed[0][0] if allowed else None
         while time is not None:
             if trial.is_over:
@@ -153,15 +159,15 @@ class PeriodSearch:
                 break
             start, end = opening.start, opening.start + ticks_of(length)
             if trial.fits(moment(start), moment(end), direct=opening.direct):
-                yield Offer(moment(start), moment(end), self._left(view, wanted, start, end))
+                yield Offer(moment(start), moment(end), self._left(view, completed, start, end))
                 time = end
             else:
                 time = openings.next_change(start)
 
-    def _left(self, view: Snapshot, wanted: Completed, start: int, end: int) -> tuple[int, ...]:
+    def _left(self, view: Snapshot, completed: Completed, start: int, end: int) -> tuple[int, ...]:
         """Return how many more units of each demand would fit in the period beside the lease."""
         found: dict[Demand, int] = {}
-        for demand in dict.fromkeys(wanted.demands):
+        for demand in dict.fromkeys(completed.demands):
             deadlines.check()
             if demand.subject is not None:  # a thing that exists is reserved once
                 found[demand] = 0
@@ -169,10 +175,10 @@ class PeriodSearch:
             single = replace(demand, minimum=1)
             cleaned = end + ticks_of(self._rules.cleaning_time)
             free = count(view, single, view.catalogue.matching(single), start, cleaned)
-            beside = sum(other.minimum for other in wanted.demands if pool_of(other) == pool_of(demand))
+            beside = sum(other.minimum for other in completed.demands if pool_of(other) == pool_of(demand))
             taken = min(demand.maximum, free) + beside - demand.minimum
             found[demand] = max(0, free - taken)
-        return tuple(found[demand] for demand in wanted.demands)
+        return tuple(found[demand] for demand in completed.demands)
 
 
 def _reason(trial: Trial, window: Window, allowed: Starts, found: Offers) -> str | None:

@@ -39,25 +39,27 @@ class Trials:
     def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises ``InvalidParameter`` and ``Unavailable``."""
         target = target_of(actor)
-        wanted = self._intake.completed(actor, reservations)
-        self._intake.check_conditions(wanted, seen=self._authorize("admin", actor, target))
-        return wanted
+        completed = self._intake.completed(actor, reservations)
+        self._intake.check_conditions(completed, seen=self._authorize("admin", actor, target))
+        return completed
 
-    def begin(self, actor: Actor, wanted: Completed, snapshot: Snapshot) -> Trial:
+    def begin(self, actor: Actor, completed: Completed, snapshot: Snapshot) -> Trial:
         """Return a trial of a lease of these reservations, whose time begins to count with its first attempt."""
-        return self.of(self.booking(actor, wanted, snapshot))
+        return self.of(self.booking(actor, completed, snapshot))
 
     def of(self, attempt: Attempt) -> Trial:
         """Return a trial of any request. Each trial has the same time."""
         allowed, for_moves = self._rules.planning_time, self._rules.search_time
         return Trial(attempt, _TimeLeft(allowed.total_seconds(), for_moves.total_seconds()))
 
-    def booking(self, actor: Actor, wanted: Completed, snapshot: Snapshot) -> Attempt:
+    def booking(self, actor: Actor, completed: Completed, snapshot: Snapshot) -> Attempt:
         """Return the attempt to book a lease of these reservations."""
         standing = self._admission.standing_of(actor.project_id)
 
         def attempt(starts_at: datetime, ends_at: datetime) -> None:
-            request = self._new_leases.request_of_search(actor, wanted.reservations, wanted.demands, starts_at, ends_at)
+            request = self._new_leases.request_of_search(
+                actor, completed.reservations, completed.demands, starts_at, ends_at
+            )
             self._admission.check(request, snapshot, standing)
 
         return attempt

@@ -121,7 +121,9 @@ class WaitingList(ContextualService):
         Raises ``Unavailable`` if the database or the source of limits does not answer.
         """
         window = _window_of(self._opened(request))
-        return any(self._periods.may_ever_fit(actor.project_id, wanted, window) for wanted in self._wanted(request))
+        return any(
+            self._periods.may_ever_fit(actor.project_id, completed, window) for completed in self._completed(request)
+        )
 
     def enter(self, actor: Actor, request: FlexibleRequest, *, lease_id: str | None, trust_id: str | None) -> Lease:
         """Put a lease on the waiting list, whose reservations are complete; return the lease.
@@ -152,7 +154,11 @@ class WaitingList(ContextualService):
             created_at=now,
             trust_id=trust_id,
         )
-        lines = {Line(demand.inventory, demand.region) for wanted in self._wanted(request) for demand in wanted.demands}
+        lines = {
+            Line(demand.inventory, demand.region)
+            for completed in self._completed(request)
+            for demand in completed.demands
+        }
 
         return self._db.write(_enter, actor, request, lease, lines, latest)
 
@@ -253,10 +259,10 @@ class WaitingList(ContextualService):
             if request is None:
                 return False
             for index, choice in enumerate(request.choices):
-                wanted = self._wanted_of(choice)
+                completed = self._completed_choice(choice)
                 try:
                     precedence = Precedence(waiter.number, freed_ids)
-                    return self._book(owner, lease, request, index, wanted, precedence)
+                    return self._book(owner, lease, request, index, completed, precedence)
                 except NoPeriod as error:
                     is_complete = is_complete and error.found.is_complete
                 except (NotEnoughResources, OverQuota, Conflict):
@@ -282,11 +288,11 @@ class WaitingList(ContextualService):
             return None
         return replace(request, window=replace(window, earliest=earliest))
 
-    def _wanted(self, request: FlexibleRequest) -> Sequence[Completed]:
+    def _completed(self, request: FlexibleRequest) -> Sequence[Completed]:
         """Return the reservations of each choice, with their demands."""
-        return [self._wanted_of(choice) for choice in request.choices]
+        return [self._completed_choice(choice) for choice in request.choices]
 
-    def _wanted_of(self, choice: Sequence[ReservationRequest]) -> Completed:
+    def _completed_choice(self, choice: Sequence[ReservationRequest]) -> Completed:
         placed, demands = [], []
         for position, asked in enumerate(choice):
             deadlines.check()
@@ -300,7 +306,7 @@ class WaitingList(ContextualService):
         lease: Lease,
         request: FlexibleRequest,
         position: int,
-        wanted: Completed,
+        completed: Completed,
         precedence: Precedence,
     ) -> bool:
         """Book a waiting lease in its first period; return whether it has waited until now. Raises ``NoPeriod``."""
@@ -310,7 +316,7 @@ class WaitingList(ContextualService):
             owner,
             replace(request, hold_for=lease.waiting.confirm_within),
             position,
-            wanted,
+            completed,
             self._clock.now(),
             lease.id,
             waiting=lease,

@@ -50,8 +50,8 @@ class Cinder:
         version_is(asked, "3.35")
         expect(asked.params.get("detail"), "true")
         names: list[str] | None = None
-        if (wanted := asked.params.get("volume_type")) is not None:
-            names = self._type(wanted).pools
+        if (volume_type := asked.params.get("volume_type")) is not None:
+            names = self._type(volume_type).pools
         return 200, {
             "pools": [
                 {
@@ -111,8 +111,8 @@ class Cinder:
     def list_volumes(self, asked: Asked, caller: Caller) -> Answer:
         only_admins(caller)
         expect(asked.params.get("all_tenants"), "1")
-        wanted = ast.literal_eval(asked.params["metadata"])
-        found = [volume for volume in self._state.volumes.values() if wanted.items() <= volume.metadata.items()]
+        filters = ast.literal_eval(asked.params["metadata"])
+        found = [volume for volume in self._state.volumes.values() if filters.items() <= volume.metadata.items()]
         for volume in found:
             self._pass_time(volume)
         there = [volume for volume in found if volume.id in self._state.volumes]
@@ -153,9 +153,9 @@ class Cinder:
     def list_snapshots(self, asked: Asked, caller: Caller) -> Answer:
         only_admins(caller)
         expect(asked.params.get("all_tenants"), "1")
-        wanted = ast.literal_eval(asked.params["metadata"])
+        filters = ast.literal_eval(asked.params["metadata"])
         snapshots = self._state.volume_snapshots.values()
-        found = [snapshot for snapshot in snapshots if wanted.items() <= snapshot.metadata.items()]
+        found = [snapshot for snapshot in snapshots if filters.items() <= snapshot.metadata.items()]
         shown = [{"id": snapshot.id, "volume_id": snapshot.volume_id, "status": snapshot.status} for snapshot in found]
         if self._state.volume_looks:
             for snapshot in found:

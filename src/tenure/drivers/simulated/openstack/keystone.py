@@ -64,8 +64,8 @@ class Keystone:
 
     def list_named(self, asked: Asked, caller: Caller, group: str) -> Answer:
         only_admins(caller)
-        wanted = asked.params.get("name")
-        found = [{"id": known_id, "name": name} for known_id, name in self._known(group) if name == wanted]
+        name_filter = asked.params.get("name")
+        found = [{"id": known_id, "name": name} for known_id, name in self._known(group) if name == name_filter]
         return 200, {group: found}
 
     @property

@@ -80,8 +80,8 @@ class Table(dict[K, V], Generic[K, V]):
         """Add an index by the value of ``of`` to a table that is still empty."""
         index: Index[K, V] = Index(of)
         self._followers.append(index)
-        return lambda wanted: [
-            value for key in index.keys(wanted) if (value := self.get(key)) is not None and of(value) == wanted
+        return lambda group: [
+            value for key in index.keys(group) if (value := self.get(key)) is not None and of(value) == group
         ]
 
     def tally(self, amounts_of: Callable[[V], tuple[Hashable, Mapping[str, int]]]) -> Tally[K, V]:

@@ -71,17 +71,19 @@ class Placement:
         only_admins(caller)
         provider = self._provider(uuid)
         expect(set(asked.body), {"resource_provider_generation", "inventories"})
-        wanted = asked.body["inventories"]
+        inventories = asked.body["inventories"]
         if asked.body["resource_provider_generation"] != provider.generation:
             raise Refused(409, "resource provider generation conflict", _CONCURRENT)
-        for resource_class, record in wanted.items():
+        for resource_class, record in inventories.items():
             self._check(resource_class, record)
-        for resource_class in provider.inventories.keys() - wanted.keys():
+        for resource_class in provider.inventories.keys() - inventories.keys():
             if self._state.used(provider, resource_class):
                 message = f"update conflict: Inventory for '{resource_class}' in use."
                 raise Refused(409, message, "placement.inventory.inuse")
-        changed = [name for name, record in wanted.items() if provider.inventories.get(name) != inventory(**record)]
-        provider.inventories = {name: inventory(**record) for name, record in wanted.items()}
+        changed = [
+            name for name, record in inventories.items() if provider.inventories.get(name) != inventory(**record)
+        ]
+        provider.inventories = {name: inventory(**record) for name, record in inventories.items()}
         self._changed(provider, EffectKind.INVENTORY_SET, changed)
         return 200, _inventories(provider)
 

@@ -132,9 +132,9 @@ class Servers:
         return 204, None
 
     def list_images(self, asked: Asked, caller: Caller) -> Answer:
-        wanted = {key: value for key, value in asked.params.items() if key not in ("limit", "marker")}
+        filters = {key: value for key, value in asked.params.items() if key not in ("limit", "marker")}
         images = self._state.images_of(caller.project_id)
-        found = [image for image in images if wanted.items() <= {**image}.items()]
+        found = [image for image in images if filters.items() <= {**image}.items()]
         page, has_more = page_of(found, asked, lambda image: str(image["id"]), self._state.page)
         more = {"next": "/v2/images?marker=x"} if has_more else {}
         return 200, {"images": [dict(image) for image in page], **more}

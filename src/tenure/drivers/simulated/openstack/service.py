@@ -71,10 +71,10 @@ class Refused(Exception):
         super().__init__(message)
 
 
-def expect(found: object, wanted: object) -> None:
+def expect(found: object, expected: object) -> None:
     """Refuse a request that differs from what the service expects."""
-    if found != wanted:
-        raise Refused(400, f"expected {wanted}, got {found}")
+    if found != expected:
+        raise Refused(400, f"expected {expected}, got {found}")
 
 
 def version_is(asked: Asked, version: str) -> None:

@@ -109,10 +109,12 @@ class UserServers:
         everyone = asked.params.get("all_tenants", "").lower() in {"1", "true"}
         if everyone or "host" in asked.params:
             only_admins(caller)
-        wanted = {name: asked.params[name] for name in ("name", "status", "host", "project_id") if name in asked.params}
+        filters = {
+            name: asked.params[name] for name in ("name", "status", "host", "project_id") if name in asked.params
+        }
         servers = self._state.servers.values() if everyone else self._state.servers_of(caller.project_id)
         found = sorted(
-            (server for server in servers if _passes(server, wanted)), key=lambda server: server.created, reverse=True
+            (server for server in servers if _passes(server, filters)), key=lambda server: server.created, reverse=True
         )
         shown = [self._shown(server, asked, caller) for server in page_from(found, asked)]
         if not asked.path.endswith("/detail"):
@@ -339,11 +341,11 @@ def _tags(value: Any) -> list[str]:
     return list(dict.fromkeys(value))
 
 
-def _passes(server: Server, wanted: Mapping[str, str]) -> bool:
+def _passes(server: Server, filters: Mapping[str, str]) -> bool:
     found = {"host": server.host, "project_id": server.project_id, "status": server.status}
     return all(
         value in server.name if name == "name" else found[name].upper() == value.upper()
-        for name, value in wanted.items()
+        for name, value in filters.items()
     )
 
 

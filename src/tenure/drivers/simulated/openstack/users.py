@@ -75,8 +75,8 @@ class Users:
     # Glance
 
     def list_images(self, asked: Asked, caller: Caller) -> Answer:
-        wanted = {name: asked.params[name] for name in ("id", "name", "status", "visibility") if name in asked.params}
-        found = [image for image in self._images(caller) if wanted.items() <= image.items()]
+        filters = {name: asked.params[name] for name in ("id", "name", "status", "visibility") if name in asked.params}
+        found = [image for image in self._images(caller) if filters.items() <= image.items()]
         return 200, {"images": found, "schema": "/v2/schemas/images", "first": "/v2/images"}
 
     def show_image(self, asked: Asked, caller: Caller, image_id: str) -> Answer:
@@ -116,13 +116,13 @@ class Users:
     # Neutron
 
     def list_networks(self, asked: Asked, caller: Caller) -> Answer:
-        wanted = {name: asked.params[name] for name in ("id", "name") if name in asked.params}
+        filters = {name: asked.params[name] for name in ("id", "name") if name in asked.params}
         external = asked.params.get("router:external", "").lower()
         networks = [self._network(network_id) for network_id in self._state.networks]
         found = [
             network
             for network in networks
-            if wanted.items() <= network.items() and external in ("", str(network["router:external"]).lower())
+            if filters.items() <= network.items() and external in ("", str(network["router:external"]).lower())
         ]
         return 200, {"networks": found}
 
