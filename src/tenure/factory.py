@@ -69,13 +69,13 @@ from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
 from tenure.services.resources.service import ResourceService
 from tenure.services.search.alternatives import AlternativeService
+from tenure.services.search.attempts import AttemptFactory
 from tenure.services.search.flexible import FlexibleBooker
 from tenure.services.search.look_ahead import LookAhead
 from tenure.services.search.offers import OfferService
 from tenure.services.search.periods import PeriodSearch
 from tenure.services.search.present import PresentService
 from tenure.services.search.service import AvailabilityService
-from tenure.services.search.trials import Trials
 from tenure.services.upkeep.purge import PurgeService, PurgeTerms
 from tenure.services.usage.service import UsageService
 from tenure.services.waiting.waiting_list import WaitingList
@@ -293,9 +293,9 @@ def build(components: Components) -> Service:
     )
     new_leases = NewLeases(booking, components.clock, intake)
     look_ahead = LookAhead(index, components.types, components.rules)
-    trials = Trials(components.authorize, intake, new_leases, admission, components.rules)
-    periods = PeriodSearch(components.clock, components.rules, index, trials, headrooms)
-    flexible = FlexibleBooker(components.clock, trials, periods, new_leases)
+    attempt_factory = AttemptFactory(components.authorize, intake, new_leases, admission, components.rules)
+    periods = PeriodSearch(components.clock, components.rules, index, attempt_factory, headrooms)
+    flexible = FlexibleBooker(components.clock, attempt_factory, periods, new_leases)
     waiting_list = WaitingList(context, admission, flexible, periods, lanes)
 
     def serve() -> None:
@@ -337,7 +337,7 @@ def build(components: Components) -> Service:
         offers=OfferService(
             context,
             index,
-            trials,
+            attempt_factory,
             periods,
             headrooms,
         ),
@@ -345,7 +345,7 @@ def build(components: Components) -> Service:
             context,
             index,
             look_ahead,
-            trials,
+            attempt_factory,
             periods,
             headrooms,
             booking,

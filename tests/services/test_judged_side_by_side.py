@@ -96,7 +96,7 @@ def test_concurrent_requests_with_enough_room_are_all_booked(kind, book, fresh_d
 
 
 def test_last_host_goes_to_the_second_request_if_the_first_is_denied(tmp_path: Path):
-    """A host in another request's trial is still free: the second request is judged as well."""
+    """A host in another request's plan is still free: the second request is judged as well."""
     panel = Panel(together=2)
     panel.refused = "lease 0"
     with (

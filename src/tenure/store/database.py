@@ -161,7 +161,7 @@ class Transaction:
             database.writability.succeeded()
 
     def lock_contended(self, resource_types: Collection[str]) -> Collection[int]:
-        """Lock what earlier attempts tried to change; the last attempt locks all resources of these types. Return the ids.
+        """Lock what earlier attempts tried to change; the last attempt locks all resources of these types. Return them.
 
         Call it after the lease is locked, and before resources are read.
         """

@@ -43,11 +43,11 @@ from tenure.services.leases.intake import Completed, Intake
 from tenure.services.leases.parameters import Facts, parameters_after, placed_demand
 from tenure.services.limits.headroom import Headroom, Headrooms
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.attempts import Attempt, AttemptFactory, Attempts
 from tenure.services.search.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.search.look_ahead import LookAhead
 from tenure.services.search.periods import USUAL_REACH, PeriodSearch
 from tenure.services.search.start_times import stretches_of
-from tenure.services.search.trials import Attempt, Trial, Trials
 
 #: The most alternatives to a request that is refused, and how many kinds of resources are tried for one.
 MOST_ALTERNATIVES = 3
@@ -69,7 +69,7 @@ class AlternativeService(ContextualService):
         context: Context,
         index: AvailabilityIndex,
         look_ahead: LookAhead,
-        trials: Trials,
+        attempt_factory: AttemptFactory,
         periods: PeriodSearch,
         headrooms: Headrooms,
         booking: BookingContext,
@@ -78,7 +78,7 @@ class AlternativeService(ContextualService):
         super().__init__(context)
         self._index = index
         self._look_ahead = look_ahead
-        self._trials = trials
+        self._attempt_factory = attempt_factory
         self._periods = periods
         self._headrooms = headrooms
         self._access = booking.access
@@ -94,7 +94,7 @@ class AlternativeService(ContextualService):
         self._check(actor)
         if isinstance(request, FlexibleRequest):
             request = self._periods.earliest(request, 0)
-        completed = self._trials.want(actor, request.reservations)
+        completed = self._attempt_factory.complete(actor, request.reservations)
         now = self._clock.now()
         start, end = resolve(request.starts_at, now), resolve(request.ends_at, now)
         if end <= start:  # the end has passed since the refusal
@@ -103,13 +103,13 @@ class AlternativeService(ContextualService):
 
         def with_demand(other: Demand) -> Attempt:
             demands = [*completed.demands[:lacking], other, *completed.demands[lacking + 1 :]]
-            return self._trials.booking(actor, replace(completed, demands=demands), view)
+            return self._attempt_factory.booking(actor, replace(completed, demands=demands), view)
 
         return self._search(
             actor,
             _Refused(
                 view,
-                self._trials.begin(actor, completed, view),
+                self._attempt_factory.begin(actor, completed, view),
                 completed,
                 start,
                 end,
@@ -152,7 +152,7 @@ class AlternativeService(ContextualService):
     def to_reservation(self, actor: Actor, lease_id: str, request: ReservationRequest) -> tuple[Alternative, ...]:
         """Return alternatives to a reservation that is added to a lease."""
         lease = self._find(actor, lease_id)
-        completed = self._trials.want(actor, [request])
+        completed = self._attempt_factory.complete(actor, [request])
         [requested] = completed.reservations
         [demand] = completed.demands
 
@@ -162,14 +162,14 @@ class AlternativeService(ContextualService):
             other = replace(requested, parameters={**requested.parameters, **parameters})
             reservation = new_reservation(self._types, lease_id, other, now)
             addition = Addition(self._booking, actor, lease, now, reservation=reservation)
-            return self._trials.changing(addition, snapshot)
+            return self._attempt_factory.changing(addition, snapshot)
 
         start, end = max(lease.starts_at, now), lease.ends_at
         if end <= start:  # the end has passed since the refusal
             return ()
         lacking = _lacking_reservation(0, 0, demand, requested.parameters, adding, fewest=0)
-        trial = self._trials.of(adding({}))
-        refused = _Refused(snapshot, trial, completed, start, end, lacking, Headroom(), has_plans=True)
+        attempts = self._attempt_factory.of(adding({}))
+        refused = _Refused(snapshot, attempts, completed, start, end, lacking, Headroom(), has_plans=True)
         return self._search(actor, refused)
 
     def _to_change(
@@ -198,7 +198,7 @@ class AlternativeService(ContextualService):
                 dated = replace(other, starts_at=starts_at, ends_at=ends_at)
                 if not dated.reservations and (starts_at, ends_at) == (lease.starts_at, lease.ends_at):
                     raise Conflict("The lease has this period already.")
-                self._trials.changing(with_change(dated), snapshot)(starts_at, ends_at)
+                self._attempt_factory.changing(with_change(dated), snapshot)(starts_at, ends_at)
 
             return attempt
 
@@ -209,7 +209,7 @@ class AlternativeService(ContextualService):
             request.actor,
             _Refused(
                 snapshot,
-                self._trials.of(trying(change)),
+                self._attempt_factory.of(trying(change)),
                 completed,
                 start,
                 end,
@@ -290,7 +290,7 @@ class AlternativeService(ContextualService):
             return None
         allowed = stretches_of(StartTimes(), first, last)
         allowed = case.headroom.starts(case.end - case.start, allowed)
-        offers = self._periods.within(case.view, case.trial, case.completed, case.end - case.start, allowed, 1)
+        offers = self._periods.within(case.view, case.attempts, case.completed, case.end - case.start, allowed, 1)
         return Alternative(Change.START, offers[0].starts_at, offers[0].ends_at) if offers else None
 
     def _earlier_end(self, case: _Refused) -> Alternative | None:
@@ -305,7 +305,7 @@ class AlternativeService(ContextualService):
         if limit < ticks(case.end):
             more.add(moment(limit))
         ends = sorted({*ends, *(end for end in more if first_end <= end < case.end)})
-        end = latest_end(case.trial, case.start, ends, case.has_room)
+        end = latest_end(case.attempts, case.start, ends, case.has_room)
         return Alternative(Change.END, case.start, end) if end is not None else None
 
     def _fewer(self, case: _Refused) -> Alternative | None:
@@ -317,7 +317,7 @@ class AlternativeService(ContextualService):
         def fits(amount: int) -> bool:
             if amount <= lacking.fewest:
                 return True
-            return case.trial.of(resized(amount)).fits(case.start, case.end, direct=False)
+            return case.attempts.of(resized(amount)).fits(case.start, case.end, direct=False)
 
         free = self._count(case, replace(demand, minimum=1))
         amount = largest(fits, demand.minimum - 1, min(lacking.fewest + free, demand.minimum - 1))
@@ -342,7 +342,7 @@ class AlternativeService(ContextualService):
             demand = self._with_condition(reservation, condition, lacking.index)
             if not condition or self._count(case, demand) < demand.minimum:
                 continue
-            if case.trial.of(lacking.of_kind(condition)).fits(case.start, case.end, direct=not case.has_plans):
+            if case.attempts.of(lacking.of_kind(condition)).fits(case.start, case.end, direct=not case.has_plans):
                 return Alternative(Change.KIND, case.start, case.end, lacking.position, resource_properties=condition)
         return None
 
@@ -403,7 +403,7 @@ class _Refused:
     """
 
     view: Snapshot
-    trial: Trial
+    attempts: Attempts
     completed: Completed
     start: datetime
     end: datetime

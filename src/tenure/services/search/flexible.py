@@ -24,8 +24,8 @@ from tenure.services.booking.precedence import LAST, Precedence
 from tenure.services.context import new_id
 from tenure.services.enforcement.filters import Question
 from tenure.services.leases.intake import Completed
+from tenure.services.search.attempts import AttemptFactory
 from tenure.services.search.periods import PeriodSearch
-from tenure.services.search.trials import Trials
 from tenure.store.database import Transaction
 
 R = TypeVar("R")
@@ -112,9 +112,11 @@ class ChosenLease(LeaseToBook[ChosenProposal]):
 class FlexibleBooker:
     """Makes fixed requests of a flexible one, and has them booked."""
 
-    def __init__(self, clock: Clock, trials: Trials, periods: PeriodSearch, new_leases: NewLeases) -> None:
+    def __init__(
+        self, clock: Clock, attempt_factory: AttemptFactory, periods: PeriodSearch, new_leases: NewLeases
+    ) -> None:
         self._clock = clock
-        self._trials = trials
+        self._attempt_factory = attempt_factory
         self._periods = periods
         self._new_leases = new_leases
 
@@ -166,7 +168,7 @@ class FlexibleBooker:
         lease_id: str | None,
     ) -> R:
         earliest = self._periods.earliest(request, position)
-        completed = self._trials.want(actor, request.choices[position])
+        completed = self._attempt_factory.complete(actor, request.choices[position])
         chosen = ChosenLease(self, actor, request, position, completed, self._clock.now(), lease_id or new_id())
         if request.window is None:
             return book(chosen, earliest)
@@ -202,11 +204,11 @@ class FlexibleBooker:
         return self._new_leases.request(chosen.actor, draft)
 
     def completed(self, actor: Actor, request: FlexibleRequest) -> FlexibleRequest:
-        """Return the request with complete reservations of all choices. Raises the errors of ``Trials.want``."""
+        """Return the request with complete reservations of all choices. Raises what ``AttemptFactory.complete`` raises."""
         choices = []
         for index, choice in enumerate(request.choices):
             with _fields_of_choice(request, index):
-                choices.append(tuple(self._trials.want(actor, choice).reservations))
+                choices.append(tuple(self._attempt_factory.complete(actor, choice).reservations))
         return replace(request, choices=tuple(choices))
 
 

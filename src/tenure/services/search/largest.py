@@ -12,8 +12,8 @@ from tenure.planning.room import starts
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.steps import SECOND, moment, ticks, ticks_of
 from tenure.services.leases.intake import Completed
+from tenure.services.search.attempts import Attempts
 from tenure.services.search.openings import Condition, concerned, conditions_of
-from tenure.services.search.trials import Trial
 
 
 def largest(fits: Callable[[int], bool], most: int, hint: int | None = None) -> int:
@@ -36,14 +36,14 @@ def largest(fits: Callable[[int], bool], most: int, hint: int | None = None) -> 
 
 
 def latest_end(
-    trial: Trial, start: datetime, ends: Sequence[datetime], has_room: Callable[[datetime], bool]
+    attempts: Attempts, start: datetime, ends: Sequence[datetime], has_room: Callable[[datetime], bool]
 ) -> datetime | None:
     """Return the latest of these ends, which are in order, with which a request fits; None if it fits with none.
 
     ``has_room`` guesses whether it fits without moving plans.
     """
     hint = largest(lambda count: has_room(ends[count - 1]), len(ends))
-    count = largest(lambda count: trial.fits(start, ends[count - 1], direct=count <= hint), len(ends), hint)
+    count = largest(lambda count: attempts.fits(start, ends[count - 1], direct=count <= hint), len(ends), hint)
     return ends[count - 1] if count else None
 
 

@@ -24,10 +24,10 @@ from tenure.services.leases.dates import SHORTEST, check_length, resolve
 from tenure.services.leases.intake import Completed
 from tenure.services.limits.headroom import Headrooms
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.attempts import AttemptFactory, Attempts
 from tenure.services.search.largest import largest, latest_end, possible_ends, room_until
 from tenure.services.search.periods import MINUTE, PeriodSearch
 from tenure.services.search.service import LONGEST_SPAN, ZONE
-from tenure.services.search.trials import Trial, Trials
 
 
 class OfferService(ContextualService):
@@ -37,14 +37,14 @@ class OfferService(ContextualService):
         self,
         context: Context,
         index: AvailabilityIndex,
-        trials: Trials,
+        attempt_factory: AttemptFactory,
         periods: PeriodSearch,
         headrooms: Headrooms,
     ) -> None:
         super().__init__(context)
         self._headrooms = headrooms
         self._index = index
-        self._trials = trials
+        self._attempt_factory = attempt_factory
         self._periods = periods
 
     def first(self, actor: Actor, query: OfferQuery) -> Offers:
@@ -73,15 +73,15 @@ class OfferService(ContextualService):
         first = max(start, self._clock.now().replace(microsecond=0)) + SHORTEST
         last = max(last, first)
         view = self._index.view()
-        trial = self._trials.begin(actor, completed, view)
+        attempts = self._attempt_factory.begin(actor, completed, view)
         ends = possible_ends(view, completed, first, last, self._rules.cleaning_time)
         has_room = room_until(view, completed, start, self._rules.cleaning_time)
-        end = latest_end(trial, start, [*ends, last], has_room)
+        end = latest_end(attempts, start, [*ends, last], has_room)
         if end is None:
             end = first
-            trial.check(start, end)  # raises the refusal
+            attempts.check(start, end)  # raises the refusal
         is_endless = end == last and not is_limited and longest is None
-        return LongestOffer(start, None if is_endless else end, not trial.has_given_up)
+        return LongestOffer(start, None if is_endless else end, not attempts.has_given_up)
 
     def largest(
         self, actor: Actor, reservation: ReservationRequest, starts_at: When | None, ends_at: datetime
@@ -94,14 +94,14 @@ class OfferService(ContextualService):
             raise AlreadyOver
         [demand] = completed.demands
         view = self._index.view()
-        trial = self._trials.begin(actor, completed, view)
+        attempts = self._attempt_factory.begin(actor, completed, view)
         chosen = view.catalogue.matching(replace(demand, minimum=1))
         end = ticks(ends_at) + self._cleaning
         hint, most = (count(view, demand, chosen, ticks(start), end, planned=planned) for planned in (True, False))
 
-        def attempt(amount: int) -> Trial:
+        def attempt(amount: int) -> Attempts:
             resized = replace(completed, demands=[replace(demand, minimum=amount, maximum=amount)])
-            return trial.of(self._trials.booking(actor, resized, view))
+            return attempts.of(self._attempt_factory.booking(actor, resized, view))
 
         def fits(amount: int) -> bool:
             return attempt(amount).fits(start, ends_at, direct=amount <= hint)
@@ -115,7 +115,7 @@ class OfferService(ContextualService):
         }
         refusal = None if amount else attempt(1).refusal(start, ends_at)
         reason = None if refusal is None else refusal.message
-        return LargestOffer(start, ends_at, amount, zones, not trial.has_given_up, reason)
+        return LargestOffer(start, ends_at, amount, zones, not attempts.has_given_up, reason)
 
     @property
     def _cleaning(self) -> int:
@@ -134,4 +134,4 @@ class OfferService(ContextualService):
         require(self._authorize, "tenure:availability:get", actor, target)
         if not reservations:
             raise InvalidParameter("A search needs a reservation at least.", field="reservations")
-        return self._trials.want(actor, reservations)
+        return self._attempt_factory.complete(actor, reservations)

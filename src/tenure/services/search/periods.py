@@ -23,10 +23,10 @@ from tenure.services.leases.dates import check_length, resolve
 from tenure.services.leases.intake import Completed
 from tenure.services.limits.headroom import Headrooms
 from tenure.services.planning.index import AvailabilityIndex
+from tenure.services.search.attempts import AttemptFactory, Attempts
 from tenure.services.search.openings import Openings, pool_of
 from tenure.services.search.service import LONGEST_SPAN
 from tenure.services.search.start_times import stretches_of
-from tenure.services.search.trials import Trial, Trials
 
 MINUTE = timedelta(minutes=1)
 #: How far ahead a search looks, if it is not told.
@@ -47,12 +47,17 @@ class PeriodSearch:
     """Searches for periods in which a lease fits. For a period that is found there is a plan."""
 
     def __init__(
-        self, clock: Clock, rules: Rules, index: AvailabilityIndex, trials: Trials, headrooms: Headrooms
+        self,
+        clock: Clock,
+        rules: Rules,
+        index: AvailabilityIndex,
+        attempt_factory: AttemptFactory,
+        headrooms: Headrooms,
     ) -> None:
         self._clock = clock
         self._rules = rules
         self._index = index
-        self._trials = trials
+        self._attempt_factory = attempt_factory
         self._headrooms = headrooms
 
     def first(
@@ -75,10 +80,10 @@ class PeriodSearch:
         headroom = self._headrooms.of(actor.project_id, completed.reservations, completed.demands)
         starts = headroom.starts(window.length, allowed.stretches)
         view = self._index.view() if snapshot is None else snapshot
-        trial = self._trials.begin(actor, completed, view)
-        offers = self.within(view, trial, completed, window.length, starts, limit)
-        found = Offers(tuple(offers), not trial.has_given_up)
-        return replace(found, reason=_reason(trial, window, allowed, found)) if explains and not offers else found
+        attempts = self._attempt_factory.begin(actor, completed, view)
+        offers = self.within(view, attempts, completed, window.length, starts, limit)
+        found = Offers(tuple(offers), not attempts.has_given_up)
+        return replace(found, reason=_reason(attempts, window, allowed, found)) if explains and not offers else found
 
     def starts(self, window: Window) -> Starts:
         """Return when a lease may start in a window. Raises ``InvalidParameter`` if that is no window."""
@@ -125,7 +130,7 @@ class PeriodSearch:
     def within(
         self,
         view: Snapshot,
-        trial: Trial,
+        attempts: Attempts,
         completed: Completed,
         length: timedelta,
         allowed: Sequence[Stretch],
@@ -133,32 +138,32 @@ class PeriodSearch:
     ) -> list[Offer]:
         """Return the first periods of this length that fit and begin in the allowed stretches.
 
-        If the time of the trial is over before, the trial says so.
+        If the time of the attempts is over before, they say so.
         """
         offers: list[Offer] = []
         try:
-            for offer in self._each_within(view, trial, completed, length, allowed):
+            for offer in self._each_within(view, attempts, completed, length, allowed):
                 offers.append(offer)
                 if len(offers) >= limit:
                     break
         except SearchTooLong:
-            trial.give_up()
+            attempts.give_up()
         return offers
 
     def _each_within(
-        self, view: Snapshot, trial: Trial, completed: Completed, length: timedelta, allowed: Sequence[Stretch]
+        self, view: Snapshot, attempts: Attempts, completed: Completed, length: timedelta, allowed: Sequence[Stretch]
     ) -> Iterator[Offer]:
         openings = Openings(view, completed.demands, ticks_of(length + self._rules.cleaning_time), allowed)
         time = allowed[0][0] if allowed else None
         while time is not None:
-            if trial.is_over:
-                trial.give_up()
+            if attempts.is_over:
+                attempts.give_up()
                 return
             opening = openings.at_or_after(time)
             if opening is None:
                 break
             start, end = opening.start, opening.start + ticks_of(length)
-            if trial.fits(moment(start), moment(end), direct=opening.direct):
+            if attempts.fits(moment(start), moment(end), direct=opening.direct):
                 yield Offer(moment(start), moment(end), self._left(view, completed, start, end))
                 time = end
             else:
@@ -181,12 +186,12 @@ class PeriodSearch:
         return tuple(found[demand] for demand in completed.demands)
 
 
-def _reason(trial: Trial, window: Window, allowed: Starts, found: Offers) -> str | None:
+def _reason(attempts: Attempts, window: Window, allowed: Starts, found: Offers) -> str | None:
     """Return the text of the refusal that a lease gets for this window, in which no period was found."""
     if not allowed.stretches:
         return _NO_START
     start = moment(allowed.stretches[0][0])
-    refusal = trial.refusal(start, start + window.length)
+    refusal = attempts.refusal(start, start + window.length)
     if isinstance(refusal, NotEnoughResources):
         return replace(refusal.shortfall, latest=allowed.latest, is_complete=found.is_complete).message
     return None if refusal is None else refusal.message

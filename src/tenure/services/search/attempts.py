@@ -1,4 +1,4 @@
-"""Trials: whether a request can be met now, in a period that a search has found."""
+"""Attempts: whether a request can be met now, in a period that a search has found."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from tenure.services.leases.intake import Completed, Intake
 Attempt = Callable[[datetime, datetime], None]
 
 
-class Trials:
-    """Makes trials, each with the same time."""
+class AttemptFactory:
+    """Makes attempts at requests; those at each request have the same time."""
 
     def __init__(
         self, authorize: Authorize, intake: Intake, new_leases: NewLeases, admission: Admission, rules: Rules
     ) -> None:
-        """A trial may last as long as planning; attempts in it that plans must make way for, as long as a search."""
+        """All attempts at a request may take the time of planning; those that plans must make way for, that of a search."""
         self._authorize = authorize
         self._intake = intake
         self._new_leases = new_leases
         self._admission = admission
         self._rules = rules
 
-    def want(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
+    def complete(self, actor: Actor, reservations: Sequence[ReservationRequest]) -> Completed:
         """Return the completed reservations and their demands. Raises ``InvalidParameter`` and ``Unavailable``."""
         target = target_of(actor)
         completed = self._intake.completed(actor, reservations)
         self._intake.check_conditions(completed, seen=self._authorize("admin", actor, target))
         return completed
 
-    def begin(self, actor: Actor, completed: Completed, snapshot: Snapshot) -> Trial:
-        """Return a trial of a lease of these reservations, whose time begins to count with its first attempt."""
+    def begin(self, actor: Actor, completed: Completed, snapshot: Snapshot) -> Attempts:
+        """Return attempts at a lease of these reservations, whose time begins to count with the first one."""
         return self.of(self.booking(actor, completed, snapshot))
 
-    def of(self, attempt: Attempt) -> Trial:
-        """Return a trial of any request. Each trial has the same time."""
+    def of(self, attempt: Attempt) -> Attempts:
+        """Return attempts at any request."""
         allowed, for_moves = self._rules.planning_time, self._rules.search_time
-        return Trial(attempt, _TimeLeft(allowed.total_seconds(), for_moves.total_seconds()))
+        return Attempts(attempt, _TimeLeft(allowed.total_seconds(), for_moves.total_seconds()))
 
     def booking(self, actor: Actor, completed: Completed, snapshot: Snapshot) -> Attempt:
         """Return the attempt to book a lease of these reservations."""
@@ -80,8 +80,8 @@ class _TimeLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """Tries a request in several periods."""
+class Attempts:
+    """Attempts at one request in several periods, which share a time."""
 
     _attempt: Attempt
     _left: _TimeLeft
@@ -100,8 +100,8 @@ class Trial:
         """Note that a period was not tried since the time was over."""
         self._left.is_over = True
 
-    def of(self, attempt: Attempt) -> Trial:
-        """Return a trial of another request, which shares the time of this one."""
+    def of(self, attempt: Attempt) -> Attempts:
+        """Return attempts at another request, which share the time of these."""
         return replace(self, _attempt=attempt)
 
     def fits(self, starts_at: datetime, ends_at: datetime, *, direct: bool) -> bool:
