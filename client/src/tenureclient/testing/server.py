@@ -237,7 +237,7 @@ def _app_of(simulation: Simulation, tokens: Mapping[str, Sequence[str]]) -> WSGI
         write_token_file(path, users)
         return create_app(
             simulation.service.manager,
-            simulation.service.parts.types,
+            simulation.service.components.types,
             authenticate=lambda inner: TokenFileAuth(inner, path),
         )
 
