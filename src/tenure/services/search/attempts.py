@@ -29,7 +29,7 @@ class AttemptFactory:
     def __init__(
         self, authorize: Authorize, intake: Intake, new_leases: NewLeases, admission: Admission, rules: Rules
     ) -> None:
-        """All attempts at a request may take the time of planning; those that plans must make way for, that of a search."""
+        """All attempts at a request may take the time of planning; those that move plans, the time of a search."""
         self._authorize = authorize
         self._intake = intake
         self._new_leases = new_leases

@@ -204,7 +204,7 @@ class FlexibleBooker:
         return self._new_leases.request(chosen.actor, draft)
 
     def completed(self, actor: Actor, request: FlexibleRequest) -> FlexibleRequest:
-        """Return the request with complete reservations of all choices. Raises what ``AttemptFactory.complete`` raises."""
+        """Return the request with complete reservations of all choices, as ``AttemptFactory.complete`` does."""
         choices = []
         for index, choice in enumerate(request.choices):
             with _fields_of_choice(request, index):
