@@ -165,11 +165,11 @@ class Compute:
         """Return those of these hypervisors that exist, by id."""
         asked = [external_id for external_id in external_ids if _is_id(external_id)]
         if len(asked) > 8:
-            external_ids = set(asked)
+            asked_ids = set(asked)
             return {
                 hypervisor.external_id: hypervisor
                 for hypervisor in self.hypervisors()
-                if hypervisor.external_id in external_ids
+                if hypervisor.external_id in asked_ids
             }
         answers = self._calls.send_all(
             [
