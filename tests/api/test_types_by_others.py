@@ -132,7 +132,7 @@ CALLS = """
 import json, sys
 from pathlib import Path
 from tenure.api.policies import list_rules
-from tenure.drivers.simulated.openstack.service import Asked
+from tenure.drivers.simulated.openstack.service import ApiRequest
 from tenure.drivers.simulated.openstack.transport import SERVICE
 from tests.api.rig import NETWORK, ADDRESS, open_api
 
@@ -147,7 +147,7 @@ with open_api(Path(sys.argv[1])) as api:
     }
     found = {name: [answer.status_code, answer.json] for name, answer in answers.items()}
     found["rules"] = {rule.name: rule.check_str for rule in list_rules()}
-    found["simulated"] = api.world.cloud.openstack.answer(Asked("licences", "GET", "/licences"), SERVICE)
+    found["simulated"] = api.world.cloud.openstack.answer(ApiRequest("licences", "GET", "/licences"), SERVICE)
     print(json.dumps(found))
 """
 

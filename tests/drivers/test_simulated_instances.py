@@ -12,7 +12,7 @@ import pytest
 
 from tenure.drivers.contract import CloudRefused, ResourceRef
 from tenure.drivers.simulated.fleet import add_fleet
-from tenure.drivers.simulated.openstack.service import Asked, Refused
+from tenure.drivers.simulated.openstack.service import ApiRequest, Refused
 from tenure.drivers.simulated.openstack.transport import SERVICE
 from tests.drivers.contracts.instances import InstanceContract, InstanceRig
 from tests.drivers.test_simulated import SimulatedRig
@@ -113,7 +113,7 @@ def test_placement_compares_generations_before_it_looks_up_classes(tmp_path: Pat
         def status_of_write(generation: int) -> int:
             body = {"resource_provider_generation": generation, "inventories": {"CUSTOM_DELETED": {"total": 1}}}
             with pytest.raises(Refused) as refused:
-                cloud.openstack.answer(Asked("placement", "PUT", path, body=body, microversion="1.29"), SERVICE)
+                cloud.openstack.answer(ApiRequest("placement", "PUT", path, body=body, microversion="1.29"), SERVICE)
             return refused.value.status
 
         assert status_of_write(provider.generation - 1) == 409

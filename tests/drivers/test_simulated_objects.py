@@ -14,7 +14,7 @@ from tenure.drivers.contract import CloudBusy
 from tenure.drivers.openstack.requests import Circumstances, Request, Unauthorized
 from tenure.drivers.simulated.openstack import objects
 from tenure.drivers.simulated.openstack.cloud import OpenStack
-from tenure.drivers.simulated.openstack.service import Asked, Refused
+from tenure.drivers.simulated.openstack.service import ApiRequest, Refused
 from tenure.drivers.simulated.openstack.state import Flavor, FloatingIP, Server
 from tenure.drivers.simulated.openstack.transport import SERVICE, InProcess
 
@@ -151,7 +151,7 @@ def test_changes_of_many_threads_and_processes_are_all_kept(path: Path):
 def test_an_answer_shares_nothing_with_the_state():
     cloud = OpenStack()
     cloud.add_aggregate("freepool")
-    _, answer = cloud.answer(Asked("compute", "GET", "/os-aggregates"), SERVICE)
+    _, answer = cloud.answer(ApiRequest("compute", "GET", "/os-aggregates"), SERVICE)
     answer["aggregates"][0]["metadata"]["blazar:owner"] = "somebody-else"
     assert [aggregate.metadata for aggregate in cloud.aggregates.values()] == [{}]
 

@@ -23,7 +23,7 @@ import pytest
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.http import IDENTITY_ROUTES, CloudEndpoints
-from tenure.drivers.simulated.openstack.service import Asked, Caller
+from tenure.drivers.simulated.openstack.service import ApiRequest, Caller
 from tenure.drivers.simulated.openstack.state import (
     CloudQuotas,
     Flavor,
@@ -487,7 +487,7 @@ def test_an_image_keeps_its_identity_whatever_its_properties_are(door: Door):
     """The driver, too, gives Nova the properties of an image."""
     metadata = {"id": "bobs-image", "owner": "pb", "created_at": 5, "status": "killed"}
     action = {"createImage": {"name": "saved", "metadata": metadata}}
-    asked = Asked("compute", "POST", "/servers/alices-server/action", body=action)
+    asked = ApiRequest("compute", "POST", "/servers/alices-server/action", body=action)
     assert door.state.answer(asked, Caller("alice-id", "pa", frozenset({"member"})))[0] == 202
     (image,) = [image for image in door.state.images.values() if image["name"] == "saved"]
     assert (image["owner"], image["status"], image["created_at"] == 5) == ("pa", "active", False)

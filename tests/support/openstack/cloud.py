@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY
-from tenure.drivers.simulated.openstack.service import Asked, Caller, Refused, error_body
+from tenure.drivers.simulated.openstack.service import ApiRequest, Caller, Refused, error_body
 from tenure.drivers.simulated.openstack.state import (
     OWN_PROVIDER,
     Aggregate,
@@ -326,7 +326,7 @@ class FakeOpenStack(OpenStack):
     def admits(self, server: Server, service_host: str) -> bool:
         return self.has_room and service_host not in self.closed_hosts and super().admits(server, service_host)
 
-    def unknown(self, asked: Asked) -> Refused:
+    def unknown(self, asked: ApiRequest) -> Refused:
         self.surprises.append(f"{asked.method} {asked.service} {asked.path}")
         return super().unknown(asked)
 
@@ -346,7 +346,7 @@ class FakeOpenStack(OpenStack):
         begins = prefix.match(seen.path)
         path = seen.path[begins.end() :] if begins else seen.path
         version = seen.headers.get("openstack-api-version", "").partition(" ")[2] or None
-        return *self.answer(Asked(service, seen.method, path, seen.query, seen.body, version), known), {}
+        return *self.answer(ApiRequest(service, seen.method, path, seen.query, seen.body, version), known), {}
 
     def _log_in(self, auth: dict[str, Any]) -> Caller:
         user = auth["identity"]["password"]["user"]

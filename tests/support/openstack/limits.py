@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route
+from tenure.drivers.simulated.openstack.service import Answer, ApiRequest, Caller, Refused, Route
 
 #: What limits are registered for.
 SERVICE: Final = "reservation-service"
@@ -41,46 +41,46 @@ class FakeLimits:
         }
         return (200, {"version": version}) if path.startswith("/v3") else (300, {"versions": {"values": [version]}})
 
-    def _list_services(self, asked: Asked, caller: Caller) -> Answer:
+    def _list_services(self, request: ApiRequest, caller: Caller) -> Answer:
         _only_services(caller)
         services = [{"id": SERVICE, "type": "reservation", "name": "tenure", "enabled": True}]
         return 200, {
-            "services": [service for service in services if asked.params.get("type") in (None, service["type"])]
+            "services": [service for service in services if request.params.get("type") in (None, service["type"])]
         }
 
-    def _list_endpoints(self, asked: Asked, caller: Caller) -> Answer:
+    def _list_endpoints(self, request: ApiRequest, caller: Caller) -> Answer:
         _only_services(caller)
         endpoint = {"id": ENDPOINT, "service_id": SERVICE, "region_id": REGION, "interface": "public", "url": "x"}
-        return 200, {"endpoints": [endpoint] if _is_about(asked, endpoint) else []}
+        return 200, {"endpoints": [endpoint] if _is_about(request, endpoint) else []}
 
-    def _show_endpoint(self, asked: Asked, caller: Caller, endpoint_id: str) -> Answer:
+    def _show_endpoint(self, request: ApiRequest, caller: Caller, endpoint_id: str) -> Answer:
         _only_services(caller)
         if endpoint_id != ENDPOINT:
             raise Refused(404, f"Could not find endpoint: {endpoint_id}.")
         return 200, {"endpoint": {"id": ENDPOINT, "service_id": SERVICE, "region_id": REGION, "interface": "public"}}
 
-    def _show_region(self, asked: Asked, caller: Caller, region_id: str) -> Answer:
+    def _show_region(self, request: ApiRequest, caller: Caller, region_id: str) -> Answer:
         if region_id != REGION:
             raise Refused(404, f"Could not find region: {region_id}.")
         return 200, {"region": {"id": REGION, "parent_region_id": None, "description": ""}}
 
-    def _show_model(self, asked: Asked, caller: Caller) -> Answer:
+    def _show_model(self, request: ApiRequest, caller: Caller) -> Answer:
         return 200, {"model": {"name": self.limit_model, "description": ""}}
 
-    def _list_registered(self, asked: Asked, caller: Caller) -> Answer:
+    def _list_registered(self, request: ApiRequest, caller: Caller) -> Answer:
         found = [
             {"id": uuid.uuid4().hex, **_scope(), "resource_name": name, "default_limit": limit, "description": None}
             for name, limit in self.registered.items()
         ]
-        return 200, {"registered_limits": [limit for limit in found if _is_about(asked, limit)], "links": {}}
+        return 200, {"registered_limits": [limit for limit in found if _is_about(request, limit)], "links": {}}
 
-    def _list_limits(self, asked: Asked, caller: Caller) -> Answer:
+    def _list_limits(self, request: ApiRequest, caller: Caller) -> Answer:
         found = [
             {"id": uuid.uuid4().hex, **_scope(), "resource_name": name, "resource_limit": limit, "project_id": project}
             for (project, name), limit in self.limits.items()
             if {"admin", "service"} & caller.roles or project == caller.project_id
         ]
-        return 200, {"limits": [limit for limit in found if _is_about(asked, limit)], "links": {}}
+        return 200, {"limits": [limit for limit in found if _is_about(request, limit)], "links": {}}
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -104,5 +104,5 @@ def _only_services(caller: Caller) -> None:
         raise Refused(403, "You are not authorized to perform the requested action.")
 
 
-def _is_about(asked: Asked, limit: dict[str, Any]) -> bool:
-    return all(limit.get(name) == value for name, value in asked.params.items())
+def _is_about(request: ApiRequest, limit: dict[str, Any]) -> bool:
+    return all(limit.get(name) == value for name, value in request.params.items())

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tenure.drivers.simulated.openstack.service import (
     Answer,
-    Asked,
+    ApiRequest,
     Caller,
     Refused,
     Route,
@@ -45,12 +45,12 @@ class Cinder:
         state.complete_with("volume", self._have_worked)
         state.complete_with("volume snapshot", self._have_snapshot)
 
-    def list_pools(self, asked: Asked, caller: Caller) -> Answer:
+    def list_pools(self, request: ApiRequest, caller: Caller) -> Answer:
         only_admins(caller)
-        version_is(asked, "3.35")
-        expect(asked.params.get("detail"), "true")
+        version_is(request, "3.35")
+        expect(request.params.get("detail"), "true")
         names: list[str] | None = None
-        if (volume_type := asked.params.get("volume_type")) is not None:
+        if (volume_type := request.params.get("volume_type")) is not None:
             names = self._type(volume_type).pools
         return 200, {
             "pools": [
@@ -63,17 +63,17 @@ class Cinder:
             ]
         }
 
-    def list_types(self, asked: Asked, caller: Caller) -> Answer:
+    def list_types(self, request: ApiRequest, caller: Caller) -> Answer:
         only_admins(caller)
-        expect(asked.params.get("is_public"), "None")
+        expect(request.params.get("is_public"), "None")
         types = list(self._state.volume_types.values())
-        page, _ = page_of(types, asked, lambda volume_type: volume_type.id, self._state.page)
+        page, _ = page_of(types, request, lambda volume_type: volume_type.id, self._state.page)
         return 200, {"volume_types": [shown_type(volume_type) for volume_type in page]}
 
-    def show_default_type(self, asked: Asked, caller: Caller) -> Answer:
+    def show_default_type(self, request: ApiRequest, caller: Caller) -> Answer:
         return 200, {"volume_type": shown_type(next(iter(self._state.volume_types.values())))}
 
-    def list_access(self, asked: Asked, caller: Caller, type_id: str) -> Answer:
+    def list_access(self, request: ApiRequest, caller: Caller, type_id: str) -> Answer:
         only_admins(caller)
         volume_type = self._type(type_id)
         if volume_type.projects is None:
@@ -81,8 +81,8 @@ class Cinder:
         access = [{"volume_type_id": volume_type.id, "project_id": project} for project in volume_type.projects]
         return 200, {"volume_type_access": access}
 
-    def make_volume(self, asked: Asked, caller: Caller) -> Answer:
-        body = asked.body["volume"]
+    def make_volume(self, request: ApiRequest, caller: Caller) -> Answer:
+        body = request.body["volume"]
         expect(set(body), {"size", "name", "volume_type", "metadata"})
         whole(body["size"], 1)
         text(body["name"])
@@ -108,18 +108,18 @@ class Cinder:
             shown["status"] = made.status
         return 202, {"volume": shown}
 
-    def list_volumes(self, asked: Asked, caller: Caller) -> Answer:
+    def list_volumes(self, request: ApiRequest, caller: Caller) -> Answer:
         only_admins(caller)
-        expect(asked.params.get("all_tenants"), "1")
-        filters = ast.literal_eval(asked.params["metadata"])
+        expect(request.params.get("all_tenants"), "1")
+        filters = ast.literal_eval(request.params["metadata"])
         found = [volume for volume in self._state.volumes.values() if filters.items() <= volume.metadata.items()]
         for volume in found:
             self._pass_time(volume)
         there = [volume for volume in found if volume.id in self._state.volumes]
-        page, _ = page_of(there, asked, lambda volume: volume.id, self._state.page)
+        page, _ = page_of(there, request, lambda volume: volume.id, self._state.page)
         return 200, {"volumes": [shown_volume(volume, for_admin=True) for volume in page]}
 
-    def show_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
+    def show_volume(self, request: ApiRequest, caller: Caller, volume_id: str) -> Answer:
         volume = self._volume(volume_id)
         self._pass_time(volume)
         # This request has completed the deletion; raising the refusal would undo it.
@@ -127,20 +127,20 @@ class Cinder:
             return 404, error_body("block-storage", Refused(404, f"Volume {volume_id} could not be found."))
         return 200, {"volume": shown_volume(volume, for_admin=caller.is_admin)}
 
-    def mark_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
+    def mark_volume(self, request: ApiRequest, caller: Caller, volume_id: str) -> Answer:
         volume = self._volume(volume_id)
-        changed = asked.body["metadata"].items() - volume.metadata.items()
-        volume.metadata |= asked.body["metadata"]
+        changed = request.body["metadata"].items() - volume.metadata.items()
+        volume.metadata |= request.body["metadata"]
         self._state.volumes.save(volume.id)
         if changed:
             self._record(VolumeEffect.KEPT, volume)
         return 200, {"metadata": dict(volume.metadata)}
 
-    def delete_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
+    def delete_volume(self, request: ApiRequest, caller: Caller, volume_id: str) -> Answer:
         volume = self._volume(volume_id)
         if volume.servers or volume.status in {"creating", "in-use"}:
             raise Refused(400, "Invalid volume: Volume status must be available or error, and must not be attached.")
-        if asked.params.get("cascade") != "true" and self._snapshots_of(volume):
+        if request.params.get("cascade") != "true" and self._snapshots_of(volume):
             raise Refused(400, "Invalid volume: it has snapshots.")
         if volume.status != "deleting":
             self._record(VolumeEffect.REMOVED, volume)
@@ -150,10 +150,10 @@ class Cinder:
             self._state.finish("volume", volume.id)
         return 202, None
 
-    def list_snapshots(self, asked: Asked, caller: Caller) -> Answer:
+    def list_snapshots(self, request: ApiRequest, caller: Caller) -> Answer:
         only_admins(caller)
-        expect(asked.params.get("all_tenants"), "1")
-        filters = ast.literal_eval(asked.params["metadata"])
+        expect(request.params.get("all_tenants"), "1")
+        filters = ast.literal_eval(request.params["metadata"])
         snapshots = self._state.volume_snapshots.values()
         found = [snapshot for snapshot in snapshots if filters.items() <= snapshot.metadata.items()]
         shown = [{"id": snapshot.id, "volume_id": snapshot.volume_id, "status": snapshot.status} for snapshot in found]
@@ -162,8 +162,8 @@ class Cinder:
                 self._have_snapshot(snapshot.id)
         return 200, {"snapshots": shown}
 
-    def make_snapshot(self, asked: Asked, caller: Caller) -> Answer:
-        body = asked.body["snapshot"]
+    def make_snapshot(self, request: ApiRequest, caller: Caller) -> Answer:
+        body = request.body["snapshot"]
         expect(set(body), {"volume_id", "name", "metadata", "force"})
         volume = self._volume(body["volume_id"])
         if volume.project_id != caller.project_id:
@@ -175,13 +175,13 @@ class Cinder:
             self._state.finish("volume snapshot", made.id)
         return 202, {"snapshot": {"id": made.id, "volume_id": volume.id, "status": made.status}}
 
-    def delete_snapshot(self, asked: Asked, caller: Caller, snapshot_id: str) -> Answer:
+    def delete_snapshot(self, request: ApiRequest, caller: Caller, snapshot_id: str) -> Answer:
         if snapshot_id not in self._state.volume_snapshots:
             raise Refused(404, f"Snapshot {snapshot_id} could not be found.")
         del self._state.volume_snapshots[snapshot_id]
         return 202, None
 
-    def detach_volume(self, asked: Asked, caller: Caller, server_id: str, volume_id: str) -> Answer:
+    def detach_volume(self, request: ApiRequest, caller: Caller, server_id: str, volume_id: str) -> Answer:
         volume = self._volume(volume_id)
         if server_id not in volume.servers:
             raise Refused(404, f"volume_id not found: {volume_id}")

@@ -18,7 +18,7 @@ from tenure.drivers.simulated.openstack.objects import IN_MEMORY
 from tenure.drivers.simulated.openstack.placement import Placement
 from tenure.drivers.simulated.openstack.scheduler import Scheduler
 from tenure.drivers.simulated.openstack.servers import Servers
-from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, Service
+from tenure.drivers.simulated.openstack.service import Answer, ApiRequest, Caller, Refused, Route, Service
 from tenure.drivers.simulated.openstack.state import Server, State
 from tenure.drivers.simulated.openstack.user_servers import UserServers
 from tenure.drivers.simulated.openstack.users import Users
@@ -72,27 +72,27 @@ class OpenStack(State):
         """Whether a server may go to the host of a compute service."""
         return self.scheduler.admits(server, service_host)
 
-    def answer(self, asked: Asked, caller: Caller) -> Answer:
+    def answer(self, request: ApiRequest, caller: Caller) -> Answer:
         """The answer of the service; raises ``Refused``."""
-        handler, parts = self._handler_of(asked)
+        handler, parts = self._handler_of(request)
         # A request for volumes completes operations on them, so it changes something.
-        reads = asked.method == "GET" and asked.service != "block-storage"
+        reads = request.method == "GET" and request.service != "block-storage"
         with self.objects.look() if reads else self.objects.change():
             if self.pending:
                 self.settle()
-            return handler(asked, caller, *parts)
+            return handler(request, caller, *parts)
 
-    def _handler_of(self, asked: Asked) -> tuple[Callable[..., Answer], Sequence[str]]:
-        for pattern, handler in self._handlers[asked.service, asked.method]:
-            if found := pattern.fullmatch(asked.path):
+    def _handler_of(self, request: ApiRequest) -> tuple[Callable[..., Answer], Sequence[str]]:
+        for pattern, handler in self._handlers[request.service, request.method]:
+            if found := pattern.fullmatch(request.path):
                 return handler, [unquote(part) for part in found.groups()]
-        raise self.unknown(asked)
+        raise self.unknown(request)
 
     def methods_at(self, service: str, path: str) -> list[str]:
         """The methods that a service serves at a path."""
         found = {method for name, method, pattern, _ in self.routes if name == service and re.fullmatch(pattern, path)}
         return sorted(found)
 
-    def unknown(self, asked: Asked) -> Refused:
+    def unknown(self, request: ApiRequest) -> Refused:
         """Return the refusal of an unknown path."""
         return Refused(404, "The resource could not be found.")

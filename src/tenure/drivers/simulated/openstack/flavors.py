@@ -9,7 +9,7 @@ from typing import Any, Final
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
-    Asked,
+    ApiRequest,
     Caller,
     Refused,
     Route,
@@ -38,26 +38,26 @@ class Flavors:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def list_flavors(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _VERSION)
-        wants_all = asked.params.get("is_public", "").lower() == "none" and caller.is_admin
+    def list_flavors(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _VERSION)
+        wants_all = request.params.get("is_public", "").lower() == "none" and caller.is_admin
         found = [
             flavor
             for flavor in self._state.flavors.values()
             if wants_all or flavor.is_public or (not caller.is_admin and caller.project_id in flavor.projects)
         ]
-        page, has_more = page_of(found, asked, lambda flavor: str(flavor.id), self._state.page)
+        page, has_more = page_of(found, request, lambda flavor: str(flavor.id), self._state.page)
         return 200, {"flavors": [_shown(flavor) for flavor in page], **next_link("flavors", has_more)}
 
-    def show_flavor(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
-        version_is(asked, _VERSION)
+    def show_flavor(self, request: ApiRequest, caller: Caller, flavor_id: str) -> Answer:
+        version_is(request, _VERSION)
         return 200, {"flavor": _shown(self.find(flavor_id, caller))}
 
-    def make_flavor(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _VERSION)
+    def make_flavor(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _VERSION)
         only_admins(caller)
-        expect(set(asked.body), {"flavor"})
-        body = asked.body["flavor"]
+        expect(set(request.body), {"flavor"})
+        body = request.body["flavor"]
         allowed = {*_LEAST, "id", "name", "os-flavor-access:is_public", "rxtx_factor", "description"}
         if not {"name", "ram", "vcpus", "disk"} <= body.keys() <= allowed:
             raise Refused(400, f"Invalid input for field/attribute flavor: {sorted(body)}")
@@ -83,23 +83,23 @@ class Flavors:
         self._state.record(EffectKind.FLAVOR_MADE, made.id)
         return 200, {"flavor": _shown(made)}
 
-    def delete_flavor(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
+    def delete_flavor(self, request: ApiRequest, caller: Caller, flavor_id: str) -> Answer:
         only_admins(caller)
         del self._state.flavors[self.find(flavor_id, caller).id]
         self._state.record(EffectKind.FLAVOR_REMOVED, flavor_id)
         return 202, None
 
-    def list_access(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
+    def list_access(self, request: ApiRequest, caller: Caller, flavor_id: str) -> Answer:
         only_admins(caller)
         flavor = self.find(flavor_id, caller)
         if flavor.is_public:
             raise Refused(404, "Access list not available for public flavors.")
         return 200, _access(flavor)
 
-    def act_on_flavor(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
-        version_is(asked, _VERSION)
+    def act_on_flavor(self, request: ApiRequest, caller: Caller, flavor_id: str) -> Answer:
+        version_is(request, _VERSION)
         only_admins(caller)
-        ((action, values),) = asked.body.items()
+        ((action, values),) = request.body.items()
         expect(set(values), {"tenant"})
         text(values["tenant"])
         flavor, project = self.find(flavor_id, caller), values["tenant"]
@@ -119,13 +119,13 @@ class Flavors:
         self._state.flavors.save(flavor.id)
         return 200, _access(flavor)
 
-    def list_specs(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
+    def list_specs(self, request: ApiRequest, caller: Caller, flavor_id: str) -> Answer:
         return 200, {"extra_specs": dict(self.find(flavor_id, caller).extra_specs)}
 
-    def add_specs(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
+    def add_specs(self, request: ApiRequest, caller: Caller, flavor_id: str) -> Answer:
         only_admins(caller)
-        expect(set(asked.body), {"extra_specs"})
-        added = asked.body["extra_specs"]
+        expect(set(request.body), {"extra_specs"})
+        added = request.body["extra_specs"]
         for name, value in added.items():
             if not _SPEC.fullmatch(name) or not isinstance(value, str) or len(value) > 255:
                 raise Refused(400, f"Invalid input for field/attribute extra_specs: {name}")
@@ -135,7 +135,7 @@ class Flavors:
         self._state.record(EffectKind.FLAVOR_CHANGED, flavor_id)
         return 200, {"extra_specs": dict(added)}
 
-    def delete_spec(self, asked: Asked, caller: Caller, flavor_id: str, name: str) -> Answer:
+    def delete_spec(self, request: ApiRequest, caller: Caller, flavor_id: str, name: str) -> Answer:
         only_admins(caller)
         flavor = self.find(flavor_id, caller)
         if name not in flavor.extra_specs:
@@ -154,18 +154,18 @@ class Flavors:
 
     # Server groups
 
-    def list_groups(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _GROUPS)
-        wants_all = "all_projects" in asked.params and caller.is_admin
+    def list_groups(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _GROUPS)
+        wants_all = "all_projects" in request.params and caller.is_admin
         found = [group for group in self._state.groups.values() if wants_all or group.project_id == caller.project_id]
-        offset = number(asked, "offset", 0)
-        limit = min(number(asked, "limit", self._state.page), self._state.page)
+        offset = number(request, "offset", 0)
+        limit = min(number(request, "limit", self._state.page), self._state.page)
         return 200, {"server_groups": [_shown_group(group) for group in found[offset : offset + limit]]}
 
-    def make_group(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _GROUPS)
-        expect(set(asked.body), {"server_group"})
-        body = asked.body["server_group"]
+    def make_group(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _GROUPS)
+        expect(set(request.body), {"server_group"})
+        body = request.body["server_group"]
         if not {"name", "policy"} <= body.keys() <= {"name", "policy", "rules"}:
             raise Refused(400, f"Invalid input for field/attribute server_group: {sorted(body)}")
         text(body["name"])
@@ -179,7 +179,7 @@ class Flavors:
         self._record(EffectKind.SERVER_GROUP_MADE, made)
         return 200, {"server_group": _shown_group(made)}
 
-    def delete_group(self, asked: Asked, caller: Caller, group_id: str) -> Answer:
+    def delete_group(self, request: ApiRequest, caller: Caller, group_id: str) -> Answer:
         group = self._state.groups.get(group_id)
         if group is None:
             raise Refused(404, f"Instance group {group_id} could not be found.")

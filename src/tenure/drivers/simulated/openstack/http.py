@@ -17,7 +17,7 @@ from wsgiref.util import request_uri, shift_path_info
 
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated.openstack.cloud import OpenStack
-from tenure.drivers.simulated.openstack.service import Asked, Caller, Refused
+from tenure.drivers.simulated.openstack.service import ApiRequest, Caller, Refused
 from tenure.drivers.simulated.openstack.state import Account
 from tenure.drivers.simulated.openstack.users import FOR_USERS
 from tenure.drivers.simulated.openstack.wire import (
@@ -172,9 +172,9 @@ class CloudEndpoints:
             answer = refusal_answer(service, refused)
         return answer.send(start_response)
 
-    def _asked(self, environ: WSGIEnvironment) -> tuple[Asked, Caller]:
+    def _asked(self, environ: WSGIEnvironment) -> tuple[ApiRequest, Caller]:
         user, service = self._user(environ), environ["tenure.service"]
-        asked = Asked(
+        request = ApiRequest(
             f"{FOR_USERS}{service}",
             environ["REQUEST_METHOD"],
             _service_path(environ),
@@ -183,7 +183,7 @@ class CloudEndpoints:
             microversion(environ, service),
         )
         self._clouds[environ["tenure.region"]].verb = "user"
-        return asked, Caller(user.user_id, user.project_id, frozenset(user.roles))
+        return request, Caller(user.user_id, user.project_id, frozenset(user.roles))
 
     def _user(self, environ: WSGIEnvironment) -> Account:
         """Return the user of the token. Raises ``Refused`` for a request without a valid token."""

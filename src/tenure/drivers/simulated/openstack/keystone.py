@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from tenure.drivers.simulated.openstack.effects import EffectKind
-from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, expect, only_admins
+from tenure.drivers.simulated.openstack.service import Answer, ApiRequest, Caller, Refused, Route, expect, only_admins
 from tenure.drivers.simulated.openstack.state import State
 
 
@@ -24,8 +24,8 @@ class Keystone:
         roles = frozenset(role["name"] for role in trust["roles"])
         return Caller(trust["trustor_user_id"], trust["project_id"], roles, trust_id)
 
-    def make_trust(self, asked: Asked, caller: Caller) -> Answer:
-        trust = dict(asked.body["trust"])
+    def make_trust(self, request: ApiRequest, caller: Caller) -> Answer:
+        trust = dict(request.body["trust"])
         expect(set(trust), {"trustor_user_id", "trustee_user_id", "project_id", "impersonation", "roles"})
         if caller.trust_id is not None or trust["trustor_user_id"] != caller.user_id:
             raise Refused(403, "The authenticated user should match the trustor")
@@ -36,7 +36,7 @@ class Keystone:
         self._state.record(EffectKind.TRUST_MADE, subject=trust["id"])
         return 201, {"trust": dict(trust)}
 
-    def delete_trust(self, asked: Asked, caller: Caller, trust_id: str) -> Answer:
+    def delete_trust(self, request: ApiRequest, caller: Caller, trust_id: str) -> Answer:
         trust = self._state.trusts.get(trust_id)
         if trust is None:
             raise Refused(404, f"Could not find trust: {trust_id}.")
@@ -55,16 +55,16 @@ class Keystone:
         }
         return sorted(known)
 
-    def show(self, asked: Asked, caller: Caller, group: str, reference: str) -> Answer:
+    def show(self, request: ApiRequest, caller: Caller, group: str, reference: str) -> Answer:
         only_admins(caller)
         for known_id, name in self._known(group):
             if known_id == reference:
                 return 200, {group.removesuffix("s"): {"id": known_id, "name": name}}
         raise Refused(404, f"Could not find {group.removesuffix('s')}: {reference}.")
 
-    def list_named(self, asked: Asked, caller: Caller, group: str) -> Answer:
+    def list_named(self, request: ApiRequest, caller: Caller, group: str) -> Answer:
         only_admins(caller)
-        name_filter = asked.params.get("name")
+        name_filter = request.params.get("name")
         found = [{"id": known_id, "name": name} for known_id, name in self._known(group) if name == name_filter]
         return 200, {group: found}
 

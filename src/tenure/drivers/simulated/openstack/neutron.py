@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tenure.drivers.simulated.openstack.service import (
     Answer,
-    Asked,
+    ApiRequest,
     Caller,
     Refused,
     Route,
@@ -45,16 +45,16 @@ class Neutron:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def show_network(self, asked: Asked, caller: Caller, network_id: str) -> Answer:
+    def show_network(self, request: ApiRequest, caller: Caller, network_id: str) -> Answer:
         return 200, {"network": {"id": network_id, "router:external": self._is_external(network_id)}}
 
-    def list_subnets(self, asked: Asked, caller: Caller) -> Answer:
-        expect(set(asked.params), {"network_id"})
-        return 200, {"subnets": [_shown_subnet(subnet) for subnet in self._subnets_of(asked.params["network_id"])]}
+    def list_subnets(self, request: ApiRequest, caller: Caller) -> Answer:
+        expect(set(request.params), {"network_id"})
+        return 200, {"subnets": [_shown_subnet(subnet) for subnet in self._subnets_of(request.params["network_id"])]}
 
-    def list_ports(self, asked: Asked, caller: Caller) -> Answer:
-        expect(set(asked.params), {"fixed_ips", "fields"})
-        name, _, address = asked.params["fixed_ips"].partition("=")
+    def list_ports(self, request: ApiRequest, caller: Caller) -> Answer:
+        expect(set(request.params), {"fixed_ips", "fields"})
+        name, _, address = request.params["fixed_ips"].partition("=")
         expect(name, "ip_address")
         floating = ((ip.network_id, ip.address, "network:floatingip") for ip in self._state.floating_ips.values())
         return 200, {
@@ -65,28 +65,28 @@ class Neutron:
             ]
         }
 
-    def list_floating_ips(self, asked: Asked, caller: Caller) -> Answer:
-        expect(set(asked.params) - _LISTED, set())
-        addresses = asked.all_of("floating_ip_address")
-        tags = set(filter(None, asked.params.get("tags", "").split(",")))
+    def list_floating_ips(self, request: ApiRequest, caller: Caller) -> Answer:
+        expect(set(request.params) - _LISTED, set())
+        addresses = request.all_of("floating_ip_address")
+        tags = set(filter(None, request.params.get("tags", "").split(",")))
         found = [
             floating_ip
             for floating_ip in self._state.floating_ips.values()
             if (not addresses or floating_ip.address in addresses)
             and tags <= set(floating_ip.tags)
-            and asked.params.get("floating_network_id") in (None, floating_ip.network_id)
+            and request.params.get("floating_network_id") in (None, floating_ip.network_id)
         ]
-        page, has_more = page_of(found, asked, lambda floating_ip: str(floating_ip.id), self._state.page)
-        fields = set(asked.all_of("fields"))
+        page, has_more = page_of(found, request, lambda floating_ip: str(floating_ip.id), self._state.page)
+        fields = set(request.all_of("fields"))
         shown = [
             {key: value for key, value in _shown(floating_ip).items() if not fields or key in fields}
             for floating_ip in page
         ]
         return 200, {"floatingips": shown, **next_link("floatingips", has_more)}
 
-    def make_floating_ip(self, asked: Asked, caller: Caller) -> Answer:
-        expect(set(asked.body), {"floatingip"})
-        body = asked.body["floatingip"]
+    def make_floating_ip(self, request: ApiRequest, caller: Caller) -> Answer:
+        expect(set(request.body), {"floatingip"})
+        body = request.body["floatingip"]
         if not {"floating_network_id"} <= body.keys() <= _POSTED:
             raise Refused(400, f"Unrecognized attribute(s) '{sorted(body.keys() - _POSTED)}'")
         if "floating_ip_address" in body or body.get("project_id") not in (None, caller.project_id):
@@ -111,9 +111,9 @@ class Neutron:
         self._state.record(AddressEffect.MADE, made.description.removeprefix(_OF_RESERVATION), subject=address)
         return 201, {"floatingip": _shown(made)}
 
-    def change_floating_ip(self, asked: Asked, caller: Caller, floating_ip_id: str) -> Answer:
-        expect(set(asked.body), {"floatingip"})
-        changes = asked.body["floatingip"]
+    def change_floating_ip(self, request: ApiRequest, caller: Caller, floating_ip_id: str) -> Answer:
+        expect(set(request.body), {"floatingip"})
+        changes = request.body["floatingip"]
         expect(set(changes) - {"port_id", "description"}, set())
         floating_ip = self._floating_ip(floating_ip_id)
         if "port_id" in changes and changes["port_id"] is None and floating_ip.port_id is not None:
@@ -123,9 +123,9 @@ class Neutron:
         self._state.floating_ips.save(floating_ip.id)
         return 200, {"floatingip": _shown(floating_ip)}
 
-    def tag_floating_ip(self, asked: Asked, caller: Caller, floating_ip_id: str) -> Answer:
-        expect(set(asked.body), {"tags"})
-        tags = asked.body["tags"]
+    def tag_floating_ip(self, request: ApiRequest, caller: Caller, floating_ip_id: str) -> Answer:
+        expect(set(request.body), {"tags"})
+        tags = request.body["tags"]
         if len(set(tags)) != len(tags) or len(tags) > _MOST_TAGS or any(len(tag) > 255 for tag in tags):
             raise Refused(400, f"Invalid input for tags: {tags}")
         floating_ip = self._floating_ip(floating_ip_id)
@@ -134,7 +134,7 @@ class Neutron:
         self._record(AddressEffect.TAGGED, floating_ip)
         return 200, {"tags": list(tags)}
 
-    def delete_floating_ip(self, asked: Asked, caller: Caller, floating_ip_id: str) -> Answer:
+    def delete_floating_ip(self, request: ApiRequest, caller: Caller, floating_ip_id: str) -> Answer:
         floating_ip = self._floating_ip(floating_ip_id)
         del self._state.floating_ips[floating_ip_id]
         self._record(AddressEffect.REMOVED, floating_ip)
@@ -174,9 +174,9 @@ class Neutron:
 
 
 def _has(subnet: Subnet, address: str) -> bool:
-    asked, network = ip_address(address), subnet.network
+    request, network = ip_address(address), subnet.network
     ends = {network.network_address, network.broadcast_address} if network.version == 4 else set()
-    return asked in network and asked not in ends
+    return request in network and request not in ends
 
 
 def _shown_subnet(subnet: Subnet) -> dict[str, Any]:

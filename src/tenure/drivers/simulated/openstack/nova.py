@@ -9,7 +9,7 @@ from tenure.drivers.contract import CloudNotFound
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
-    Asked,
+    ApiRequest,
     Caller,
     Refused,
     Route,
@@ -35,27 +35,27 @@ class Nova:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def show_version(self, asked: Asked, caller: Caller) -> Answer:
+    def show_version(self, request: ApiRequest, caller: Caller) -> Answer:
         version = {"id": "v2.1", "version": self._state.nova, "min_version": "2.1", "status": "CURRENT"}
         return 200, {"version": version}
 
     # Hypervisors
 
-    def list_hypervisors(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _HYPERVISORS)
+    def list_hypervisors(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _HYPERVISORS)
         hosts = sorted(self._state.hosts.values(), key=lambda host: host.number)
-        page, has_more = page_of(hosts, asked, lambda host: host.id, self._state.page)
+        page, has_more = page_of(hosts, request, lambda host: host.id, self._state.page)
         return 200, {"hypervisors": [_shown_host(host) for host in page], **next_link("hypervisors", has_more)}
 
-    def show_hypervisor(self, asked: Asked, caller: Caller, hypervisor_id: str) -> Answer:
-        version_is(asked, _HYPERVISORS)
+    def show_hypervisor(self, request: ApiRequest, caller: Caller, hypervisor_id: str) -> Answer:
+        version_is(request, _HYPERVISORS)
         try:
             return 200, {"hypervisor": _shown_host(self._state.host(hypervisor_id))}
         except CloudNotFound as error:
             raise Refused(404, str(error)) from None
 
-    def search_hypervisors(self, asked: Asked, caller: Caller, part: str) -> Answer:
-        version_is(asked, _HYPERVISORS)
+    def search_hypervisors(self, request: ApiRequest, caller: Caller, part: str) -> Answer:
+        version_is(request, _HYPERVISORS)
         found = [host for host in self._state.hosts.values() if part.lower() in host.name.lower()]
         if not found:
             raise Refused(404, f"No hypervisor matching '{part}' could be found.")
@@ -63,7 +63,7 @@ class Nova:
 
     # Aggregates
 
-    def list_zones(self, asked: Asked, caller: Caller) -> Answer:
+    def list_zones(self, request: ApiRequest, caller: Caller) -> Answer:
         zone_of: dict[str, str] = {}
         for aggregate in self._state.aggregates.values():
             for service_host in aggregate.hosts if aggregate.zone else ():
@@ -75,11 +75,11 @@ class Nova:
         zones["internal"] = {"controller": {"nova-conductor": {"active": True}}}
         return 200, {"availabilityZoneInfo": [{"zoneName": name, "hosts": hosts} for name, hosts in zones.items()]}
 
-    def list_aggregates(self, asked: Asked, caller: Caller) -> Answer:
+    def list_aggregates(self, request: ApiRequest, caller: Caller) -> Answer:
         return 200, {"aggregates": [_shown(aggregate) for aggregate in self._state.aggregates.values()]}
 
-    def make_aggregate(self, asked: Asked, caller: Caller) -> Answer:
-        body = asked.body["aggregate"]
+    def make_aggregate(self, request: ApiRequest, caller: Caller) -> Answer:
+        body = request.body["aggregate"]
         expect(set(body), {"name", "availability_zone"})
         if self._state.aggregate(body["name"]) is not None:
             raise Refused(409, f"Aggregate {body['name']} already exists.")
@@ -90,7 +90,7 @@ class Nova:
         del shown["hosts"], shown["metadata"]
         return 200, {"aggregate": shown}
 
-    def delete_aggregate(self, asked: Asked, caller: Caller, aggregate_id: str) -> Answer:
+    def delete_aggregate(self, request: ApiRequest, caller: Caller, aggregate_id: str) -> Answer:
         aggregate = self._aggregate(aggregate_id)
         if aggregate.hosts:
             raise Refused(
@@ -100,8 +100,8 @@ class Nova:
         self._record(aggregate, EffectKind.GROUP_REMOVED, EffectKind.AGGREGATE_REMOVED)
         return 200, None
 
-    def act_on_aggregate(self, asked: Asked, caller: Caller, aggregate_id: str) -> Answer:
-        ((action, values),) = asked.body.items()
+    def act_on_aggregate(self, request: ApiRequest, caller: Caller, aggregate_id: str) -> Answer:
+        ((action, values),) = request.body.items()
         actions: dict[str, Callable[..., None]] = {
             "add_host": self._add_host,
             "remove_host": self._remove_host,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
-    Asked,
+    ApiRequest,
     Caller,
     Refused,
     Route,
@@ -32,27 +32,27 @@ class Placement:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def list_providers(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _VERSION)
+    def list_providers(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _VERSION)
         state = self._state
-        match asked.params:
+        match request.params:
             case {"name": name}:
                 found = [provider for provider in [state.provider_named(name)] if provider is not None]
             case {"in_tree": root}:
                 found = state.tree_of(root)
             case _:
                 found = list(state.providers.values())
-        if "resources" in asked.params:
-            resource_class, _, amount = asked.params["resources"].partition(":")
+        if "resources" in request.params:
+            resource_class, _, amount = request.params["resources"].partition(":")
             if resource_class.startswith("CUSTOM_") and resource_class not in state.classes:
                 raise Refused(400, f"Invalid resource class in resources parameter: {resource_class}")
             found = [provider for provider in found if state.left(provider, resource_class) >= int(amount)]
         return 200, {"resource_providers": [_shown(provider) for provider in found]}
 
-    def make_provider(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _VERSION)
-        expect(set(asked.body), {"name", "parent_provider_uuid"})
-        name, parent = asked.body["name"], asked.body["parent_provider_uuid"]
+    def make_provider(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _VERSION)
+        expect(set(request.body), {"name", "parent_provider_uuid"})
+        name, parent = request.body["name"], request.body["parent_provider_uuid"]
         if parent not in self._state.providers:
             raise Refused(400, "parent provider UUID provided does not exist")
         if self._state.provider_named(name) is not None:
@@ -62,17 +62,17 @@ class Placement:
         self._state.record(EffectKind.PROVIDER_MADE, subject=name)
         return 200, _shown(made)
 
-    def show_inventories(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
-        version_is(asked, _VERSION)
+    def show_inventories(self, request: ApiRequest, caller: Caller, uuid: str) -> Answer:
+        version_is(request, _VERSION)
         return 200, _inventories(self._provider(uuid))
 
-    def set_inventories(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
-        version_is(asked, _VERSION)
+    def set_inventories(self, request: ApiRequest, caller: Caller, uuid: str) -> Answer:
+        version_is(request, _VERSION)
         only_admins(caller)
         provider = self._provider(uuid)
-        expect(set(asked.body), {"resource_provider_generation", "inventories"})
-        inventories = asked.body["inventories"]
-        if asked.body["resource_provider_generation"] != provider.generation:
+        expect(set(request.body), {"resource_provider_generation", "inventories"})
+        inventories = request.body["inventories"]
+        if request.body["resource_provider_generation"] != provider.generation:
             raise Refused(409, "resource provider generation conflict", _CONCURRENT)
         for resource_class, record in inventories.items():
             self._check(resource_class, record)
@@ -87,8 +87,8 @@ class Placement:
         self._changed(provider, EffectKind.INVENTORY_SET, changed)
         return 200, _inventories(provider)
 
-    def delete_inventory(self, asked: Asked, caller: Caller, uuid: str, resource_class: str) -> Answer:
-        version_is(asked, _VERSION)
+    def delete_inventory(self, request: ApiRequest, caller: Caller, uuid: str, resource_class: str) -> Answer:
+        version_is(request, _VERSION)
         only_admins(caller)
         provider = self._provider(uuid)
         if resource_class not in provider.inventories:
@@ -99,42 +99,42 @@ class Placement:
         self._changed(provider, EffectKind.INVENTORY_REMOVED, [resource_class])
         return 204, None
 
-    def show_traits(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
-        version_is(asked, _VERSION)
+    def show_traits(self, request: ApiRequest, caller: Caller, uuid: str) -> Answer:
+        version_is(request, _VERSION)
         return 200, {"traits": list(self._provider(uuid).traits), "resource_provider_generation": 1}
 
-    def show_usages(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
-        version_is(asked, _VERSION)
+    def show_usages(self, request: ApiRequest, caller: Caller, uuid: str) -> Answer:
+        version_is(request, _VERSION)
         provider = self._provider(uuid)
         usages = {name: self._state.used(provider, name) for name in provider.inventories}
         return 200, {"usages": usages, "resource_provider_generation": provider.generation}
 
-    def show_allocations(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        version_is(asked, _VERSION)
+    def show_allocations(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
+        version_is(request, _VERSION)
         server = self._state.servers.get(server_id)
         found = self._state.allocated(server) if server is not None else {}
         return 200, {"allocations": {uuid: {"generation": 1, "resources": amounts} for uuid, amounts in found.items()}}
 
-    def make_class(self, asked: Asked, caller: Caller, name: str) -> Answer:
-        version_is(asked, _VERSION)
+    def make_class(self, request: ApiRequest, caller: Caller, name: str) -> Answer:
+        version_is(request, _VERSION)
         only_admins(caller)
         if not re.fullmatch(r"CUSTOM_[A-Z0-9_]{1,248}", name):
             raise Refused(400, f"JSON does not validate: {name}")
-        expect(asked.body, None)
+        expect(request.body, None)
         if name in self._state.classes:
             return 204, None
         self._state.classes[name] = True
         self._state.record(EffectKind.CLASS_MADE, reservation_of(name), subject=name)
         return 201, None
 
-    def show_class(self, asked: Asked, caller: Caller, name: str) -> Answer:
-        version_is(asked, _VERSION)
+    def show_class(self, request: ApiRequest, caller: Caller, name: str) -> Answer:
+        version_is(request, _VERSION)
         if name not in self._state.classes:
             raise Refused(404, f"No such resource class {name}.")
         return 200, {"name": name, "links": []}
 
-    def delete_class(self, asked: Asked, caller: Caller, name: str) -> Answer:
-        version_is(asked, _VERSION)
+    def delete_class(self, request: ApiRequest, caller: Caller, name: str) -> Answer:
+        version_is(request, _VERSION)
         only_admins(caller)
         if name not in self._state.classes:
             raise Refused(404, f"No such resource class {name}.")
@@ -144,9 +144,9 @@ class Placement:
         self._state.record(EffectKind.CLASS_REMOVED, reservation_of(name), subject=name)
         return 204, None
 
-    def list_candidates(self, asked: Asked, caller: Caller) -> Answer:
-        version_is(asked, _VERSION)
-        expect(asked.params["resources"], "VCPU:1")
+    def list_candidates(self, request: ApiRequest, caller: Caller) -> Answer:
+        version_is(request, _VERSION)
+        expect(request.params["resources"], "VCPU:1")
         providers = self._state.providers.values()
         roots = {
             provider.uuid

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
-    Asked,
+    ApiRequest,
     Caller,
     Refused,
     Route,
@@ -57,41 +57,41 @@ class Servers:
         state.complete_with("shelve server", self._have_shelved)
         state.complete_with("wake server", self._have_woken)
 
-    def list_servers(self, asked: Asked, caller: Caller) -> Answer:
-        expect({"all_tenants", "limit"} <= asked.params.keys(), True)
-        with_hints = self._with_hints(asked)
+    def list_servers(self, request: ApiRequest, caller: Caller) -> Answer:
+        expect({"all_tenants", "limit"} <= request.params.keys(), True)
+        with_hints = self._with_hints(request)
         if with_hints and not self._state.tells_hints:
             raise Refused(406, f"Version {_HINTS} is not supported by the API.")
-        filters = {key: value for key, value in asked.params.items() if key not in _PAGING}
+        filters = {key: value for key, value in request.params.items() if key not in _PAGING}
         found = [
             server
-            for server in self._listed(asked)
+            for server in self._listed(request)
             if all(self._passes(server, name, value) for name, value in filters.items())
-            and (server.status != "SOFT_DELETED" or "soft_deleted" in asked.params)
-            and (server.status != "DELETED" or "changes-since" in asked.params)
+            and (server.status != "SOFT_DELETED" or "soft_deleted" in request.params)
+            and (server.status != "DELETED" or "changes-since" in request.params)
         ]
-        page, has_more = page_of(found, asked, lambda server: server.id, self._state.page)
+        page, has_more = page_of(found, request, lambda server: server.id, self._state.page)
         return 200, {
             "servers": [shown_server(server, with_hints=with_hints) for server in page],
             **next_link("servers", has_more),
         }
 
-    def _listed(self, asked: Asked) -> Sequence[Server]:
+    def _listed(self, request: ApiRequest) -> Sequence[Server]:
         """Return the servers by age, with deleted servers if the request asks for changes."""
-        gone = self._state.deleted_servers.values() if "changes-since" in asked.params else ()
+        gone = self._state.deleted_servers.values() if "changes-since" in request.params else ()
         return sorted((*self._state.servers.values(), *gone), key=lambda server: server.created)
 
-    def show_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        shown = shown_server(self._server(server_id), with_hints=self._with_hints(asked))
+    def show_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
+        shown = shown_server(self._server(server_id), with_hints=self._with_hints(request))
         reserved = self._state.shows_reserved and shown["status"].startswith("SHELVED")
         return 200, {"server": {**shown, **({"status": "RESERVED"} if reserved else {})}}
 
-    def list_actions(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+    def list_actions(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
         return 200, {"instanceActions": [{"action": action} for action in self._server(server_id).actions]}
 
-    def set_metadata(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        expect(set(asked.body), {"metadata"})
-        added = asked.body["metadata"]
+    def set_metadata(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
+        expect(set(request.body), {"metadata"})
+        added = request.body["metadata"]
         server = self._state.servers.get(server_id)
         if server is None:
             raise Refused(404, f"Instance {server_id} could not be found.")
@@ -106,7 +106,7 @@ class Servers:
         self._record(EffectKind.SERVER_TOLD if _LEAVES_AT in added else EffectKind.SERVER_MARKED, server)
         return 200, {"metadata": dict(server.metadata)}
 
-    def delete_metadata(self, asked: Asked, caller: Caller, server_id: str, key: str) -> Answer:
+    def delete_metadata(self, request: ApiRequest, caller: Caller, server_id: str, key: str) -> Answer:
         server = self._server(server_id)
         _refuse_busy(server, "delete metadata")
         if server.metadata.pop(unquote(key), None) is None:
@@ -115,12 +115,12 @@ class Servers:
         self._record(EffectKind.SERVER_MARKED, server)
         return 204, None
 
-    def change_tags(self, asked: Asked, caller: Caller, server_id: str, quoted: str) -> Answer:
-        version_is(asked, "2.26")
+    def change_tags(self, request: ApiRequest, caller: Caller, server_id: str, quoted: str) -> Answer:
+        version_is(request, "2.26")
         server, tag = self._server(server_id), unquote(quoted)
         _refuse_busy(server, "change tags")
         expect(len(tag) <= _LONGEST_TAG and not set(tag) & {"/", ","}, True)
-        if asked.method == "DELETE":
+        if request.method == "DELETE":
             if tag not in server.tags:
                 raise Refused(404, f"Server {server_id} has no tag '{tag}'")
             server.tags.remove(tag)
@@ -131,31 +131,31 @@ class Servers:
         self._state.servers.save(server.id)
         return 204, None
 
-    def list_images(self, asked: Asked, caller: Caller) -> Answer:
-        filters = {key: value for key, value in asked.params.items() if key not in ("limit", "marker")}
+    def list_images(self, request: ApiRequest, caller: Caller) -> Answer:
+        filters = {key: value for key, value in request.params.items() if key not in ("limit", "marker")}
         images = self._state.images_of(caller.project_id)
         found = [image for image in images if filters.items() <= {**image}.items()]
-        page, has_more = page_of(found, asked, lambda image: str(image["id"]), self._state.page)
+        page, has_more = page_of(found, request, lambda image: str(image["id"]), self._state.page)
         more = {"next": "/v2/images?marker=x"} if has_more else {}
         return 200, {"images": [dict(image) for image in page], **more}
 
     # Actions
 
-    def act_on_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+    def act_on_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
         server = self._state.servers.get(server_id)
         if server is None or (server.project_id != caller.project_id and not caller.is_admin):
             raise Refused(404, f"Instance {server_id} could not be found.")
-        ((action, values),) = asked.body.items()
+        ((action, values),) = request.body.items()
         expect(action in self._actions, True)
         # Saved first, so that a refusal in the middle of the action undoes all of it.
         self._state.servers.save(server_id)
-        answer = self._actions[action](asked, caller, server, values)
+        answer = self._actions[action](request, caller, server, values)
         if server_id in self._state.servers:
             self._state.servers.save(server_id)
         return answer
 
     @property
-    def _actions(self) -> Mapping[str, Callable[[Asked, Caller, Server, Any], Answer]]:
+    def _actions(self) -> Mapping[str, Callable[[ApiRequest, Caller, Server, Any], Answer]]:
         return {
             "forceDelete": self._delete,
             "os-stop": self._stop,
@@ -169,7 +169,7 @@ class Servers:
             **dict.fromkeys(_IN, self._leave_state),
         }
 
-    def _delete(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _delete(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
         if server.task != "deleting":
             self._record(EffectKind.SERVER_DELETED, server)
@@ -181,14 +181,14 @@ class Servers:
         if server_id in self._state.servers:
             self._state.forget_server(server_id)
 
-    def _stop(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _stop(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
         _refuse_unless(server, {"ACTIVE"}, "stop")
         server.status = "SHUTOFF"
         self._record(EffectKind.SERVER_STOPPED, server)
         return 202, None
 
-    def _save_image(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _save_image(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         if server.task is not None:
             raise Refused(409, f"Cannot 'createImage' instance {server.id} while it is in task_state {server.task}")
         image = {
@@ -216,7 +216,7 @@ class Servers:
             image["status"] = "active"
             self._state.images.save(image_id)
 
-    def _shelve(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _shelve(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
         _refuse_busy(server, "shelve")
         server.actions.insert(0, "shelve")
@@ -236,15 +236,15 @@ class Servers:
             server.status, server.host = "SHELVED_OFFLOADED", ""
         self._state.servers.save(server_id)
 
-    def _offload(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _offload(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
         _refuse_unless(server, {"SHELVED"}, "shelveOffload")
         server.status, server.host = "SHELVED_OFFLOADED", ""
         return 202, None
 
-    def _unshelve(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _unshelve(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         if values is not None:
-            version_is(asked, "2.91")
+            version_is(request, "2.91")
             expect(set(values), {"host", "availability_zone"})
         _refuse_unless(server, {"SHELVED_OFFLOADED"}, "unshelve")
         server.actions.insert(0, "unshelve")
@@ -261,7 +261,7 @@ class Servers:
             server.task, server.status, server.host = None, "ACTIVE", server.place
             self._state.servers.save(server_id)
 
-    def _migrate(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _migrate(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, None)
         _refuse_unless(server, {"ACTIVE", "SHUTOFF"}, "migrate")
         server.actions.insert(0, "migrate")
@@ -271,8 +271,8 @@ class Servers:
             self._record(EffectKind.SERVER_MOVED, server)
         return 202, None
 
-    def _evacuate(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
-        version_is(asked, "2.68")
+    def _evacuate(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
+        version_is(request, "2.68")
         expect(set(values), {"host"})
         if self._state.hosts[server.host].state == "up":
             raise Refused(400, f"Compute service of {server.host} is still in use.")
@@ -283,13 +283,13 @@ class Servers:
             server.host = values["host"]
         return 202, None
 
-    def _reset(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+    def _reset(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
         expect(values, {"state": "active"})
         server.status = "ACTIVE"
         return 202, None
 
-    def _leave_state(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
-        (action,) = asked.body
+    def _leave_state(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
+        (action,) = request.body
         expect(values, None)
         _refuse_unless(server, {_IN[action]}, action)
         server.status = server.before if action == "confirmResize" else "ACTIVE"
@@ -305,10 +305,10 @@ class Servers:
         known = reservation_id or self._state.reservation_of(server)
         self._state.record(kind, known, host=server.host or server.place, subject=server.id)
 
-    def _with_hints(self, asked: Asked) -> bool:
-        if asked.microversion == _HINTS:
+    def _with_hints(self, request: ApiRequest) -> bool:
+        if request.microversion == _HINTS:
             return True
-        version_is(asked, _FLAVORS)
+        version_is(request, _FLAVORS)
         return False
 
     def _passes(self, server: Server, name: str, value: str) -> bool:

@@ -32,7 +32,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiRequest:
     """A request to a service. ``query`` has all parameters; ``params`` has the last value of each."""
 
     service: str
@@ -77,9 +77,9 @@ def expect(found: object, expected: object) -> None:
         raise Refused(400, f"expected {expected}, got {found}")
 
 
-def version_is(asked: Asked, version: str) -> None:
+def version_is(request: ApiRequest, version: str) -> None:
     """Refuse a request of another microversion."""
-    expect(asked.microversion, version)
+    expect(request.microversion, version)
 
 
 def only_admins(caller: Caller) -> None:
@@ -107,9 +107,9 @@ def printable(value: object, longest: int = 255) -> None:
         raise Refused(400, f"Invalid input: {repr(value)[:80]} has characters that cannot be printed")
 
 
-def number(asked: Asked, name: str, default: int) -> int:
+def number(request: ApiRequest, name: str, default: int) -> int:
     """Return a parameter that is an integer of at least 0, cut to ``_HIGHEST``; refuse other values."""
-    value = asked.params.get(name, "")
+    value = request.params.get(name, "")
     if not value:
         return default
     if not (value.isascii() and value.isdigit()):
@@ -117,25 +117,25 @@ def number(asked: Asked, name: str, default: int) -> int:
     return min(int(value), _HIGHEST) if len(value) <= len(str(_HIGHEST)) else _HIGHEST
 
 
-def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: int) -> tuple[list[T], bool]:
+def page_of(items: Sequence[T], request: ApiRequest, key: Callable[[T], str], limit: int) -> tuple[list[T], bool]:
     """Return the requested page of a list, and whether there are further pages."""
     begin = 0
-    if (marker := asked.params.get("marker")) is not None:
+    if (marker := request.params.get("marker")) is not None:
         begin = 1 + next((index for index, item in enumerate(items) if key(item) == marker), len(items))
         if begin > len(items):
             raise Refused(400, f"Marker {marker} could not be found.")
-    limit = min(limit, number(asked, "limit", limit))
+    limit = min(limit, number(request, "limit", limit))
     return list(items[begin : begin + limit]), begin + limit < len(items)
 
 
-def page_from(items: Sequence[T], asked: Asked) -> Sequence[T]:
+def page_from(items: Sequence[T], request: ApiRequest) -> Sequence[T]:
     """Return the items after the marker, at most ``limit`` of them, or all without a limit."""
-    marker = asked.params.get("marker")
+    marker = request.params.get("marker")
     positions = [position for position, item in enumerate(items, start=1) if getattr(item, "id", None) == marker]
     if marker is not None and not positions:
         raise Refused(400, f"marker [{marker[:80]}] not found")
     begin = positions[0] if positions and marker is not None else 0
-    return items[begin : begin + number(asked, "limit", len(items))]
+    return items[begin : begin + number(request, "limit", len(items))]
 
 
 def next_link(name: str, has_more: bool) -> dict[str, Any]:

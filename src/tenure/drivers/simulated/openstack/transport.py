@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from tenure.drivers.openstack.requests import LOGIN, Circumstances, Owner, Request, refusal
 from tenure.drivers.simulated.openstack.cloud import OpenStack
-from tenure.drivers.simulated.openstack.service import Asked, Caller, Refused, error_body
+from tenure.drivers.simulated.openstack.service import ApiRequest, Caller, Refused, error_body
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class InProcess:
         return future
 
     def send(self, request: Request, circumstances: Circumstances) -> Any:
-        asked = Asked(
+        asked = ApiRequest(
             request.service,
             request.method,
             request.path,

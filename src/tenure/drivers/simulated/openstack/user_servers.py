@@ -13,7 +13,7 @@ from tenure.drivers.simulated.openstack.scheduler import NoValidHost, Scheduler
 from tenure.drivers.simulated.openstack.servers import Servers, shown_server
 from tenure.drivers.simulated.openstack.service import (
     Answer,
-    Asked,
+    ApiRequest,
     Caller,
     Refused,
     Route,
@@ -105,28 +105,28 @@ class UserServers:
         self._flavors = flavors
         self._servers = servers
 
-    def list_servers(self, asked: Asked, caller: Caller) -> Answer:
-        everyone = asked.params.get("all_tenants", "").lower() in {"1", "true"}
-        if everyone or "host" in asked.params:
+    def list_servers(self, request: ApiRequest, caller: Caller) -> Answer:
+        everyone = request.params.get("all_tenants", "").lower() in {"1", "true"}
+        if everyone or "host" in request.params:
             only_admins(caller)
         filters = {
-            name: asked.params[name] for name in ("name", "status", "host", "project_id") if name in asked.params
+            name: request.params[name] for name in ("name", "status", "host", "project_id") if name in request.params
         }
         servers = self._state.servers.values() if everyone else self._state.servers_of(caller.project_id)
         found = sorted(
             (server for server in servers if _passes(server, filters)), key=lambda server: server.created, reverse=True
         )
-        shown = [self._shown(server, asked, caller) for server in page_from(found, asked)]
-        if not asked.path.endswith("/detail"):
+        shown = [self._shown(server, request, caller) for server in page_from(found, request)]
+        if not request.path.endswith("/detail"):
             shown = [{name: server[name] for name in ("id", "name", "links")} for server in shown]
         return 200, {"servers": shown}
 
-    def show_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
-        return 200, {"server": self._shown(self._server(server_id, caller), asked, caller)}
+    def show_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
+        return 200, {"server": self._shown(self._server(server_id, caller), request, caller)}
 
-    def boot_servers(self, asked: Asked, caller: Caller) -> Answer:
+    def boot_servers(self, request: ApiRequest, caller: Caller) -> Answer:
         """Boot servers; those without a host are created with the status ERROR, as in Nova."""
-        boot = self._read_boot(asked.body, caller)
+        boot = self._read_boot(request.body, caller)
         self._check_quota(boot, caller)
         servers = boot.servers(caller)
         for server in self._scheduler.place_alike(servers):
@@ -141,23 +141,23 @@ class UserServers:
         }
         return 202, {"server": answer}
 
-    def delete_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+    def delete_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
         self._server(server_id, caller)
-        return self._servers.act_on_server(replace(asked, body={"forceDelete": None}), caller, server_id)
+        return self._servers.act_on_server(replace(request, body={"forceDelete": None}), caller, server_id)
 
-    def act_on_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+    def act_on_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
         server = self._server(server_id, caller)
-        if not isinstance(asked.body, dict) or len(asked.body) != 1:
+        if not isinstance(request.body, dict) or len(request.body) != 1:
             raise Refused(400, "There is no such action")
-        ((action, values),) = asked.body.items()
+        ((action, values),) = request.body.items()
         if action not in ACTIONS:
             raise Refused(400, f"There is no such action: {str(action)[:80]}")
         if ACTIONS[action] or (action == "unshelve" and values is not None):
             only_admins(caller)
         if action == "createImage":
-            asked = replace(asked, body={action: self._read_image(values, server)})
+            request = replace(request, body={action: self._read_image(values, server)})
         try:
-            return self._servers.act_on_server(asked, caller, server_id)
+            return self._servers.act_on_server(request, caller, server_id)
         except (AttributeError, KeyError, TypeError) as error:
             raise Refused(400, f"Invalid input for {action}") from error
 
@@ -209,13 +209,13 @@ class UserServers:
 
     def _check_quota(self, boot: _Boot, caller: Caller) -> None:
         quotas = self._state.quotas
-        for name, asked, had, most in (
+        for name, request, had, most in (
             ("instances", boot.count, len(self._state.servers_of(caller.project_id)), quotas.servers),
             ("cores", boot.count * boot.flavor.vcpus, self._state.cores_of(caller.project_id), quotas.cores),
         ):
-            if had + asked > most:
+            if had + request > most:
                 used = f"but already used {had} of {most} {name}"
-                raise Refused(403, f"Quota exceeded for {name}: Requested {asked}, {used}")
+                raise Refused(403, f"Quota exceeded for {name}: Requested {request}, {used}")
 
     def _read_image(self, values: Any, server: Server) -> dict[str, Any]:
         """Return the requested properties of an image.
@@ -240,7 +240,7 @@ class UserServers:
             raise Refused(404, f"Instance {server_id} could not be found.")
         return server
 
-    def _shown(self, server: Server, asked: Asked, caller: Caller) -> dict[str, Any]:
+    def _shown(self, server: Server, request: ApiRequest, caller: Caller) -> dict[str, Any]:
         """Return a server as Nova shows it: administrators see its host."""
         shown = shown_server(server)
         shown |= {
@@ -258,7 +258,7 @@ class UserServers:
             "OS-EXT-AZ:availability_zone": "nova" if server.host else "",
             "os-extended-volumes:volumes_attached": [],
         }
-        if _version(asked) < _EMBEDDED:
+        if _version(request) < _EMBEDDED:
             shown["flavor"] = {"id": server.flavor.id if server.flavor else "1", "links": []}
         host = shown.pop("OS-EXT-SRV-ATTR:host")
         if caller.is_admin:
@@ -349,7 +349,7 @@ def _passes(server: Server, filters: Mapping[str, str]) -> bool:
     )
 
 
-def _version(asked: Asked) -> tuple[int, ...]:
+def _version(request: ApiRequest) -> tuple[int, ...]:
     """Return the microversion of a request to Nova, 2.1 by default."""
-    version = asked.microversion or "2.1"
+    version = request.microversion or "2.1"
     return (2, 103) if version == "latest" else tuple(map(int, version.split(".")))

@@ -12,7 +12,15 @@ from typing import Any, Final
 from tenure.drivers.simulated.openstack.cinder import shown_type, shown_volume
 from tenure.drivers.simulated.openstack.flavors import Flavors
 from tenure.drivers.simulated.openstack.nova import OWNER, Nova, is_set_aside
-from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route, only_admins, page_from
+from tenure.drivers.simulated.openstack.service import (
+    Answer,
+    ApiRequest,
+    Caller,
+    Refused,
+    Route,
+    only_admins,
+    page_from,
+)
 from tenure.drivers.simulated.openstack.state import State, Volume
 from tenure.drivers.simulated.openstack.user_servers import PUBLIC_IMAGES, UserServers
 
@@ -33,27 +41,27 @@ class Users:
 
     # Nova
 
-    def list_flavors(self, asked: Asked, caller: Caller) -> Answer:
-        return self._flavors.list_flavors(replace(asked, microversion="2.61"), caller)
+    def list_flavors(self, request: ApiRequest, caller: Caller) -> Answer:
+        return self._flavors.list_flavors(replace(request, microversion="2.61"), caller)
 
-    def show_flavor(self, asked: Asked, caller: Caller, flavor_id: str) -> Answer:
-        return self._flavors.show_flavor(replace(asked, microversion="2.61"), caller, flavor_id)
+    def show_flavor(self, request: ApiRequest, caller: Caller, flavor_id: str) -> Answer:
+        return self._flavors.show_flavor(replace(request, microversion="2.61"), caller, flavor_id)
 
-    def list_hypervisors(self, asked: Asked, caller: Caller) -> Answer:
+    def list_hypervisors(self, request: ApiRequest, caller: Caller) -> Answer:
         only_admins(caller)
-        return self._nova.list_hypervisors(replace(asked, microversion="2.33"), caller)
+        return self._nova.list_hypervisors(replace(request, microversion="2.33"), caller)
 
-    def show_hypervisor(self, asked: Asked, caller: Caller, hypervisor_id: str) -> Answer:
+    def show_hypervisor(self, request: ApiRequest, caller: Caller, hypervisor_id: str) -> Answer:
         only_admins(caller)
-        return self._nova.show_hypervisor(replace(asked, microversion="2.33"), caller, hypervisor_id)
+        return self._nova.show_hypervisor(replace(request, microversion="2.33"), caller, hypervisor_id)
 
-    def list_aggregates(self, asked: Asked, caller: Caller) -> Answer:
+    def list_aggregates(self, request: ApiRequest, caller: Caller) -> Answer:
         only_admins(caller)
-        return self._nova.list_aggregates(asked, caller)
+        return self._nova.list_aggregates(request, caller)
 
-    def list_zones(self, asked: Asked, caller: Caller) -> Answer:
+    def list_zones(self, request: ApiRequest, caller: Caller) -> Answer:
         """List the zones; those of other projects' reservations are for administrators only."""
-        _, zones = self._nova.list_zones(asked, caller)
+        _, zones = self._nova.list_zones(request, caller)
         aggregates = self._state.aggregates.values()
         hidden = {
             aggregate.zone
@@ -64,28 +72,30 @@ class Users:
         shown = [{"zoneName": name, "zoneState": {"available": True}, "hosts": None} for name in names]
         return 200, {"availabilityZoneInfo": shown}
 
-    def list_groups(self, asked: Asked, caller: Caller) -> Answer:
-        return self._flavors.list_groups(replace(asked, microversion="2.64"), caller)
+    def list_groups(self, request: ApiRequest, caller: Caller) -> Answer:
+        return self._flavors.list_groups(replace(request, microversion="2.64"), caller)
 
-    def list_nothing(self, asked: Asked, caller: Caller, *_: str) -> Answer:
+    def list_nothing(self, request: ApiRequest, caller: Caller, *_: str) -> Answer:
         """Answer with an empty list of the objects that the path names."""
-        name = asked.path.rpartition("/")[2].removeprefix("os-")
+        name = request.path.rpartition("/")[2].removeprefix("os-")
         return 200, {_NAMES.get(name, name): []}
 
     # Glance
 
-    def list_images(self, asked: Asked, caller: Caller) -> Answer:
-        filters = {name: asked.params[name] for name in ("id", "name", "status", "visibility") if name in asked.params}
+    def list_images(self, request: ApiRequest, caller: Caller) -> Answer:
+        filters = {
+            name: request.params[name] for name in ("id", "name", "status", "visibility") if name in request.params
+        }
         found = [image for image in self._images(caller) if filters.items() <= image.items()]
         return 200, {"images": found, "schema": "/v2/schemas/images", "first": "/v2/images"}
 
-    def show_image(self, asked: Asked, caller: Caller, image_id: str) -> Answer:
+    def show_image(self, request: ApiRequest, caller: Caller, image_id: str) -> Answer:
         for image in self._images(caller):
             if image["id"] == image_id:
                 return 200, image
         raise Refused(404, f"No image found with ID {image_id}")
 
-    def delete_image(self, asked: Asked, caller: Caller, image_id: str) -> Answer:
+    def delete_image(self, request: ApiRequest, caller: Caller, image_id: str) -> Answer:
         image = self._state.images.get(image_id)
         if image is None or not (image["owner"] == caller.project_id or caller.is_admin):
             raise Refused(404, f"No image found with ID {image_id}")
@@ -115,9 +125,9 @@ class Users:
 
     # Neutron
 
-    def list_networks(self, asked: Asked, caller: Caller) -> Answer:
-        filters = {name: asked.params[name] for name in ("id", "name") if name in asked.params}
-        external = asked.params.get("router:external", "").lower()
+    def list_networks(self, request: ApiRequest, caller: Caller) -> Answer:
+        filters = {name: request.params[name] for name in ("id", "name") if name in request.params}
+        external = request.params.get("router:external", "").lower()
         networks = [self._network(network_id) for network_id in self._state.networks]
         found = [
             network
@@ -126,13 +136,13 @@ class Users:
         ]
         return 200, {"networks": found}
 
-    def show_network(self, asked: Asked, caller: Caller, network_id: str) -> Answer:
+    def show_network(self, request: ApiRequest, caller: Caller, network_id: str) -> Answer:
         if network_id not in self._state.networks:
             raise Refused(404, f"Network {network_id} could not be found.")
         return 200, {"network": self._network(network_id)}
 
-    def list_subnets(self, asked: Asked, caller: Caller) -> Answer:
-        network_id = asked.params.get("network_id")
+    def list_subnets(self, request: ApiRequest, caller: Caller) -> Answer:
+        network_id = request.params.get("network_id")
         shown = [
             {
                 "id": subnet.id,
@@ -149,7 +159,7 @@ class Users:
         ]
         return 200, {"subnets": shown}
 
-    def list_floating_ips(self, asked: Asked, caller: Caller) -> Answer:
+    def list_floating_ips(self, request: ApiRequest, caller: Caller) -> Answer:
         shown = [
             {
                 "id": floating_ip.id,
@@ -183,28 +193,28 @@ class Users:
 
     # Cinder
 
-    def list_volumes(self, asked: Asked, caller: Caller) -> Answer:
-        everyone = caller.is_admin and asked.params.get("all_tenants", "").lower() in {"1", "true"}
-        name = asked.params.get("name")
+    def list_volumes(self, request: ApiRequest, caller: Caller) -> Answer:
+        everyone = caller.is_admin and request.params.get("all_tenants", "").lower() in {"1", "true"}
+        name = request.params.get("name")
         found = [
             volume
             for volume in self._state.volumes.values()
             if (everyone or volume.project_id == caller.project_id) and name in (None, volume.name)
         ]
-        return 200, {"volumes": [self._shown_volume(volume, caller) for volume in page_from(found, asked)]}
+        return 200, {"volumes": [self._shown_volume(volume, caller) for volume in page_from(found, request)]}
 
-    def show_volume(self, asked: Asked, caller: Caller, volume_id: str) -> Answer:
+    def show_volume(self, request: ApiRequest, caller: Caller, volume_id: str) -> Answer:
         volume = self._state.volumes.get(volume_id)
         if volume is None or not (volume.project_id == caller.project_id or caller.is_admin):
             raise Refused(404, f"Volume {volume_id} could not be found.")
         return 200, {"volume": self._shown_volume(volume, caller)}
 
-    def list_volume_types(self, asked: Asked, caller: Caller) -> Answer:
+    def list_volume_types(self, request: ApiRequest, caller: Caller) -> Answer:
         types = self._state.volume_types.values()
         open_to = [found for found in types if found.projects is None or caller.project_id in found.projects]
         return 200, {"volume_types": [{**shown_type(found), "extra_specs": {}} for found in open_to]}
 
-    def list_snapshots(self, asked: Asked, caller: Caller) -> Answer:
+    def list_snapshots(self, request: ApiRequest, caller: Caller) -> Answer:
         shown = [
             {
                 "id": snapshot.id,
