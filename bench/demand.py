@@ -67,18 +67,18 @@ class Request:
         return (self.period.end - self.period.start) / HOUR
 
 
-#: What is asked for, and for how many hours.
-Wish = tuple[str, Mapping[str, object], int]
-Wisher = Callable[[random.Random], Wish]
+#: The resource type and the parameters of a request, and its hours.
+Sample = tuple[str, Mapping[str, object], int]
+Sampler = Callable[[random.Random], Sample]
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A cloud and what is asked of it: wishes by weight, until so much of its time is asked for (``load``)."""
+    """A cloud, and samplers of requests by weight, until so much of its time is requested (``load``)."""
 
     name: str
     hosts: Sequence[Host]
-    wishes: Mapping[Wisher, int]
+    samplers: Mapping[Sampler, int]
     load: float
     days: int = 30
     #: The hours after each lease in which its resources are cleaned.
@@ -104,10 +104,10 @@ def requests_of(mix: Mix, seed: int) -> list[Request]:
     rng = random.Random(f"{seed} {mix.name}")
     offered = 0.0
     found: list[Request] = []
-    wishers, weights = list(mix.wishes), list(mix.wishes.values())
+    samplers, weights = list(mix.samplers), list(mix.samplers.values())
     while offered < mix.load * len(mix.hosts) * mix.days * 24:
-        [wisher] = rng.choices(wishers, weights)
-        resource_type, parameters, hours = wisher(rng)
+        [sampler] = rng.choices(samplers, weights)
+        resource_type, parameters, hours = sampler(rng)
         start = mix.window.start + rng.randrange(mix.days * 24) * HOUR
         lead = 0 if rng.random() < 1 / 3 else min(LONGEST_LEAD, round(rng.expovariate(1 / MEAN_LEAD)))
         period = Period(start, start + (hours + mix.cleaning) * HOUR)
@@ -117,18 +117,18 @@ def requests_of(mix: Mix, seed: int) -> list[Request]:
     return sorted(found, key=lambda one: (one.asked_at, one.number))
 
 
-def whole_hosts(rng: random.Random) -> Wish:
+def whole_hosts(rng: random.Random) -> Sample:
     """One host or a few, for a day or so."""
     count = rng.choices((1, 2, 4), (5, 3, 2))[0]
     return _hosts(count, _hours(rng, median=24, sigma=1.0, longest=168))
 
 
-def days_of_hosts(rng: random.Random) -> Wish:
+def days_of_hosts(rng: random.Random) -> Sample:
     """Two whole hosts for a day or three: what finds no room where small things lie everywhere."""
     return _hosts(2, rng.choice((24, 48, 72)))
 
 
-def hosts_of_kinds(rng: random.Random) -> Wish:
+def hosts_of_kinds(rng: random.Random) -> Sample:
     """One host or two, of any rack, of a certain one, or of one of two."""
     kind = rng.choice(("", '["==", "$rack", "a"]', '["in", "$rack", "a", "b"]', '["in", "$rack", "b", "c"]'))
     count = rng.choice((1, 1, 2))
@@ -136,17 +136,17 @@ def hosts_of_kinds(rng: random.Random) -> Wish:
     return HOSTS.name, {"resource_type": HOSTS.name, **asked}, _hours(rng, median=24, sigma=1.0, longest=168)
 
 
-def small_instances(rng: random.Random) -> Wish:
+def small_instances(rng: random.Random) -> Sample:
     """Instances, wherever they are."""
     return _instances(rng, None)
 
 
-def instances_by_affinity(rng: random.Random) -> Wish:
+def instances_by_affinity(rng: random.Random) -> Sample:
     """Instances: some all on one host, some each on another, most wherever they are."""
     return _instances(rng, rng.choices((None, False, True), (2, 1, 1))[0])
 
 
-def instances_with_gpus(rng: random.Random) -> Wish:
+def instances_with_gpus(rng: random.Random) -> Sample:
     """Instances of a flavor with one or two processors of graphics."""
     count = rng.choice((1, 2))
     flavor = {
@@ -160,19 +160,19 @@ def instances_with_gpus(rng: random.Random) -> Wish:
     return FLAVORS.name, FLAVORS.complete(asked, flavor), _hours_of_instances(rng)
 
 
-def _hosts(count: int, hours: int) -> Wish:
+def _hosts(count: int, hours: int) -> Sample:
     nothing = {"hypervisor_properties": "", "resource_properties": ""}
     return HOSTS.name, {"resource_type": HOSTS.name, "min": count, "max": count, **nothing}, hours
 
 
-def _instances(rng: random.Random, affinity: bool | None) -> Wish:
+def _instances(rng: random.Random, affinity: bool | None) -> Sample:
     vcpus = rng.choices((2, 4, 8, 16), (4, 3, 2, 1))[0]
     memory = rng.choice((4096, 4096, 8192)) * vcpus
     # Together they must fit on one host.
     amount = rng.randint(1, max(1, min(4, 32 // vcpus))) if affinity else rng.randint(1, 4)
-    wanted = {"vcpus": vcpus, "memory_mb": memory, "disk_gb": 10 * vcpus, "amount": amount, "affinity": affinity}
-    wish = {"resource_type": INSTANCES.name, "resource_properties": "", **wanted}
-    return INSTANCES.name, wish, _hours_of_instances(rng)
+    size = {"vcpus": vcpus, "memory_mb": memory, "disk_gb": 10 * vcpus, "amount": amount, "affinity": affinity}
+    parameters = {"resource_type": INSTANCES.name, "resource_properties": "", **size}
+    return INSTANCES.name, parameters, _hours_of_instances(rng)
 
 
 def _hours_of_instances(rng: random.Random) -> int:

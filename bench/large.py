@@ -83,8 +83,8 @@ def _requests(world: World, hosts: int) -> dict[str, Callable[[], object]]:
     nearly_all = reservation(hosts - 200 if hosts > 400 else 1, hosts)
     booked: list[Lease] = []
 
-    def book(*wanted: ReservationRequest) -> None:
-        booked.append(world.reserve(*wanted, start=1))
+    def book(*requests: ReservationRequest) -> None:
+        booked.append(world.reserve(*requests, start=1))
 
     def prolong() -> None:
         [first, *_] = booked

@@ -9,7 +9,7 @@ from datetime import timedelta
 from bench.demand import (
     Mix,
     Request,
-    Wisher,
+    Sampler,
     days_of_hosts,
     instances_by_affinity,
     instances_with_gpus,
@@ -33,17 +33,17 @@ STAYING = (OURS_STAYING, FIRST)
 #: A stretch counts as long from so much on.
 LONG = timedelta(days=1)
 
-_GPU_WISHES: Mapping[Wisher, int] = {small_instances: 4, instances_with_gpus: 2, days_of_hosts: 1}
-_MIXED_WISHES: Mapping[Wisher, int] = {small_instances: 3, days_of_hosts: 1}
+_GPU_SAMPLERS: Mapping[Sampler, int] = {small_instances: 4, instances_with_gpus: 2, days_of_hosts: 1}
+_MIXED_SAMPLERS: Mapping[Sampler, int] = {small_instances: 3, days_of_hosts: 1}
 #: Little enough for everybody to accept all of it: what differs is what is left free.
 FEW = Mix("instances, few", plain(12), {small_instances: 1}, load=0.3)
 LARGE = (
     Mix("hosts", plain(16), {whole_hosts: 1}, load=1.0),
     Mix("instances", plain(8), {small_instances: 1}, load=1.0),
     Mix("instances by affinity", plain(8), {instances_by_affinity: 1}, load=1.0),
-    Mix("hosts and instances", plain(12), _MIXED_WISHES, load=0.8),
-    Mix("hosts and instances, crowded", plain(12), _MIXED_WISHES, load=1.2),
-    Mix("hosts, instances, GPUs", with_gpus(12), _GPU_WISHES, load=1.0),
+    Mix("hosts and instances", plain(12), _MIXED_SAMPLERS, load=0.8),
+    Mix("hosts and instances, crowded", plain(12), _MIXED_SAMPLERS, load=1.2),
+    Mix("hosts, instances, GPUs", with_gpus(12), _GPU_SAMPLERS, load=1.0),
     FEW,
 )
 #: Small enough for the exact solver.
@@ -51,8 +51,8 @@ SMALL = (
     Mix("hosts", plain(4), {whole_hosts: 1}, load=1.2, days=10),
     Mix("instances", plain(3), {small_instances: 1}, load=1.2, days=10),
     Mix("instances by affinity", plain(3), {instances_by_affinity: 1}, load=1.2, days=10),
-    Mix("hosts and instances", plain(4), _MIXED_WISHES, load=1.2, days=10),
-    Mix("hosts, instances, GPUs", with_gpus(4), _GPU_WISHES, load=1.2, days=10),
+    Mix("hosts and instances", plain(4), _MIXED_SAMPLERS, load=1.2, days=10),
+    Mix("hosts, instances, GPUs", with_gpus(4), _GPU_SAMPLERS, load=1.2, days=10),
 )
 
 

@@ -69,9 +69,9 @@ def first_fit(rooms: dict[int, int], demand: Demand) -> dict[int, int]:
         return next(({number: demand.minimum} for number, room in rooms.items() if room >= demand.minimum), {})
     units: dict[int, int] = {}
     for number, room in rooms.items():
-        wanted = demand.minimum - sum(units.values())
-        if wanted and room:
-            units[number] = 1 if demand.spread is Spread.ANTI_AFFINITY else min(room, wanted)
+        short = demand.minimum - sum(units.values())
+        if short and room:
+            units[number] = 1 if demand.spread is Spread.ANTI_AFFINITY else min(room, short)
     return units
 
 

@@ -30,9 +30,9 @@ from tests.scenarios.test_ledger_model import (
     Asked,
     Known,
     LedgerMachine,
+    ModelDemand,
     Room,
     Use,
-    Wish,
 )
 from tests.support.lengths import times
 from tests.support.simulated import HostHealth
@@ -57,7 +57,7 @@ PATTERNS: Sequence[Sequence[tuple[int, int]]] = (
 LANES = ((4,), (2, 2), (2, 2), (3, 1), (2, 1, 1))
 #: The number of crowds and steps that the model checks before it gives up the seed.
 ATTEMPTS = 4000
-#: The largest number of placements of some wishes that are checked for room for another wish.
+#: The largest number of placements of some demands that are checked for room for another demand.
 MOST_PLACEMENTS = 60
 
 
@@ -134,8 +134,8 @@ class Crowd:
     def room(self, uses: Sequence[Use] | None = None, *, late: Sequence[int] = ()) -> Room:
         return Room(self.resources, self.uses() if uses is None else uses, late)
 
-    def could(self, room: Room, wishes: Sequence[Wish], *, mine: Sequence[str] = (), at: int = 0) -> bool:
-        return room.could(wishes, self.asked, mine, self.at(at))
+    def could(self, room: Room, demands: Sequence[ModelDemand], *, mine: Sequence[str] = (), at: int = 0) -> bool:
+        return room.could(demands, self.asked, mine, self.at(at))
 
     def running(self) -> Iterator[tuple[int, Booking]]:
         return ((index, booking) for index, booking in enumerate(self.bookings) if booking.runs)
@@ -306,66 +306,67 @@ def seek(machine: CrowdedMachine, rng: Random, look: Callable[[Crowd], Step | No
     assume(False)
 
 
-def needs_a_move(crowd: Crowd, wish: Wish, *, mine: Sequence[str] = ()) -> bool:
+def needs_a_move(crowd: Crowd, demand: ModelDemand, *, mine: Sequence[str] = ()) -> bool:
     room = crowd.room([use for use in crowd.uses() if use.reservation_id not in mine])
-    return not room.fit([wish]) and crowd.could(room, [wish], mine=mine)
+    return not room.fit([demand]) and crowd.could(room, [demand], mine=mine)
 
 
-def is_fragile(room: Room, wishes: Sequence[Wish]) -> bool:
-    """Whether all wishes fit, and some placement of a wish leaves no room for the others."""
-    return room.fit(wishes) and any(
-        not _with(room, wish, placement).fit(rest)
-        for wish, rest in _each(wishes)
-        for placement in room.placements(wish)
+def is_fragile(room: Room, demands: Sequence[ModelDemand]) -> bool:
+    """Whether all demands fit, and some placement of a demand leaves no room for the others."""
+    return room.fit(demands) and any(
+        not _with(room, demand, placement).fit(rest)
+        for demand, rest in _each(demands)
+        for placement in room.placements(demand)
     )
 
 
-def depends_on_the_order(crowd: Crowd, wishes: Sequence[Wish]) -> bool:
-    """Whether a wish does not fit after most placements of the others, and in another order all wishes fit.
+def depends_on_the_order(crowd: Crowd, demands: Sequence[ModelDemand]) -> bool:
+    """Whether a demand does not fit after most placements of the others, and in another order all demands fit.
 
     In that order they must fit with every placement: the service tries a single placement in each order, and could miss
     the right one.
     """
     room = crowd.room()
-    if not room.fit(wishes):
+    if not room.fit(demands):
         return False
-    asked = crowd.asked | {wish.reservation_id: wish.asked for wish in wishes}
-    for wish, others in _each(wishes):
+    asked = crowd.asked | {demand.reservation_id: demand.asked for demand in demands}
+    for demand, others in _each(demands):
         rooms = list(islice(_rooms_left(room, others), MOST_PLACEMENTS))
-        too_small = [left for left in rooms if not left.could([wish], asked, (), crowd.now)]
+        too_small = [left for left in rooms if not left.could([demand], asked, (), crowd.now)]
         if len(too_small) * 2 > len(rooms):
-            return _always_fit(room, wishes)
+            return _always_fit(room, demands)
     return False
 
 
-def _always_fit(room: Room, wishes: Sequence[Wish]) -> bool:
-    """Whether there is an order in which all wishes fit with every placement."""
-    return not wishes or any(
-        room.fit([wish]) and all(_always_fit(_with(room, wish, placement), rest) for placement in room.placements(wish))
-        for wish, rest in _each(wishes)
+def _always_fit(room: Room, demands: Sequence[ModelDemand]) -> bool:
+    """Whether there is an order in which all demands fit with every placement."""
+    return not demands or any(
+        room.fit([demand])
+        and all(_always_fit(_with(room, demand, placement), rest) for placement in room.placements(demand))
+        for demand, rest in _each(demands)
     )
 
 
-def _rooms_left(room: Room, wishes: Sequence[Wish]) -> Iterator[Room]:
-    """Return the remaining room for each placement of all wishes."""
-    if not wishes:
+def _rooms_left(room: Room, demands: Sequence[ModelDemand]) -> Iterator[Room]:
+    """Return the remaining room for each placement of all demands."""
+    if not demands:
         yield room
         return
-    wish, *rest = wishes
-    for placement in room.placements(wish):
-        yield from _rooms_left(_with(room, wish, placement), rest)
+    demand, *rest = demands
+    for placement in room.placements(demand):
+        yield from _rooms_left(_with(room, demand, placement), rest)
 
 
-def _each(wishes: Sequence[Wish]) -> Iterator[tuple[Wish, Sequence[Wish]]]:
-    """Return each wish with the other wishes."""
-    return ((wish, [*wishes[:index], *wishes[index + 1 :]]) for index, wish in enumerate(wishes))
+def _each(demands: Sequence[ModelDemand]) -> Iterator[tuple[ModelDemand, Sequence[ModelDemand]]]:
+    """Return each demand with the other demands."""
+    return ((demand, [*demands[:index], *demands[index + 1 :]]) for index, demand in enumerate(demands))
 
 
-def _with(room: Room, wish: Wish, placement: Mapping[int, int]) -> Room:
-    """Return the remaining room after a placement of a wish as a plan."""
-    whole, size = wish.asked.kind != "instances", wish.asked.vcpus
+def _with(room: Room, demand: ModelDemand, placement: Mapping[int, int]) -> Room:
+    """Return the remaining room after a placement of a demand as a plan."""
+    whole, size = demand.asked.kind != "instances", demand.asked.vcpus
     taken = [
-        Use(-1, resource_id, wish.reservation_id, wish.start, wish.end, count, count * size, whole, True)
+        Use(-1, resource_id, demand.reservation_id, demand.start, demand.end, count, count * size, whole, True)
         for resource_id, count in placement.items()
     ]
     return Room(room.resources, [*room.uses, *taken], room.late)
@@ -392,8 +393,8 @@ def a_request_that_needs_a_move(machine: CrowdedMachine, rng: Random) -> None:
     def look(crowd: Crowd) -> Step | None:
         start, length = _times(rng)
         wanted = _wanted(rng)
-        wish = Wish(wanted, wanted.amount, crowd.at(start), crowd.at(start + length))
-        return (lambda: machine.create(start, length, [wanted])) if needs_a_move(crowd, wish) else None
+        demand = ModelDemand(wanted, wanted.amount, crowd.at(start), crowd.at(start + length))
+        return (lambda: machine.create(start, length, [wanted])) if needs_a_move(crowd, demand) else None
 
     seek(machine, rng, look)
 
@@ -407,8 +408,8 @@ def a_request_that_needs_a_move_to_a_host_with_limits(machine: CrowdedMachine, r
     def look(crowd: Crowd) -> Step | None:
         start, length = _times(rng)
         wanted = Asked("instances", 1, vcpus=rng.randint(most + 1, VCPUS))
-        wish = Wish(wanted, 1, crowd.at(start), crowd.at(start + length))
-        if not needs_a_move(crowd, wish):
+        demand = ModelDemand(wanted, 1, crowd.at(start), crowd.at(start + length))
+        if not needs_a_move(crowd, demand):
             return None
         resources = {resource.id: resource for resource in crowd.resources.values() if resource.id != host.id}
         others = replace(crowd, resources=resources)
@@ -417,7 +418,7 @@ def a_request_that_needs_a_move_to_a_host_with_limits(machine: CrowdedMachine, r
             for booking in crowd.bookings
             if all(allocation.resource_id != host.id for allocation in booking.allocations)
         ]
-        return None if others.could(others.room(), [wish]) else lambda: machine.create(start, length, [wanted])
+        return None if others.could(others.room(), [demand]) else lambda: machine.create(start, length, [wanted])
 
     host = machine.host(limited)
     seek(machine, rng, look)
@@ -432,7 +433,7 @@ def a_request_for_addresses_by_name(machine: CrowdedMachine, rng: Random) -> Non
         known = [resources[resource_id].name for resource_id in crowd.addresses]
         names = frozenset(rng.sample(known, rng.randint(0, 2)))
         wanted = Asked("addresses", rng.randint(max(1, len(names)), 2), names=names)
-        if needs_a_move(crowd, Wish(wanted, wanted.amount, crowd.at(start), crowd.at(start + length))):
+        if needs_a_move(crowd, ModelDemand(wanted, wanted.amount, crowd.at(start), crowd.at(start + length))):
             machine.fill(crowd)
             machine.create(start, length, [wanted])
             machine.invariants_hold()
@@ -444,11 +445,11 @@ def a_request_for_several_that_just_fit(machine: CrowdedMachine, rng: Random) ->
     def look(crowd: Crowd) -> Step | None:
         start, length = _times(rng)
         wanted = [_wanted(rng) for _ in range(rng.randint(2, 3))]
-        wishes = [
-            Wish(asked, asked.amount, crowd.at(start), crowd.at(start + length), f"new.{position}")
+        demands = [
+            ModelDemand(asked, asked.amount, crowd.at(start), crowd.at(start + length), f"new.{position}")
             for position, asked in enumerate(wanted)
         ]
-        return (lambda: machine.create(start, length, wanted)) if depends_on_the_order(crowd, wishes) else None
+        return (lambda: machine.create(start, length, wanted)) if depends_on_the_order(crowd, demands) else None
 
     seek(machine, rng, look, most=6)
 
@@ -461,13 +462,15 @@ def a_change_of_a_waiting_lease(machine: CrowdedMachine, rng: Random) -> None:
         index, booking = rng.choice(waiting)
         start, end = rng.randint(0, 2), rng.randint(3, LENGTH)
         amounts = [rng.randint(1, 3) for _ in booking.allocations]
-        wishes = [
-            Wish(allocation.asked.with_amount(amount), amount, crowd.at(start), crowd.at(end), f"{index}.{position}")
+        demands = [
+            ModelDemand(
+                allocation.asked.with_amount(amount), amount, crowd.at(start), crowd.at(end), f"{index}.{position}"
+            )
             for position, (allocation, amount) in enumerate(zip(booking.allocations, amounts, strict=True))
         ]
-        mine = [wish.reservation_id for wish in wishes]
+        mine = [demand.reservation_id for demand in demands]
         beside = crowd.room([use for use in crowd.uses() if use.reservation_id not in mine])
-        if not (len(wishes) == 1 and needs_a_move(crowd, wishes[0], mine=mine)) and not is_fragile(beside, wishes):
+        if not (len(demands) == 1 and needs_a_move(crowd, demands[0], mine=mine)) and not is_fragile(beside, demands):
             return None
         by_end, by_start = end - booking.end, start - booking.start
         return lambda: machine.change(index, by_end or None, by_start or None, list(amounts), False)
@@ -490,14 +493,14 @@ def a_running_lease_that_grows(machine: CrowdedMachine, rng: Random) -> None:
         here = frozenset({allocation.resource_id})
         apart = here if allocation.asked.kind != "instances" or allocation.asked.affinity is False else frozenset()
         only = here if allocation.asked.affinity else None
-        wish = Wish(allocation.asked, more, crowd.at(0), crowd.at(end), f"{index}.{grown}", only, apart)
+        demand = ModelDemand(allocation.asked, more, crowd.at(0), crowd.at(end), f"{index}.{grown}", only, apart)
         mine = [f"{index}.{position}" for position in range(len(booking.allocations))]
         room = crowd.room()
         if ends_earlier:
             shorter = [replace(use, end=crowd.at(end)) if use.reservation_id in mine else use for use in room.uses]
-            if crowd.could(room, [wish], mine=mine) or not crowd.could(crowd.room(shorter), [wish], mine=mine):
+            if crowd.could(room, [demand], mine=mine) or not crowd.could(crowd.room(shorter), [demand], mine=mine):
                 return None
-        elif room.fit([wish]) or not crowd.could(room, [wish], mine=mine):
+        elif room.fit([demand]) or not crowd.could(room, [demand], mine=mine):
             return None
         amounts: list[int | None] = [None] * len(booking.allocations)
         amounts[grown] = allocation.asked.amount + more
@@ -523,7 +526,7 @@ def a_host_that_fails_below_a_lease_that_has_grown(machine: CrowdedMachine, rng:
             ),
         ]
         room = crowd.room([use for use in crowd.uses() if use.reservation_id != "0.0"])
-        whole = Wish(grown.asked, amount + more, crowd.at(0), crowd.at(LENGTH), without=frozenset({failing}))
+        whole = ModelDemand(grown.asked, amount + more, crowd.at(0), crowd.at(LENGTH), without=frozenset({failing}))
         if room.fit([whole]) or not any(
             needs_a_move(crowd, replace(whole, amount=count), mine=["0.0"]) for count in (amount, more)
         ):
@@ -603,7 +606,7 @@ def a_start_behind_a_hanging_teardown(machine: CrowdedMachine, rng: Random) -> N
         mine = [f"{waiting}.0"]
         late = {other.resource_id for other in before.allocations}
         room = crowd.room([use for use in crowd.uses(at=begin) if use.reservation_id not in mine], late=sorted(late))
-        wish = Wish(
+        demand = ModelDemand(
             allocation.asked,
             allocation.asked.amount,
             crowd.at(begin),
@@ -611,7 +614,7 @@ def a_start_behind_a_hanging_teardown(machine: CrowdedMachine, rng: Random) -> N
             mine[0],
             without=frozenset(late),
         )
-        if room.fit([wish]) or not crowd.could(room, [wish], mine=mine, at=begin):
+        if room.fit([demand]) or not crowd.could(room, [demand], mine=mine, at=begin):
             return None
 
         def step() -> None:
@@ -674,7 +677,7 @@ def a_plan_that_can_move_behind_many_that_cannot(machine: CrowdedMachine, rng: R
         if resource_id != free
     )
     crowd.bookings = [Booking(1, 2, named), Booking(1, 2, (ModelAllocation(asked, free),))]
-    assert needs_a_move(crowd, Wish(wanted, 1, crowd.at(1), crowd.at(2)))
+    assert needs_a_move(crowd, ModelDemand(wanted, 1, crowd.at(1), crowd.at(2)))
     machine.fill(crowd)
     machine.create(1, 1, [wanted])
     machine.invariants_hold()

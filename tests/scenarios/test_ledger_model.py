@@ -126,7 +126,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ModelDemand:
     """A number of units of a demand that need room throughout a period."""
 
     asked: Asked
@@ -163,57 +163,59 @@ class Room:
             and asked.vcpus % limits.get("step", 1) == 0
         )
 
-    def units(self, wish: Wish, resource: Resource) -> int:
-        """Return the number of units of the wish for which the resource has room throughout the period."""
-        if resource.id in self.late or resource.id in wish.without or not self.takes(resource, wish.asked, 1):
+    def units(self, demand: ModelDemand, resource: Resource) -> int:
+        """Return the number of units of the demand for which the resource has room throughout the period."""
+        if resource.id in self.late or resource.id in demand.without or not self.takes(resource, demand.asked, 1):
             return 0
-        if wish.only is not None and resource.id not in wish.only:
+        if demand.only is not None and resource.id not in demand.only:
             return 0
-        others = [use for use in self.uses if use.resource_id == resource.id and use.overlaps(wish.start, wish.end)]
-        if wish.asked.kind != "instances":
+        others = [use for use in self.uses if use.resource_id == resource.id and use.overlaps(demand.start, demand.end)]
+        if demand.asked.kind != "instances":
             return 0 if others else 1
         if any(use.whole for use in others):
             return 0
-        instants = {wish.start, *(use.start for use in others if use.start > wish.start)}
+        instants = {demand.start, *(use.start for use in others if use.start > demand.start)}
         peak = max(sum(use.vcpus for use in others if use.start <= instant < use.end) for instant in instants)
-        return max(0, resource.capacity["VCPU"] - peak) // wish.asked.vcpus
+        return max(0, resource.capacity["VCPU"] - peak) // demand.asked.vcpus
 
-    def placements(self, wish: Wish) -> Iterator[dict[int, int]]:
-        """Return every placement of a wish, as units by resource id."""
-        rooms = {resource_id: self.units(wish, resource) for resource_id, resource in self.resources.items()}
+    def placements(self, demand: ModelDemand) -> Iterator[dict[int, int]]:
+        """Return every placement of a demand, as units by resource id."""
+        rooms = {resource_id: self.units(demand, resource) for resource_id, resource in self.resources.items()}
         rooms = {resource_id: count for resource_id, count in rooms.items() if count}
-        if wish.asked.kind != "instances" or wish.asked.affinity is False:
+        if demand.asked.kind != "instances" or demand.asked.affinity is False:
             named = {
-                resource_id for resource_id, resource in self.resources.items() if resource.name in wish.asked.names
-            } - wish.without
-            for chosen in combinations(sorted(rooms), wish.amount):
+                resource_id for resource_id, resource in self.resources.items() if resource.name in demand.asked.names
+            } - demand.without
+            for chosen in combinations(sorted(rooms), demand.amount):
                 if named <= set(chosen):
                     yield dict.fromkeys(chosen, 1)
-        elif wish.asked.affinity:
-            yield from ({resource_id: wish.amount} for resource_id, count in rooms.items() if count >= wish.amount)
+        elif demand.asked.affinity:
+            yield from ({resource_id: demand.amount} for resource_id, count in rooms.items() if count >= demand.amount)
         else:
-            yield from _spread(sorted(rooms.items()), wish.amount)
+            yield from _spread(sorted(rooms.items()), demand.amount)
 
-    def fit(self, wishes: Sequence[Wish]) -> bool:
-        """Whether there is room for all wishes together."""
-        if not wishes:
+    def fit(self, demands: Sequence[ModelDemand]) -> bool:
+        """Whether there is room for all demands together."""
+        if not demands:
             return True
-        wish, rest = wishes[0], wishes[1:]
-        whole, size = wish.asked.kind != "instances", wish.asked.vcpus
-        for placement in self.placements(wish):
+        demand, rest = demands[0], demands[1:]
+        whole, size = demand.asked.kind != "instances", demand.asked.vcpus
+        for placement in self.placements(demand):
             more = [
-                Use(-1, resource_id, wish.reservation_id, wish.start, wish.end, count, count * size, whole, False)
+                Use(-1, resource_id, demand.reservation_id, demand.start, demand.end, count, count * size, whole, False)
                 for resource_id, count in placement.items()
             ]
             if Room(self.resources, [*self.uses, *more], self.late).fit(rest):
                 return True
         return False
 
-    def could(self, wishes: Sequence[Wish], asked: Mapping[str, Asked], mine: Collection[str], now: datetime) -> bool:
-        """Whether all wishes fit at present or, for a single wish, after a plan has moved."""
-        if self.fit(wishes):
+    def could(
+        self, demands: Sequence[ModelDemand], asked: Mapping[str, Asked], mine: Collection[str], now: datetime
+    ) -> bool:
+        """Whether all demands fit at present or, for a single demand, after a plan has moved."""
+        if self.fit(demands):
             return True
-        return len(wishes) == 1 and any(room.fit(wishes) for room in self.moved(asked, mine, now))
+        return len(demands) == 1 and any(room.fit(demands) for room in self.moved(asked, mine, now))
 
     def moved(self, asked: Mapping[str, Asked], mine: Collection[str], now: datetime) -> Iterator[Room]:
         """Return the room after each possible move of a plan of another lease to a resource with room for it."""
@@ -230,9 +232,11 @@ class Room:
             apart = frozenset(sibling.resource_id for sibling in siblings) if wanted.affinity is False else frozenset()
             room = Room(self.resources, others, self.late)
             closed = apart | {use.resource_id}
-            wish = Wish(replace(wanted, names=frozenset()), use.units, max(use.start, now), use.end, without=closed)
+            demand = ModelDemand(
+                replace(wanted, names=frozenset()), use.units, max(use.start, now), use.end, without=closed
+            )
             for resource_id, resource in self.resources.items():
-                if room.units(wish, resource) >= use.units:
+                if room.units(demand, resource) >= use.units:
                     yield Room(self.resources, [*others, replace(use, resource_id=resource_id)], self.late)
 
 
@@ -313,8 +317,8 @@ class LedgerMachine(RuleBasedStateMachine):
         start = self.now + delay * TICK
         end = start + length * TICK
         request = LeaseRequest("lease", start, end, reservations=tuple(asked.request for asked in wanted))
-        wishes = [Wish(asked, asked.amount, start, self.until(end)) for asked in wanted]
-        lease = self.ask(lambda: self.world.leases.create(OWNER, request), wishes)
+        demands = [ModelDemand(asked, asked.amount, start, self.until(end)) for asked in wanted]
+        lease = self.ask(lambda: self.world.leases.create(OWNER, request), demands)
         if lease is not None:
             ids = [created.id for created in lease.reservations]
             self.all.append(Known(lease, dict(zip(ids, wanted, strict=True))))
@@ -359,14 +363,14 @@ class LedgerMachine(RuleBasedStateMachine):
             and new_start >= lease.starts_at
             and all(wanted.amount <= known.asked[reservation_id].amount for reservation_id, wanted in asked.items())
         )
-        wishes = self.wishes_of(lease, known, asked, new_start, new_end, running=running)
+        demands = self.demands_of(lease, known, asked, new_start, new_end, running=running)
         if refused and running:
             for reservation_id in [booked.id for booked in lease.reservations]:
                 self.world.cloud.inject(
                     Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=reservation_id, count=1)
                 )
         done = self.ask(
-            lambda: self.world.leases.update(OWNER, lease.id, change), wishes, mine=set(asked), certain=less
+            lambda: self.world.leases.update(OWNER, lease.id, change), demands, mine=set(asked), certain=less
         )
         self.world.cloud.clear_faults()
         self.renew_slowness()
@@ -470,13 +474,15 @@ class LedgerMachine(RuleBasedStateMachine):
                 continue
             stuck = self.stuck(known)
             have = frozenset(use.resource_id for use in self.uses() if use.reservation_id in known.asked)
-            wishes = [
-                Wish(known.asked[use.reservation_id], use.units, self.now, use.end, use.reservation_id, without=have)
+            demands = [
+                ModelDemand(
+                    known.asked[use.reservation_id], use.units, self.now, use.end, use.reservation_id, without=have
+                )
                 for use in stuck
             ]
-            if len(wishes) == 1 and known.asked[wishes[0].reservation_id].affinity is None:
+            if len(demands) == 1 and known.asked[demands[0].reservation_id].affinity is None:
                 room = self.room(without=stuck)
-                assert not self.could(room, wishes, set(known.asked)), f"{lease} waits at {self.now}"
+                assert not self.could(room, demands, set(known.asked)), f"{lease} waits at {self.now}"
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -494,7 +500,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --- the model
 
-    def wishes_of(
+    def demands_of(
         self,
         lease: Lease,
         known: Known,
@@ -503,17 +509,17 @@ class LedgerMachine(RuleBasedStateMachine):
         end: datetime,
         *,
         running: bool,
-    ) -> list[Wish]:
+    ) -> list[ModelDemand]:
         """Return the additional needs of the lease; none if the model does not know them."""
         if not running:
             return [
-                Wish(wanted, wanted.amount, max(start, self.now), self.until(end), reservation_id)
+                ModelDemand(wanted, wanted.amount, max(start, self.now), self.until(end), reservation_id)
                 for reservation_id, wanted in asked.items()
             ]
         if end > lease.ends_at:
             return []
         mine = [use for use in self.uses() if use.reservation_id in asked]
-        wishes = []
+        demands = []
         for reservation_id, wanted in asked.items():
             more = wanted.amount - known.asked[reservation_id].amount
             have = frozenset(use.resource_id for use in mine if use.reservation_id == reservation_id)
@@ -521,11 +527,11 @@ class LedgerMachine(RuleBasedStateMachine):
                 apart = have if wanted.kind != "instances" or wanted.affinity is False else frozenset()
                 only = have if wanted.affinity else None
                 grown = replace(wanted, names=frozenset())
-                wishes.append(Wish(grown, more, self.now, self.until(end), reservation_id, only, apart))
-        return wishes
+                demands.append(ModelDemand(grown, more, self.now, self.until(end), reservation_id, only, apart))
+        return demands
 
-    def could(self, room: Room, wishes: Sequence[Wish], mine: Collection[str]) -> bool:
-        return room.could(wishes, self.asked(), mine, self.now)
+    def could(self, room: Room, demands: Sequence[ModelDemand], mine: Collection[str]) -> bool:
+        return room.could(demands, self.asked(), mine, self.now)
 
     def room(self, *, without: Collection[Use] = ()) -> Room:
         uses = self.uses()
@@ -597,14 +603,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def ask(
         self,
         operation: Callable[[], Any],
-        wishes: Sequence[Wish],
+        demands: Sequence[ModelDemand],
         *,
         mine: Collection[str] = (),
         certain: bool = False,
     ) -> Any:
         """Return the answer, or None for a refusal. The model must agree; a ``certain`` request must be granted."""
         room = self.room(without=[use for use in self.uses() if use.reservation_id in mine and use.planned])
-        possible = bool(wishes) and self.could(room, wishes, mine)
+        possible = bool(demands) and self.could(room, demands, mine)
         refusal: TenureError | None = None
         done = None
         try:
@@ -616,7 +622,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return done
         if isinstance(refusal, NotEnoughResources):
             assert not certain, f"{refusal}, though the request asks for no more"
-            assert not possible, f"{refusal}, though it fits: {wishes}"
+            assert not possible, f"{refusal}, though it fits: {demands}"
         elif not isinstance(refusal, LeaseBusy):
             assert "undone" in str(refusal) or "refused" in str(refusal), refusal
         return None

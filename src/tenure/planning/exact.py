@@ -115,12 +115,12 @@ def _subproblem_for(
         resource_ids, affected = frozenset(catalogue.ids[row] for row in every), None
     else:
         resource_ids, affected = _affected(snapshot, tasks, terms, is_over)
-    wishing = {task.reservation_id for task in tasks}
+    requesting = {task.reservation_id for task in tasks}
     grouped: dict[tuple[str, Period], list[Allocation]] = defaultdict(list)
     staying: dict[str, set[int]] = defaultdict(set)
     for resource_id in sorted(resource_ids):
         for each in snapshot.on(snapshot.row_of(resource_id)):
-            if each.reservation_id not in wishing and terms.may_move(each):
+            if each.reservation_id not in requesting and terms.may_move(each):
                 grouped[each.reservation_id, each.period].append(each)
             else:
                 staying[each.reservation_id].add(resource_id)
@@ -231,7 +231,7 @@ def _affected(
     The resources are free ones, and those that plans can make free. Plans on the latter must go elsewhere, so resources
     for these plans follow, level by level. All other plans stay. It ends early when the time ``is_over``.
     """
-    wishing = {task.reservation_id for task in tasks}
+    requesting = {task.reservation_id for task in tasks}
     places = max(1, FOR_WANTED // len(tasks))
     chosen: dict[int, None] = {}
     vacancies: deque[tuple[Demand, Period, int]] = deque()
@@ -240,7 +240,7 @@ def _affected(
 
     def make_way(plans: Iterable[Allocation]) -> None:
         """Look up resources for these plans, too."""
-        moving = [plan for plan in plans if plan.reservation_id not in wishing]
+        moving = [plan for plan in plans if plan.reservation_id not in requesting]
         demands = terms.demands_of({plan.reservation_id for plan in moving})
         for plan in moving:
             in_the_way.add((plan.reservation_id, plan.period))

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class TrustDemand:
     """The regions in which a trust is needed, and the first parameter that needs it."""
 
     field: str
@@ -38,16 +38,16 @@ class Trusts:
         self._cloud = cloud
         self._home = next(iter(regions), "")
 
-    def needed_for(self, asked: Iterable[Reservation | ReservationRequest]) -> Need | None:
+    def demand_of(self, asked: Iterable[Reservation | ReservationRequest]) -> TrustDemand | None:
         """Return the trust that these reservations need, or None if nothing is done as their owner."""
         fields = [
             (reservation.region, self._types[reservation.resource_type].trusted_for(reservation.parameters))
             for reservation in asked
         ]
         needed = [(region, field) for region, field in fields if field is not None]
-        return Need(needed[0][1], frozenset(region for region, _ in needed)) if needed else None
+        return TrustDemand(needed[0][1], frozenset(region for region, _ in needed)) if needed else None
 
-    def needed_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> Need | None:
+    def demand_of_change(self, lease: Lease, change: LeaseChange, actor: Actor) -> TrustDemand | None:
         """Return the trust that the lease needs after the change and does not have yet.
 
         Raises ``InvalidParameter`` if the caller belongs to another project: his trust cannot act for the owner's.
@@ -61,40 +61,41 @@ class Trusts:
         ]
         return self._missing(lease, asked, actor)
 
-    def needed_with(self, lease: Lease, request: ReservationRequest, actor: Actor) -> Need | None:
+    def demand_with(self, lease: Lease, request: ReservationRequest, actor: Actor) -> TrustDemand | None:
         """Return the trust that the lease needs with this additional reservation and does not have yet."""
         return self._missing(lease, [request], actor)
 
-    def _missing(self, lease: Lease, asked: Iterable[ReservationRequest], actor: Actor) -> Need | None:
+    def _missing(self, lease: Lease, asked: Iterable[ReservationRequest], actor: Actor) -> TrustDemand | None:
         trusted = {region or self._home for region in trusts_in(lease.trust_id or "")}
-        need = self.needed_for(
+        trust_demand = self.demand_of(
             reservation for reservation in asked if (reservation.region or self._home) not in trusted
         )
-        if need is not None and actor.project_id != lease.project_id:
+        if trust_demand is not None and actor.project_id != lease.project_id:
             raise InvalidParameter(
-                "Only a member of the lease's project can ask for what is done in the project's name.", field=need.field
+                "Only a member of the lease's project can ask for what is done in the project's name.",
+                field=trust_demand.field,
             )
-        return need
+        return trust_demand
 
     @contextmanager
-    def given_by(self, actor: Actor, need: Need | None) -> Iterator[str | None]:
-        """Yield a trust of the caller if there is a ``need``; revoke it if the block fails.
+    def given_by(self, actor: Actor, trust_demand: TrustDemand | None) -> Iterator[str | None]:
+        """Yield a trust of the caller if there is a ``trust_demand``; revoke it if the block fails.
 
         It is not revoked if the outcome of the block is unknown. Raises ``InvalidParameter`` if the cloud refuses the
         trust, ``Unavailable`` if it does not answer.
         """
-        if need is None:
+        if trust_demand is None:
             yield None
             return
         try:
-            trust_id = self._cloud.delegate(actor, need.regions)
+            trust_id = self._cloud.delegate(actor, trust_demand.regions)
         except CloudBusy as error:
             LOG.warning("no trust can be had of user %s: %s", actor.user_id, error)
             raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None
         except CloudError as error:
             LOG.info("no trust can be had of user %s: %s", actor.user_id, error)
             message = f"What is done in your name needs a trust: {error.reason.text}"
-            raise InvalidParameter(message, field=need.field) from None
+            raise InvalidParameter(message, field=trust_demand.field) from None
         try:
             yield trust_id
         except OutcomeUnknown:

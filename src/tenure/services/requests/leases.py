@@ -62,7 +62,7 @@ from tenure.services.lanes import Lanes
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS, Facts
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
-from tenure.services.leases.trusts import Need, Trusts
+from tenure.services.leases.trusts import TrustDemand, Trusts
 from tenure.services.leases.undoing import promise
 from tenure.services.notifications.commitments import notify_ended
 from tenure.services.notifications.records import apply, notify
@@ -195,10 +195,10 @@ class LeaseService(ContextualService):
         """
         self._db.require_space()
         seen = self._seen(actor, lease_id)
-        need, facts = self._needs(actor, seen, change)
+        trust_demand, facts = self._requirements_of(actor, seen, change)
         now = self._clock.now()
         update = Update(self._booking, actor, seen, now, facts, if_version, change=change)
-        return self._change(update, need)
+        return self._change(update, trust_demand)
 
     def confirm(
         self,
@@ -221,9 +221,11 @@ class LeaseService(ContextualService):
         if seen.hold_until is None:
             check_confirmed(seen, changes)
             return self._access.redacted(actor, self._record_promise(lease_id) or seen)
-        need, facts = self._needs(actor, seen, LeaseChange(reservations=changes))
+        trust_demand, facts = self._requirements_of(actor, seen, LeaseChange(reservations=changes))
         now = self._clock.now()
-        return self._change(Confirmation(self._booking, actor, seen, now, facts, if_version, changes=changes), need)
+        return self._change(
+            Confirmation(self._booking, actor, seen, now, facts, if_version, changes=changes), trust_demand
+        )
 
     def delete(
         self,
@@ -273,13 +275,13 @@ class LeaseService(ContextualService):
             reservation=new_reservation(self._types, lease_id, request, now, reservation_id),
             checks_values=request.checks_values,
         )
-        need = self._trusts.needed_with(seen, request, actor)
+        trust_demand = self._trusts.demand_with(seen, request, actor)
         try:
-            return self._change(addition, need)
+            return self._change(addition, trust_demand)
         except PreconditionFailed:
             if repeatable is None or not self._has_reservation(lease_id, addition.reservation.id):
                 raise
-        return self._change(replace(addition, if_version=None), need)  # this very request has changed the lease
+        return self._change(replace(addition, if_version=None), trust_demand)  # this very request has changed the lease
 
     def _has_reservation(self, lease_id: str, reservation_id: str) -> bool:
         with self._db.read() as tx:
@@ -363,8 +365,8 @@ class LeaseService(ContextualService):
 
     def _create(self, actor: Actor, request: LeaseToBook[P], asked: LeaseRequest) -> Lease:
         """Book a new lease, and have the cloud make what clients must see of it."""
-        need = self._trusts.needed_for(request.reservations)
-        with self._trusts.given_by(actor, need) as trust_id:
+        trust_demand = self._trusts.demand_of(request.reservations)
+        with self._trusts.given_by(actor, trust_demand) as trust_id:
             booked = self._admission.admit(request.with_trust(trust_id), make_way=self._waiting_list.serve)
         lease = booked.lease
         if not booked.is_new and trust_id is not None:
@@ -379,20 +381,20 @@ class LeaseService(ContextualService):
 
         Raises the errors of ``create``, and ``Conflict`` if the list is full.
         """
-        need = self._trusts.needed_for(asked for choice in request.choices for asked in choice)
-        with self._trusts.given_by(actor, need) as trust_id:
+        trust_demand = self._trusts.demand_of(asked for choice in request.choices for asked in choice)
+        with self._trusts.given_by(actor, trust_demand) as trust_id:
             lease = self._waiting_list.enter(actor, request, lease_id=lease_id, trust_id=trust_id)
         if trust_id is not None and lease.trust_id != trust_id:
             self._trusts.revoke(trust_id)  # the request that wrote it has created its own trust
         self._at_once.wake()
         return self._access.redacted(actor, lease)
 
-    def _change(self, request: ChangeRequest, need: Need | None = None) -> Lease:
-        """Change a lease, and have the cloud follow if it must; ``need`` is the trust that the change needs.
+    def _change(self, request: ChangeRequest, trust_demand: TrustDemand | None = None) -> Lease:
+        """Change a lease, and have the cloud follow if it must; ``trust_demand`` is the trust that the change needs.
 
         Returns the lease.
         """
-        with self._trusts.given_by(request.actor, need) as trust_id:
+        with self._trusts.given_by(request.actor, trust_demand) as trust_id:
             lease, claim, is_entrusted = self._admission.admit(
                 replace(request, trust_id=trust_id), make_way=self._waiting_list.serve
             )
@@ -414,12 +416,12 @@ class LeaseService(ContextualService):
         self._at_once.carry_out(*claim)
         return self._outcome(lease.id, claim.event_id)
 
-    def _needs(self, actor: Actor, lease: Lease, change: LeaseChange) -> tuple[Need | None, Facts]:
+    def _requirements_of(self, actor: Actor, lease: Lease, change: LeaseChange) -> tuple[TrustDemand | None, Facts]:
         """Return the missing trust that a change of a lease needs, and the facts of the cloud that it needs."""
         if not change.reservations:
             return None, NO_FACTS
         facts = self._intake.facts_of_change(actor, lease, change)
-        return self._trusts.needed_by(lease, change, actor), facts
+        return self._trusts.demand_of_change(lease, change, actor), facts
 
     def _prepare(self, lease: Lease, claim: Claim) -> Lease:
         """Create in the cloud what clients must see of a booked lease, and wait for it as long as allowed.
