@@ -96,7 +96,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             reconcile_interval=timedelta(seconds=conf.manager.reconcile_interval),
             inventory_interval=timedelta(seconds=conf.manager.inventory_interval) or None,
             purge=_purge_terms(conf),
-            feed_kept=timedelta(hours=conf.purge.feed_hours),
+            feed_retention=timedelta(hours=conf.purge.feed_hours),
             health_interval=timedelta(seconds=hosts.polling_interval) if hosts.enable_polling_monitor else None,
         )
     )

@@ -81,7 +81,7 @@ from tenure.services.usage.service import UsageService
 from tenure.services.waiting.waiting_list import WaitingList
 from tenure.store import schema
 from tenure.store.database import Database
-from tenure.store.feed import KEPT
+from tenure.store.feed import RETENTION
 
 #: Enforcement filters by name, in the order of their calls.
 Filters = Mapping[str, EnforcementFilter]
@@ -166,7 +166,7 @@ class Components:
     bounds: Mapping[Lane, Bounds] = field(default_factory=lambda: USUAL)
     #: What is purged from time to time, and how long the feed of the ledger is kept.
     purge: PurgeTerms = field(default_factory=PurgeTerms)
-    feed_kept: timedelta = KEPT
+    feed_retention: timedelta = RETENTION
     #: Further components of the service in the health check: what is wrong with each, or None, by name.
     ailments: Callable[[], Mapping[str, str | None]] = dict
     #: The terms of leases for servers that were booted without one; None if they get none.
@@ -233,7 +233,7 @@ def build(components: Components) -> Service:
     present = PresentService(components.clock, index, inventories)
     periodic = [
         Periodic("availability", index.refresh, INDEX_INTERVAL),
-        Periodic("feed", FeedService(components.db, components.feed_kept).prune, FEED_INTERVAL),
+        Periodic("feed", FeedService(components.db, components.feed_retention).prune, FEED_INTERVAL),
         Periodic("purge", purge.run, PURGE_INTERVAL),
         Periodic("reconciliation", reconciler.run, components.reconcile_interval),
         Periodic("clock", clock_watch.run, CLOCK_INTERVAL),

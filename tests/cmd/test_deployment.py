@@ -428,7 +428,7 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "ended_leases_days": (Row("3", lambda it: it.components.purge.ended_leases, 3 * DAY),),
         "deleted_before_start": (Row("7", lambda it: it.components.purge.unbegun_leases, 7),),
         "delivered_messages_days": (Row("3", lambda it: it.components.purge.delivered_messages, 3 * DAY),),
-        "feed_hours": (Row("3", lambda it: it.components.feed_kept, 3 * HOUR),),
+        "feed_hours": (Row("3", lambda it: it.components.feed_retention, 3 * HOUR),),
     },
     "nova": {
         "endpoint_type": (Row("public", of_options("interface"), "public", REAL),),

@@ -23,7 +23,7 @@ def test_message_uses_the_singular_for_one_resource():
 
 
 def test_message_names_kept_hosts_and_unknown_properties():
-    shortfall = Shortfall("physical:host", "hosts", 3, STAGES, unknown_properties=("gqu", "rak"), kept=2)
+    shortfall = Shortfall("physical:host", "hosts", 3, STAGES, unknown_properties=("gqu", "rak"), retained=2)
     assert "keeps the hosts it holds (2)" in shortfall.message
     assert shortfall.message.endswith("No resource has the property gqu, rak.")
 

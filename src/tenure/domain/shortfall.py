@@ -35,7 +35,7 @@ class Shortfall:
     stages: tuple[Stage, ...]
     reservation: int = 0
     unknown_properties: tuple[str, ...] = ()
-    kept: int | None = field(default=None)
+    retained: int | None = field(default=None)
     #: The parameter that names resources that are not all free, if there are enough others.
     naming: str = ""
     #: The latest start that was asked for, if later starts would have done; and whether all up to it were tried.
@@ -68,8 +68,8 @@ class Shortfall:
         """A sentence for people; clients match on its beginning (``Not enough hosts available``)."""
         counts = ", ".join(f"{stage.count} {_words(stage)}" for stage in self.shown_stages)
         text = f"Not enough {self.noun} available: {self.requested} asked for, {counts}."
-        if self.kept is not None:
-            text += f" A started reservation keeps the {self.noun} it holds ({self.kept})."
+        if self.retained is not None:
+            text += f" A started reservation keeps the {self.noun} it holds ({self.retained})."
         if self.naming:
             text += f" Not all of those that are {self.naming} can be had."
         if self.unknown_properties:

@@ -86,7 +86,7 @@ def _has_enough(snapshot: Snapshot, revision: Revision) -> bool:
 def _keep(snapshot: Snapshot, revision: Revision, periods: Mapping[int, Period], terms: Terms) -> Snapshot | NoRoom:
     """Keep as many units as the demand asks for, each plan for its period by id, and release the rest.
 
-    Named resources are kept first, then those that fit. Plans on resources that do not fit move if there is room
+    Named resources are retained first, then those that fit. Plans on resources that do not fit move if there is room
     elsewhere, and stay otherwise. Further units are allocated for the whole time.
     """
     demand, beside = revision.demand, snapshot.without(revision.plans)
@@ -94,15 +94,15 @@ def _keep(snapshot: Snapshot, revision: Revision, periods: Mapping[int, Period],
     good = _fitting(beside, revision, longest)
     named = _named(snapshot, demand)
     left = demand.maximum
-    kept: list[Allocation] = []
+    retained: list[Allocation] = []
     for plan in sorted(revision.plans, key=lambda plan: (plan.resource_id not in named, plan.resource_id not in good)):
         units = min(plan.units, left)
         left -= units
         if units:
-            kept.append(revision.revised(plan, periods[plan.id], units))
-    after = beside.with_(kept)
-    taken = frozenset(plan.resource_id for plan in kept)
-    for plan in kept:
+            retained.append(revision.revised(plan, periods[plan.id], units))
+    after = beside.with_(retained)
+    taken = frozenset(plan.resource_id for plan in retained)
+    for plan in retained:
         if plan.resource_id not in good and after.has(plan):  # it may have moved along with another one
             after = relocate(after, plan, demand, terms, without=taken) or after
     if not left or demand.spread is Spread.AFFINITY:
@@ -129,17 +129,17 @@ def _keep_whole(beside: Snapshot, revision: Revision, terms: Terms) -> Snapshot 
     good = _fitting(beside, revision, replace(revision.period, start=start))
     named = _named(beside, demand)
     lost = len(demand.named) - len(named & good)  # there is room for them, so that a refusal says that they are missing
-    kept = sorted(good, key=lambda resource_id: (resource_id not in named, resource_id))
-    kept = kept[: max(0, demand.maximum - lost)]
-    after = beside.with_([revision.revised(mine[resource_id], spans[resource_id], 1) for resource_id in kept])
-    missing = demand.maximum - len(kept)
+    retained = sorted(good, key=lambda resource_id: (resource_id not in named, resource_id))
+    retained = retained[: max(0, demand.maximum - lost)]
+    after = beside.with_([revision.revised(mine[resource_id], spans[resource_id], 1) for resource_id in retained])
+    missing = demand.maximum - len(retained)
     if not missing:
         return after
     rest = NewUnits(
         revision.reservation_id,
-        replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing),
+        replace(demand, minimum=max(0, demand.minimum - len(retained)), maximum=missing),
         revision.period,
-        without=frozenset(kept),
+        without=frozenset(retained),
         position=revision.position,
         requested=demand.minimum,
     )

@@ -64,12 +64,13 @@ def shortfall(
     apart: Collection[str],
     without: Collection[int] = (),
     requested: int | None = None,
-    kept: int | None = None,
+    retained: int | None = None,
 ) -> Shortfall:
     """Return why a demand, at a position of the request, finds no room.
 
-    ``apart`` are the names that tell single resources of the inventory apart. ``requested`` and ``kept`` are the number
-    of units that is shown as asked for, if it is not the least one, and the number that a running reservation has.
+    ``apart`` are the names that tell single resources of the inventory apart. ``requested`` and ``retained`` are the
+    number of units that is shown as asked for, if it is not the least one, and the number that a running reservation
+    has.
     """
     found = stages(snapshot, demand, period, without=without)
     names = demand.expression.names if demand.names_are_asked else frozenset()
@@ -82,7 +83,7 @@ def shortfall(
         reservation=position,
         unknown_properties=tuple(sorted(names - known)),
         out_of_reach=_out_of_reach(snapshot, demand, found),
-        kept=kept,
+        retained=retained,
         names_resources=not frozenset(apart).isdisjoint(demand.expression.names),
     )
 

@@ -28,7 +28,7 @@ class NewUnits:
     #: least one, and the number that the reservation has.
     position: int = 0
     requested: int | None = None
-    kept: int | None = None
+    retained: int | None = None
 
     @property
     def span(self) -> Period:
@@ -55,7 +55,7 @@ class Extension:
     now: datetime
     #: For a refusal: the position in the request, how many units the reservation has, and the field.
     position: int = 0
-    kept: int = 0
+    retained: int = 0
     field: str = "end_date"
 
     def gained(self, allocation: Allocation) -> Period | None:

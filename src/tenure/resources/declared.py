@@ -13,13 +13,13 @@ from tenure.resources.contract import NOTHING, FactReference, Inventory
 from tenure.resources.fields import action_of
 from tenure.resources.parameters import Parameters, answer_form, change_form, request_form
 
-Kept = TypeVar("Kept", bound=Parameters)
+Stored = TypeVar("Stored", bound=Parameters)
 
 
-class DeclaredType(Generic[Kept]):
+class DeclaredType(Generic[Stored]):
     """A resource type, as ``ResourceType`` describes it: what follows from the declaration, and what most types do.
 
-    A type gives its ``name``, ``noun`` and ``inventory``, its ``declaration``, and ``kept``: the declaration with the
+    A type gives its ``name``, ``noun`` and ``inventory``, its ``declaration``, and ``stored``: the declaration with the
     ``additions``, or the declaration itself. It says in ``demand`` what its parameters ask of the ledger, and
     overrides what is different.
     """
@@ -28,7 +28,7 @@ class DeclaredType(Generic[Kept]):
     noun: str
     inventory: str
     declaration: type[Parameters]
-    kept: type[Kept]
+    stored: type[Stored]
     own_inventory: Inventory | None = None
     growing: frozenset[str] = frozenset()
     counted: str = ""
@@ -52,9 +52,9 @@ class DeclaredType(Generic[Kept]):
     def answer_model(self, *, strict: bool) -> type[BaseModel]:
         return answer_form(self.declaration, self.effects_model, strict=strict)
 
-    def read(self, parameters: Mapping[str, object]) -> Kept:
-        """Return the parameters, as this release or an earlier one has kept them."""
-        return self.kept.model_validate({**parameters, "resource_type": self.name})
+    def read(self, parameters: Mapping[str, object]) -> Stored:
+        """Return the parameters, as this release or an earlier one has stored them."""
+        return self.stored.model_validate({**parameters, "resource_type": self.name})
 
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool

@@ -52,7 +52,7 @@ class FlavorReservation(Parameters):
     before_end: ServersAction = "default"
 
 
-class _Kept(ZoneAdditions, FlavorReservation):
+class _Stored(ZoneAdditions, FlavorReservation):
     """A reservation of instances of a flavor, with what requests can name from 1.2 on."""
 
 
@@ -70,7 +70,7 @@ def _with_blazar_names(flavor: Mapping[str, object]) -> dict[str, object]:
     return {_EPHEMERAL if name == "ephemeral" else name: value for name, value in flavor.items()}
 
 
-class FlavorType(InstancesType[_Kept]):
+class FlavorType(InstancesType[_Stored]):
     """Instances of a flavor, which the cloud describes when the reservation is made.
 
     That description is stored as ``resource_properties``, where Blazar's clients expect it, and its sizes beside it.
@@ -78,7 +78,7 @@ class FlavorType(InstancesType[_Kept]):
 
     name = "flavor:instance"
     declaration = FlavorReservation
-    kept = _Kept
+    stored = _Stored
     additions = ZoneAdditions
 
     def answer_model(self, *, strict: bool) -> type[BaseModel]:

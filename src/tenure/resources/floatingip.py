@@ -107,7 +107,7 @@ class FloatingIPType(DeclaredType[FloatingIPReservation]):
     counted = WHOLE
     growing = frozenset({"amount"})
     declaration = FloatingIPReservation
-    kept = FloatingIPReservation
+    stored = FloatingIPReservation
 
     def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
         if after["network_id"] != current.get("network_id"):

@@ -51,11 +51,11 @@ class HostReservation(_Ranged, Parameters):
     before_end: Action = "default"
 
 
-class _Kept(HostAdditions, HostReservation):
+class _Stored(HostAdditions, HostReservation):
     """A reservation of hosts, with what requests can name from 1.2 on."""
 
 
-class HostType(DeclaredType[_Kept]):
+class HostType(DeclaredType[_Stored]):
     """Whole compute hosts, handed to one project for the period."""
 
     name = "physical:host"
@@ -81,7 +81,7 @@ class HostType(DeclaredType[_Kept]):
     counted = WHOLE
     growing = frozenset({"min", "max"})
     declaration = HostReservation
-    kept = _Kept
+    stored = _Stored
     additions = HostAdditions
     ruled = "max"
 

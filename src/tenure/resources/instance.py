@@ -37,16 +37,16 @@ class InstanceReservation(Parameters):
     before_end: ServersAction = "default"
 
 
-class _Kept(PlaceAdditions, InstanceReservation):
+class _Stored(PlaceAdditions, InstanceReservation):
     """A reservation of instances, with what requests can name from 1.2 on."""
 
 
-class InstanceType(InstancesType[_Kept]):
+class InstanceType(InstancesType[_Stored]):
     """Instances of a size, on hosts that serve others as well."""
 
     name = "virtual:instance"
     declaration = InstanceReservation
-    kept = _Kept
+    stored = _Stored
     additions = PlaceAdditions
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:

@@ -1,6 +1,6 @@
 """The parameters of a resource type, declared once.
 
-A declaration is a model of what is kept of a reservation. ``Forms`` in the annotation of a field says how requests
+A declaration is a model of what is stored of a reservation. ``Forms`` in the annotation of a field says how requests
 write the field, where that differs. The models of requests, changes and answers are made from it.
 """
 
@@ -18,27 +18,27 @@ from pydantic.fields import FieldInfo
 
 
 class _Mark(Enum):
-    AS_KEPT = "as kept"
+    AS_STORED = "as stored"
     ABSENT = "absent"
 
 
-AS_KEPT: Final = _Mark.AS_KEPT
+AS_STORED: Final = _Mark.AS_STORED
 #: In place of an annotation: requests of the version do not have the field.
 ABSENT: Final = _Mark.ABSENT
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """How a field is written in requests and shown in answers, where that differs from how it is kept.
+    """How a field is written in requests and shown in answers, where that differs from how it is stored.
 
     ``strict`` is its annotation in requests from 1.1 on, ``lenient`` at 1.0, and ``lenient_change`` in changes at 1.0.
     ``default`` makes optional from 1.1 on what 1.0 requires. A ``fixed`` field cannot be changed. Requests and answers
     lack what is ``internal``; answers at 1.0 lack what is ``new`` in 1.1, and what 1.0 cannot ask for.
     """
 
-    strict: Any = AS_KEPT
-    lenient: Any = AS_KEPT
-    lenient_change: Any = AS_KEPT
+    strict: Any = AS_STORED
+    lenient: Any = AS_STORED
+    lenient_change: Any = AS_STORED
     default: Any = ...
     fixed: bool = False
     internal: bool = False
@@ -46,7 +46,7 @@ class Forms:
 
 
 class Parameters(BaseModel):
-    """What is kept of a reservation, without what all reservations have.
+    """What is stored of a reservation, without what all reservations have.
 
     The other base classes of a declaration are rules: their validators hold in all requests and changes as well. Those
     in ``request_rules`` hold only in requests.
@@ -73,7 +73,7 @@ class _Declared:
     forms: Forms
 
     def written(self, annotation: Any) -> Any:
-        return self.annotation if annotation is AS_KEPT else annotation
+        return self.annotation if annotation is AS_STORED else annotation
 
     def default(self) -> Any:
         """Return the default that the declaration gives, as ``create_model`` takes it; ``...`` if there is none."""
@@ -113,7 +113,7 @@ def change_form(declaration: type[Parameters], *, strict: bool) -> type[BaseMode
     fields: dict[str, Any] = {}
     for field in _declared(declaration):
         forms = field.forms
-        lenient = forms.lenient if forms.lenient_change is AS_KEPT else forms.lenient_change
+        lenient = forms.lenient if forms.lenient_change is AS_STORED else forms.lenient_change
         annotation = field.written(forms.strict if strict else lenient)
         if annotation is ABSENT or forms.internal or forms.fixed or field.name == "resource_type":
             continue

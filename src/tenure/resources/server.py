@@ -82,11 +82,11 @@ class ServerReservation(Parameters):
     source: Annotated[dict[str, Any] | None, Forms(internal=True)] = None
 
 
-class _Kept(ZoneAdditions, ServerReservation):
+class _Stored(ZoneAdditions, ServerReservation):
     """A reservation of a server, with what requests can name from 1.2 on."""
 
 
-class ServerType(DeclaredType[_Kept]):
+class ServerType(DeclaredType[_Stored]):
     """One server of the project's: shelved until the start, then woken on a host where room was kept for it.
 
     Without a server only the room is reserved; the reservation can be given a server until its end.
@@ -97,7 +97,7 @@ class ServerType(DeclaredType[_Kept]):
     inventory = "physical:host"
     counted = "VCPU"
     declaration = ServerReservation
-    kept = _Kept
+    stored = _Stored
     additions = ZoneAdditions
 
     def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:

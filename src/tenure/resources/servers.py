@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Spread
 from tenure.resources import blazar
-from tenure.resources.declared import DeclaredType, Kept, refuse_changes
+from tenure.resources.declared import DeclaredType, Stored, refuse_changes
 from tenure.resources.fields import BeforeEnd, Count, acts_as_owner
 from tenure.resources.parameters import Forms
 
@@ -44,7 +44,7 @@ def spread_of(affinity: bool | None) -> Spread:
     return Spread.AFFINITY if affinity else Spread.ANTI_AFFINITY
 
 
-class InstancesType(DeclaredType[Kept]):
+class InstancesType(DeclaredType[Stored]):
     """What types of instances have in common: hosts serve several of them, and a flavor of their own lets them in."""
 
     noun = "instances"

@@ -91,7 +91,7 @@ class VolumeType(DeclaredType[VolumeReservation]):
     counted = "DISK_GB"
     growing = frozenset({"amount"})
     declaration = VolumeReservation
-    kept = VolumeReservation
+    stored = VolumeReservation
     effects_model = VolumeEffects
 
     def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:

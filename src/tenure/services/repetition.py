@@ -15,7 +15,7 @@ from tenure.store.database import Transaction
 from tenure.store.keys import StoredKey
 
 #: For how long a key is honoured.
-KEPT = timedelta(days=1)
+RETENTION = timedelta(days=1)
 #: The largest number of keys that a project has at a time.
 MOST_KEYS = 10_000
 
@@ -82,7 +82,7 @@ def _mark(resource: Resource) -> str:
 def _key_of(tx: Transaction, actor: Actor, repeatable: Repeatable, *, now: datetime) -> StoredKey:
     """Return the key of a request as it is stored; it is stored if it is new."""
     tx.projects.lock(actor.project_id)
-    key_id, since = _key_id(actor, repeatable), now - KEPT
+    key_id, since = _key_id(actor, repeatable), now - RETENTION
     known = tx.keys.get(key_id, since=since)
     if known is not None:
         return known

@@ -21,7 +21,7 @@ from tenure.store.tables import AllocationRow, FeedRow, FreedRow, ResourceRow
 T = TypeVar("T")
 
 #: How long entries are kept. A reader that has not read for longer must read the whole ledger again.
-KEPT = timedelta(hours=1)
+RETENTION = timedelta(hours=1)
 #: How much earlier than the newest entry others may still appear. Servers give an id when an entry is written, at the
 #: end of a transaction; another transaction can get a later id and be committed before.
 UNSETTLED = timedelta(seconds=15)

@@ -49,7 +49,7 @@ class InstrumentType(DeclaredType[InstrumentReservation]):
     #: A running reservation may ask for more of them.
     growing = frozenset({"amount"})
     declaration = InstrumentReservation
-    kept = InstrumentReservation
+    stored = InstrumentReservation
 
     def check_change(self, current: Mapping[str, Any], after: Mapping[str, Any], *, running: bool) -> None:
         """A running reservation keeps what it has."""

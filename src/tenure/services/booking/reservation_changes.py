@@ -143,27 +143,36 @@ class _Running:
         """
         demand, position = draft.demand, draft.position
         units = units_by_resource(pinned)
-        kept, span = units.total(), self.span(demand, pinned)
-        if kept > demand.maximum:
-            raise self.context.planning.refusal_of_kept(snapshot, demand, span, position=position, kept=kept)
+        retained, span = units.total(), self.span(demand, pinned)
+        if retained > demand.maximum:
+            raise self.context.planning.refusal_of_retained(
+                snapshot, demand, span, position=position, retained=retained
+            )
         if self.is_prolonged or demand.lasting:
             longer = tuple(allocation for allocation in pinned if allocation.period.end < span.end)
             field_name = f"reservations[{position}]" if draft.grows else "end_date"
             if longer:
                 yield Extension(
-                    draft.reservation.id, demand, longer, span.end, span.start, position, kept=kept, field=field_name
+                    draft.reservation.id,
+                    demand,
+                    longer,
+                    span.end,
+                    span.start,
+                    position,
+                    retained=retained,
+                    field=field_name,
                 )
-        if draft.grows and kept < demand.maximum and self.ends_at > self.now:
+        if draft.grows and retained < demand.maximum and self.ends_at > self.now:
             yield NewUnits(
                 draft.reservation.id,
-                replace(demand, minimum=max(0, demand.minimum - kept), maximum=demand.maximum - kept),
+                replace(demand, minimum=max(0, demand.minimum - retained), maximum=demand.maximum - retained),
                 Period(self.now, self.cleaned_at),
                 without=frozenset(units) if demand.spread is Spread.ANTI_AFFINITY else frozenset(),
                 only=frozenset(units) if demand.spread is Spread.AFFINITY else None,
                 state=AllocationState.HELD,
                 position=position,
                 requested=demand.minimum,
-                kept=kept,
+                retained=retained,
             )
 
 

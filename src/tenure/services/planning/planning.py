@@ -88,12 +88,14 @@ class Planning:
         is_undecided = self._solver is not None and not answer.is_proven
         raise self._refusal(outcome, is_proven=answer.is_proven, is_undecided=is_undecided)
 
-    def refusal_of_kept(
-        self, snapshot: Snapshot, demand: Demand, span: Period, *, position: int, kept: int
+    def refusal_of_retained(
+        self, snapshot: Snapshot, demand: Demand, span: Period, *, position: int, retained: int
     ) -> NotEnoughResources:
         """Return the refusal of a running reservation that asks for fewer units than it has."""
         apart = self._types.inventory(demand.inventory).apart
-        found = shortfall(snapshot, demand, span, position=position, apart=apart, requested=demand.maximum, kept=kept)
+        found = shortfall(
+            snapshot, demand, span, position=position, apart=apart, requested=demand.maximum, retained=retained
+        )
         return NotEnoughResources(found, field=f"reservations[{position}]", is_proven=True)
 
     def terms(self, snapshot: Snapshot, tasks: Sequence[Task], *, now: datetime, seed: int) -> Terms:
@@ -130,7 +132,13 @@ class Planning:
         if isinstance(task, Extension):
             gained = next(period for each in task.allocations if (period := task.gained(each)) is not None)
             found = shortfall(
-                snapshot, demand, gained, position=task.position, apart=apart, requested=task.kept, kept=task.kept
+                snapshot,
+                demand,
+                gained,
+                position=task.position,
+                apart=apart,
+                requested=task.retained,
+                retained=task.retained,
             )
             refusal = NotEnoughResources(found, field=task.field, is_proven=is_proven)
         else:
@@ -142,7 +150,7 @@ class Planning:
                 apart=apart,
                 without=task.without,
                 requested=task.requested,
-                kept=task.kept,
+                retained=task.retained,
             )
             if demand.named and found.free >= demand.minimum:
                 found = replace(found, naming=demand.naming)
