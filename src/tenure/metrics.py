@@ -135,9 +135,9 @@ class PresentGauges(Collector):
         amounts = self.source()
         for family in self.describe():
             field, _ = self._TEXTS[family.name]
-            for each in amounts:
-                labels = {name: getattr(each, name) for name in self.LABELS}
-                family.add_sample(family.name, labels, getattr(each, field))
+            for sample in amounts:
+                labels = {name: getattr(sample, name) for name in self.LABELS}
+                family.add_sample(family.name, labels, getattr(sample, field))
             yield family
 
 

@@ -234,7 +234,7 @@ class TestReserving:
         command = wanted(network_id, FIRST)
         cloud.add_floating_ip(network_id, FIRST, NEIGHBOUR, tags=["blazar", "reservation:r-1"])
         (drift,) = driver.drift(FLOATING_IP, [command], [])
-        assert drift.what == f"{FIRST} is in another project than its owner's"
+        assert drift.text == f"{FIRST} is in another project than its owner's"
         driver.ensure_started(command)
         assert [floating_ip.project_id for floating_ip in cloud.floating_ips.values()] == [OWNER]
         assert driver.drift(FLOATING_IP, [command], []) == []

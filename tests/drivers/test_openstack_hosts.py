@@ -857,7 +857,7 @@ class TestDrift:
         group.metadata["availability_zone"] = "somewhere"
         pool.hosts.append("compute-1")
         del cloud.providers[cloud.provider("blazar_node-2.lab").uuid]
-        found = {(drift.reservation_id, drift.resource, drift.what) for drift in driver.drift(HOST, [wanted], [second])}
+        found = {(drift.reservation_id, drift.resource, drift.text) for drift in driver.drift(HOST, [wanted], [second])}
         assert found == {
             ("r-1", None, "the aggregate of reservation r-1 has another availability_zone"),
             ("r-1", first, "node-1.lab is in the pool as well"),

@@ -533,7 +533,7 @@ class TestDrift:
         del cloud.flavors["r-1"]
         cloud.instead = lambda seen: (503, {}) if seen.service == "placement" else None
         (drift,) = driver.drift(HOST, [wanted(host)], [])
-        assert drift.what == "reservation r-1 has no flavor"
+        assert drift.text == "reservation r-1 has no flavor"
 
 
 class TestOthers:

@@ -499,7 +499,7 @@ def test_a_server_resized_beyond_its_booking_is_drift(cloud: FakeOpenStack, driv
     assert not driver.drift(HOST, [command], ())
     server.flavor = Flavor("2", "m1.big", vcpus=4, ram=512, disk=1)
     [drift] = driver.drift(HOST, [command], ())
-    assert (drift.reservation_id, drift.lasts, "4 VCPU instead of 1" in drift.what) == (RESERVATION, True, True)
+    assert (drift.reservation_id, drift.lasts, "4 VCPU instead of 1" in drift.text) == (RESERVATION, True, True)
     server.host = list(cloud.hosts.values())[-1].service_host
     assert not driver.drift(HOST, [command], ())
 

@@ -502,7 +502,7 @@ class TestDrift:
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef], away: ResourceRef
     ):
         wanted = command(hosts[1])
-        found = [(drift.reservation_id, drift.resource, drift.what) for drift in driver.drift(HOST, [wanted], [away])]
+        found = [(drift.reservation_id, drift.resource, drift.text) for drift in driver.drift(HOST, [wanted], [away])]
         assert found == [(None, away, "node-1.lab is not in its availability zone east")]
         driver.ensure_registered(HOST, away)
         assert driver.drift(HOST, [wanted], [away]) == []

@@ -243,7 +243,7 @@ def _alternatives(request: Request, find: Callable[[int], Sequence[Alternative]]
 def _add_alternatives(error: NotEnoughResources, find: Callable[[int], Sequence[Alternative]]) -> None:
     """Add to a refusal what ``find`` returns. The refusal is the answer, whatever the search raises."""
     try:
-        shown = [AlternativeDocument.show(each) for each in find(error.shortfall.reservation)]
+        shown = [AlternativeDocument.show(alternative) for alternative in find(error.shortfall.reservation)]
     except TenureError as failure:
         LOG.info("no alternatives were sought: %s", failure)
     except Exception:

@@ -163,7 +163,7 @@ def _sync(conf: cfg.ConfigOpts, db: Database) -> int:
     hosts = open_driver(conf).discover(HOST)
     report = InventoryService(db, SystemClock()).sync(HOST, hosts, dry_run=conf.command.dry_run)
     for change in report.changes:
-        print(f"{change.name}: {', '.join(change.what)}")
+        print(f"{change.name}: {', '.join(change.differences)}")
     for name in report.gone:
         print(f"{name}: the cloud has it no more")
     would = "would be" if conf.command.dry_run else "were"

@@ -27,6 +27,6 @@ class Changes:
     def applied_to(self, allocations: Iterable[Allocation], reservation_ids: Collection[str]) -> list[Allocation]:
         """Return what these allocations, which are all of some reservations, are after the changes."""
         after = {before.id: now for before, now in self.changed}
-        dropped = {each.id for each in self.dropped}
-        stay = [after.get(each.id, each) for each in allocations if each.id not in dropped]
-        return stay + [each for each in self.added if each.reservation_id in reservation_ids]
+        dropped = {allocation.id for allocation in self.dropped}
+        stay = [after.get(allocation.id, allocation) for allocation in allocations if allocation.id not in dropped]
+        return stay + [allocation for allocation in self.added if allocation.reservation_id in reservation_ids]

@@ -24,24 +24,24 @@ JsonObject = dict[str, object]
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
-def read_json(text: bytes | str, *, what: str = "The body", field: str = "body", within: str = "") -> object:
+def read_json(text: bytes | str, *, subject: str = "The body", field: str = "body", within: str = "") -> object:
     """Return the value of a JSON text.
 
     Raises ``InvalidParameter`` for a text that is not UTF-8, not JSON, too deep, or has too many values; for texts in
-    it with NUL or half of a character; for numbers that are too large, and for names that are repeated. ``what`` names
-    the text in the refusal, and ``field`` is its field; ``within`` is put before the paths of values in it.
+    it with NUL or half of a character; for numbers that are too large, and for names that are repeated. ``subject``
+    names the text in the refusal, and ``field`` is its field; ``within`` is put before the paths of values in it.
     """
     try:
         content = text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError:
-        raise InvalidParameter(f"{what} holds half of a character (a lone surrogate).", field=field) from None
+        raise InvalidParameter(f"{subject} holds half of a character (a lone surrogate).", field=field) from None
     if _has_too_many_values(content):  # before parsing, as parsed values need many times their size in the text
-        raise InvalidParameter(f"{what} has more than {MAX_VALUES} values.", field=field)
+        raise InvalidParameter(f"{subject} has more than {MAX_VALUES} values.", field=field)
     try:
-        value = _Reader(what, field).read(content)
+        value = _Reader(subject, field).read(content)
         _check(value, ((), within) if within else ())
     except (RecursionError, _TooDeep):
-        raise InvalidParameter(f"{what} is nested deeper than {MAX_DEPTH} levels.", field=field) from None
+        raise InvalidParameter(f"{subject} is nested deeper than {MAX_DEPTH} levels.", field=field) from None
     return value
 
 
@@ -68,8 +68,8 @@ class _Huge:
 class _Reader:
     """Reads a text, whose name and field are in the refusals."""
 
-    def __init__(self, what: str, field: str) -> None:
-        self._what = what
+    def __init__(self, subject: str, field: str) -> None:
+        self._subject = subject
         self._field = field
 
     def read(self, content: bytes) -> object:
@@ -82,15 +82,15 @@ class _Reader:
                 object_pairs_hook=self._without_repetition,
             )
         except UnicodeDecodeError:
-            raise InvalidParameter(f"{self._what} is not UTF-8.", field=self._field) from None
+            raise InvalidParameter(f"{self._subject} is not UTF-8.", field=self._field) from None
         except json.JSONDecodeError as error:
             raise InvalidParameter(
-                f"{self._what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+                f"{self._subject} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
                 field=self._field,
             ) from None
 
     def _refuse_constant(self, name: str) -> NoReturn:
-        raise InvalidParameter(f"{self._what} is not JSON: {name} is no number.", field=self._field)
+        raise InvalidParameter(f"{self._subject} is not JSON: {name} is no number.", field=self._field)
 
     def _without_repetition(self, pairs: list[tuple[str, object]]) -> JsonObject:
         document = dict(pairs)
@@ -98,7 +98,7 @@ class _Reader:
             seen: set[str] = set()
             twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
             raise InvalidParameter(
-                f"{self._what} has the field {_shown(twice)} more than once.", field=_shown(twice) or self._field
+                f"{self._subject} has the field {_shown(twice)} more than once.", field=_shown(twice) or self._field
             )
         return document
 
@@ -131,13 +131,13 @@ def _check(value: object, way: _Way) -> None:
         if isinstance(group, dict):
             for name in group:
                 _check_scalar(name, above, name)
-        for last, each in group.items() if isinstance(group, dict) else enumerate(group):
-            if not isinstance(each, dict | list):
-                _check_scalar(each, above, last)
+        for last, inner in group.items() if isinstance(group, dict) else enumerate(group):
+            if not isinstance(inner, dict | list):
+                _check_scalar(inner, above, last)
             elif depth == MAX_DEPTH:
                 raise _TooDeep
             else:
-                waiting.append((each, (above, last), depth + 1))
+                waiting.append((inner, (above, last), depth + 1))
 
 
 def _check_scalar(value: object, way: _Way, *last: str | int) -> None:

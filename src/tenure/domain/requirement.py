@@ -151,7 +151,7 @@ def parse_expression(text: str, *, field: str, language: Language = Language.FUL
     if not text.strip():
         return Expression()
     try:
-        tree = read_json(text, what="the text")
+        tree = read_json(text, subject="the text")
     except InvalidParameter as error:
         raise MalformedRequirements(text, error.message, field=field) from None
     if tree == []:

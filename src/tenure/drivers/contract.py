@@ -224,14 +224,14 @@ class Drift:
     """A difference between the cloud and the ledger.
 
     With a ``reservation_id``, ``ensure_started`` with the command of that reservation repairs it; ``resource`` is then
-    the affected resource, if there is a single one. With a resource only, ``ensure_registered`` repairs it. ``what`` is
+    the affected resource, if there is a single one. With a resource only, ``ensure_registered`` repairs it. ``text`` is
     a description for people. A difference that ``lasts`` cannot be repaired, such as a server that its owner has
     resized beyond the booked size; the owner is notified.
     """
 
     reservation_id: str | None
     resource: ResourceRef | None
-    what: str
+    text: str
     lasts: bool = False
 
 

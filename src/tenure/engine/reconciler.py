@@ -137,7 +137,7 @@ class Reconciler:
         pooled = self._drift.unheld(inventory, region=region)
         drifts = cloud.drift(inventory, list(self._drift.running(inventory, region=region)), pooled)
         lasting = {
-            drift.reservation_id: drift.what for drift in drifts if drift.reservation_id is not None and drift.lasts
+            drift.reservation_id: drift.text for drift in drifts if drift.reservation_id is not None and drift.lasts
         }
         reservations = {
             drift.reservation_id for drift in drifts if drift.reservation_id is not None and not drift.lasts
@@ -145,7 +145,7 @@ class Reconciler:
         resources = {drift.resource for drift in drifts if drift.reservation_id is None and drift.resource is not None}
         for drift in drifts:
             if not drift.lasts:
-                LOG.warning("drift found: %s", drift.what)
+                LOG.warning("drift found: %s", drift.text)
         for reservation_id, difference in lasting.items():
             self.tally.count_found(inventory)
             if self._drift.show_drift(reservation_id, difference):

@@ -39,7 +39,7 @@ class Refresh:
                     continue
                 report = self._inventory.sync(inventory, discovered, dry_run=False, region=region)
                 for change in report.changes:
-                    LOG.info("%s %s: %s", inventory, change.name, ", ".join(change.what))
+                    LOG.info("%s %s: %s", inventory, change.name, ", ".join(change.differences))
                 changed += len(report.changes)
         self._healing.heal()
         return changed

@@ -139,7 +139,7 @@ class Catalogue:
         rows = len(self.ids)
 
         def column(before: _Column[V], value_of: Callable[[ListedResource], V | None]) -> _Column[V]:
-            values = {row: None if each is None else value_of(each) for row, each in by_row.items()}
+            values = {row: None if resource is None else value_of(resource) for row, resource in by_row.items()}
             return before.changed(rows, values)
 
         after._types = column(self._types, lambda resource: resource.resource_type)
@@ -147,17 +147,17 @@ class Catalogue:
         after._capacities = column(self._capacities, lambda resource: resource.capacity)
         after._limits = column(self._limits, lambda resource: _comparable(resource.limits))
         after._traits = column(self._traits, lambda resource: resource.traits)
-        names = {name for each in by_row.values() if each is not None for name in each.attributes}
+        names = {name for resource in by_row.values() if resource is not None for name in resource.attributes}
         for name in sorted(names | self._attributes.keys()):
             before = self._attributes.get(name) or _Column(np.zeros(0, dtype=np.int32))
             after._attributes[name] = column(before, partial(_attribute, name=name))
         after.reservable = np.zeros(rows, dtype=np.bool_)
         after.reservable[: len(self.reservable)] = self.reservable
         after.scarcities = np.append(self.scarcities, np.zeros(rows - len(self.scarcities), dtype=np.int64))
-        for row, each in by_row.items():
-            after.reservable[row] = each is not None and each.reservable
-            if each is not None:
-                after.scarcities[row] = each.scarcity
+        for row, resource in by_row.items():
+            after.reservable[row] = resource is not None and resource.reservable
+            if resource is not None:
+                after.scarcities[row] = resource.scarcity
         return after
 
     def _exists(self, resource_id: int) -> bool:
@@ -218,7 +218,7 @@ class Catalogue:
             return chosen
         chosen &= self._capacities.where(demand.has_size)
         return chosen & self._limits.where(
-            lambda limits: demand.is_admitted_by({name: dict(each) for name, each in limits})
+            lambda limits: demand.is_admitted_by({name: dict(amounts) for name, amounts in limits})
         )
 
     def meets(self, expression: Expression) -> Mask:

@@ -17,28 +17,32 @@ def changes_of(before: Snapshot, after: Snapshot) -> Changes:
     Allocations with negative ids are new. The versions are those of the resources that must not change meanwhile: on
     which something is taken.
     """
-    old = {each.id: each for row in after.replaced for each in before.on(row)}
+    old = {allocation.id: allocation for row in after.replaced for allocation in before.on(row)}
     new: dict[int, Allocation] = {}
-    for each in chain.from_iterable(after.replaced.values()):
-        if each.id in new:
-            resource_ids = f"{new[each.id].resource_id} and {each.resource_id}"
-            raise RuntimeError(f"the plan has allocation {each.id} twice, on resources {resource_ids}")
-        new[each.id] = each
-    added = [each for each in new.values() if each.id not in old]
-    for each in added:
-        if each.id >= 0:
-            raise RuntimeError(f"the plan copies allocation {each.id}, which is of a resource that it has not changed")
+    for allocation in chain.from_iterable(after.replaced.values()):
+        if allocation.id in new:
+            resource_ids = f"{new[allocation.id].resource_id} and {allocation.resource_id}"
+            raise RuntimeError(f"the plan has allocation {allocation.id} twice, on resources {resource_ids}")
+        new[allocation.id] = allocation
+    added = [allocation for allocation in new.values() if allocation.id not in old]
+    for allocation in added:
+        if allocation.id >= 0:
+            raise RuntimeError(
+                f"the plan copies allocation {allocation.id}, which is of a resource that it has not changed"
+            )
     changed = [
-        (_as_booked(was, before), each)
-        for each in new.values()
-        if (was := old.get(each.id)) is not None and was is not each and was != each  # most are the same object
+        (_as_booked(was, before), allocation)
+        for allocation in new.values()
+        if (was := old.get(allocation.id)) is not None
+        and was is not allocation
+        and was != allocation  # most are the same object
     ]
-    taken_on = {each.resource_id for each in added}
+    taken_on = {allocation.resource_id for allocation in added}
     taken_on |= {now.resource_id for was, now in changed if _takes_more(was, now)}
     return Changes(
         added,
         changed,
-        [each for each in old.values() if each.id not in new],
+        [allocation for allocation in old.values() if allocation.id not in new],
         {resource_id: int(after.versions[after.row_of(resource_id)]) for resource_id in sorted(taken_on)},
     )
 

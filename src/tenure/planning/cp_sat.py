@@ -67,8 +67,8 @@ class CpSatSolver:
         if status in {self._cp.OPTIMAL, self._cp.FEASIBLE}:
             return Solution(
                 tuple(
-                    {resource_id: units for resource_id, count in each.items() if (units := int(solver.value(count)))}
-                    for each in counts
+                    {resource_id: units for resource_id, count in solved.items() if (units := int(solver.value(count)))}
+                    for solved in counts
                 )
             )
         return Solution(None, is_proven=status == self._cp.INFEASIBLE)

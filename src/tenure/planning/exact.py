@@ -119,23 +119,25 @@ def _subproblem_for(
     grouped: dict[tuple[str, Period], list[Allocation]] = defaultdict(list)
     staying: dict[str, set[int]] = defaultdict(set)
     for resource_id in sorted(resource_ids):
-        for each in snapshot.on(snapshot.row_of(resource_id)):
-            if each.reservation_id not in requesting and terms.may_move(each):
-                grouped[each.reservation_id, each.period].append(each)
+        for allocation in snapshot.on(snapshot.row_of(resource_id)):
+            if allocation.reservation_id not in requesting and terms.may_move(allocation):
+                grouped[allocation.reservation_id, allocation.period].append(allocation)
             else:
-                staying[each.reservation_id].add(resource_id)
+                staying[allocation.reservation_id].add(resource_id)
     demands = terms.demands_of({reservation_id for reservation_id, _ in grouped})
     plans: list[tuple[Piece, tuple[Allocation, ...]]] = []
     for (reservation_id, period), these in sorted(grouped.items()):
         demand = demands[reservation_id]
         named = set(catalogue.ids_named(demand.region, demand.named))
-        moving = [each for each in these if each.resource_id not in named]
+        moving = [allocation for allocation in these if allocation.resource_id not in named]
         if not moving or (affected is not None and (reservation_id, period) not in affected):
             continue
         current = units_by_resource(moving)
         may = _serving(snapshot, demand, resource_ids) | current.keys()
         if demand.spread is Spread.ANTI_AFFINITY:
-            stays = staying[reservation_id] | {each.resource_id for each in these if each.resource_id in named}
+            stays = staying[reservation_id] | {
+                allocation.resource_id for allocation in these if allocation.resource_id in named
+            }
             may -= stays - current.keys()
         piece = Piece(reservation_id, demand, period, current.total(), frozenset(may), current, is_in_place=True)
         plans.append((piece, tuple(moving)))
@@ -144,12 +146,14 @@ def _subproblem_for(
 
 def _sites(snapshot: Snapshot, subproblem: _Subproblem) -> tuple[Site, ...]:
     """Return the resources with what stays on them."""
-    moving = {each.id for _, plans in subproblem.plans for each in plans}
+    moving = {allocation.id for _, plans in subproblem.plans for allocation in plans}
     sites = []
     for resource_id in sorted(subproblem.resource_ids):
         row = snapshot.row_of(resource_id)
         fixed = tuple(
-            FixedUse(each.period, each.amounts, each.exclusive) for each in snapshot.on(row) if each.id not in moving
+            FixedUse(allocation.period, allocation.amounts, allocation.exclusive)
+            for allocation in snapshot.on(row)
+            if allocation.id not in moving
         )
         sites.append(Site(resource_id, int(snapshot.versions[row]), snapshot.catalogue.capacity_of(row), fixed))
     return tuple(sites)
@@ -218,7 +222,9 @@ def _done(snapshot: Snapshot, task: Task, piece: Piece, units: Mapping[int, int]
     """Return the snapshot with a piece of a task at its places."""
     if isinstance(task, Extension):
         [resource_id] = units
-        return snapshot.with_longer([each for each in task.allocations if each.resource_id == resource_id], task.until)
+        return snapshot.with_longer(
+            [allocation for allocation in task.allocations if allocation.resource_id == resource_id], task.until
+        )
     new_units = task.anew if isinstance(task, Revision) else task
     return snapshot.allocate(task.reservation_id, task.demand, task.span, units, state=new_units.state)
 
@@ -252,8 +258,8 @@ def _affected(
     spans = []
     for task in tasks:
         if isinstance(task, Extension):
-            chosen.update((each.resource_id, None) for each in task.allocations)
-            spans += [gained for each in task.allocations if (gained := task.gained(each)) is not None]
+            chosen.update((allocation.resource_id, None) for allocation in task.allocations)
+            spans += [gained for allocation in task.allocations if (gained := task.gained(allocation)) is not None]
             continue
         spans.append(task.span)
         if isinstance(task, Revision):
@@ -281,8 +287,8 @@ def _plans_on(
 ) -> list[Allocation]:
     """Return the plans on these resources that may move and overlap one of the periods."""
     return [
-        each
+        allocation
         for resource_id in resource_ids
-        for each in snapshot.on(snapshot.row_of(resource_id))
-        if terms.may_move(each) and any(each.period.overlaps(span) for span in spans)
+        for allocation in snapshot.on(snapshot.row_of(resource_id))
+        if terms.may_move(allocation) and any(allocation.period.overlaps(span) for span in spans)
     ]

@@ -66,8 +66,8 @@ def _side_by_side(
 ) -> Iterator[tuple[int, Mapping[int, int]]]:
     """Yield the units of each, by resource, beside those before it."""
     first = next(iter(alike.values()))
-    smallest = min((each.demand for each in alike.values()), key=lambda demand: demand.units_together)
-    limit = sum(each.demand.maximum for each in alike.values()) + SAMPLE
+    smallest = min((task.demand for task in alike.values()), key=lambda demand: demand.units_together)
+    limit = sum(task.demand.maximum for task in alike.values()) + SAMPLE
     found = find(
         snapshot,
         smallest,
@@ -80,9 +80,9 @@ def _side_by_side(
     ordered = order_of(found, smallest, first.span, seed=terms.seed)
     ids = [candidate.resource_id for candidate in ordered]
     free = np.array([candidate.units for candidate in ordered], dtype=np.int64)
-    for position, each in alike.items():
-        taken = _take(free, each.demand)
-        free = free - np.where(taken > 0, free, 0) if each.demand.exclusive else free - taken
+    for position, task in alike.items():
+        taken = _take(free, task.demand)
+        free = free - np.where(taken > 0, free, 0) if task.demand.exclusive else free - taken
         yield position, {ids[index]: int(taken[index]) for index in np.flatnonzero(taken)}
 
 
@@ -95,6 +95,6 @@ def _take(free: Ints, demand: Demand) -> Ints:
         if index >= 0 and free[index] >= demand.minimum:
             taken[index] = min(int(free[index]), demand.maximum)
         return taken
-    each = np.minimum(free, 1) if demand.spread is Spread.ANTI_AFFINITY else free
-    taken_in_order: Ints = np.diff(np.minimum(np.cumsum(each), demand.maximum), prepend=0)
+    units = np.minimum(free, 1) if demand.spread is Spread.ANTI_AFFINITY else free
+    taken_in_order: Ints = np.diff(np.minimum(np.cumsum(units), demand.maximum), prepend=0)
     return taken_in_order

@@ -67,7 +67,7 @@ def blocked_by_plans(snapshot: Snapshot, vacancy: Vacancy, terms: Terms) -> list
     rows, units = units_beside(snapshot, vacancy.demand, chosen, start, end, counts=lambda uses: ~may_move(uses))
     rows = rows[units >= vacancy.demand.units_together]
     ids = catalogue.id_array[rows]
-    return [int(each) for each in ids[np.lexsort((ids, counts[rows]))]]
+    return [int(resource_id) for resource_id in ids[np.lexsort((ids, counts[rows]))]]
 
 
 def add_units(snapshot: Snapshot, vacancy: Vacancy, missing: int, terms: Terms) -> Snapshot | None:
@@ -93,9 +93,11 @@ def add_units(snapshot: Snapshot, vacancy: Vacancy, missing: int, terms: Terms) 
 def clear(snapshot: Snapshot, vacancy: Vacancy, resource_id: int, terms: Terms) -> Snapshot | None:
     """Move plans off a resource until a unit has room there, or as many units as must be together."""
     plans = [
-        each
-        for each in sorted(snapshot.on(snapshot.row_of(resource_id)), key=_age)
-        if terms.may_move(each) and each.reservation_id != vacancy.asking and each.period.overlaps(vacancy.period)
+        allocation
+        for allocation in sorted(snapshot.on(snapshot.row_of(resource_id)), key=_age)
+        if terms.may_move(allocation)
+        and allocation.reservation_id != vacancy.asking
+        and allocation.period.overlaps(vacancy.period)
     ]
     if not _has_room(snapshot.without(plans), vacancy, resource_id):
         return None
@@ -199,7 +201,9 @@ def scatter_behind_others(
         return None
     some = scatter(snapshot, plan, demand, terms, without=without, at_least=1)
     beside = some or snapshot
-    left = next((each for each in beside.on(beside.row_of(plan.resource_id)) if each.id == plan.id), None)
+    left = next(
+        (allocation for allocation in beside.on(beside.row_of(plan.resource_id)) if allocation.id == plan.id), None
+    )
     if left is None:
         return some
     closed = frozenset({plan.resource_id, *without})
@@ -359,7 +363,11 @@ def moving_with(snapshot: Snapshot, plan: Allocation, demand: Demand) -> list[Al
     if demand.spread is not Spread.AFFINITY:
         return [plan]
     there = snapshot.on(snapshot.row_of(plan.resource_id))
-    return [each for each in there if each.reservation_id == plan.reservation_id and each.state is plan.state]
+    return [
+        allocation
+        for allocation in there
+        if allocation.reservation_id == plan.reservation_id and allocation.state is plan.state
+    ]
 
 
 def _targets(
@@ -383,8 +391,13 @@ def _best(
 def _put(snapshot: Snapshot, moving: Sequence[Allocation], resource_id: int, terms: Terms) -> Snapshot:
     """Return the snapshot with these plans, from now on, on another resource, which has room for them."""
     there = [
-        replace(each, resource_id=resource_id, period=_rest([each], terms), booked_from=_booked_from(each, terms))
-        for each in moving
+        replace(
+            allocation,
+            resource_id=resource_id,
+            period=_rest([allocation], terms),
+            booked_from=_booked_from(allocation, terms),
+        )
+        for allocation in moving
     ]
     return snapshot.without(moving).with_(there)
 
@@ -401,12 +414,15 @@ def _take_off(snapshot: Snapshot, plan: Allocation, count: int, demand: Demand, 
 
 
 def _units(moving: Sequence[Allocation]) -> int:
-    return sum(each.units for each in moving)
+    return sum(allocation.units for allocation in moving)
 
 
 def _rest(moving: Sequence[Allocation], terms: Terms) -> Period:
     """Return the time from now on in which these plans take their resource."""
-    return Period(max(terms.now, min(each.period.start for each in moving)), max(each.period.end for each in moving))
+    return Period(
+        max(terms.now, min(allocation.period.start for allocation in moving)),
+        max(allocation.period.end for allocation in moving),
+    )
 
 
 def _booked_from(plan: Allocation, terms: Terms) -> datetime | None:

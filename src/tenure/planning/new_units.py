@@ -71,7 +71,7 @@ def _with_all_named(snapshot: Snapshot, task: NewUnits, units: Mapping[int, int]
     after = snapshot.allocate(task.reservation_id, task.demand, task.span, units, state=task.state)
     named = after.catalogue.ids_named(task.demand.region, task.demand.named)
     has_all = all(
-        any(each.reservation_id == task.reservation_id for each in after.on(after.row_of(resource_id)))
+        any(allocation.reservation_id == task.reservation_id for allocation in after.on(after.row_of(resource_id)))
         for resource_id in named
         if resource_id not in task.without
     )

@@ -17,12 +17,12 @@ def renewed(changes: Changes, planned_on: Snapshot, later: Snapshot) -> Changes 
     if later.catalogue is not planned_on.catalogue:
         return None
     before = [*changes.dropped, *(was for was, _ in changes.changed)]
-    if any(each not in later.original_on(later.row_of(each.resource_id)) for each in before):
+    if any(allocation not in later.original_on(later.row_of(allocation.resource_id)) for allocation in before):
         return None
     after = later.without(before)
-    for each in (*changes.added, *(new for _, new in changes.changed)):
-        if not after.has_room_for(each):
+    for allocation in (*changes.added, *(new for _, new in changes.changed)):
+        if not after.has_room_for(allocation):
             return None
-        after = after.with_([each])
+        after = after.with_([allocation])
     versions = {resource_id: int(later.versions[later.row_of(resource_id)]) for resource_id in changes.versions}
     return replace(changes, versions=versions)

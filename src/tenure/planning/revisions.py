@@ -49,10 +49,10 @@ def _where_they_are(snapshot: Snapshot, revision: Revision) -> tuple[Allocation,
     """Return the plans of a revision, which may have moved for other reservations of its lease."""
     rows = {snapshot.row_of(plan.resource_id) for plan in revision.plans} | snapshot.replaced.keys()
     return tuple(
-        each
+        allocation
         for row in sorted(rows)
-        for each in snapshot.on(row)
-        if each.reservation_id == revision.reservation_id and each.state is AllocationState.PLANNED
+        for allocation in snapshot.on(row)
+        if allocation.reservation_id == revision.reservation_id and allocation.state is AllocationState.PLANNED
     )
 
 
@@ -90,7 +90,7 @@ def _keep(snapshot: Snapshot, revision: Revision, periods: Mapping[int, Period],
     elsewhere, and stay otherwise. Further units are allocated for the whole time.
     """
     demand, beside = revision.demand, snapshot.without(revision.plans)
-    longest = Period(min(each.start for each in periods.values()), max(each.end for each in periods.values()))
+    longest = Period(min(period.start for period in periods.values()), max(period.end for period in periods.values()))
     good = _fitting(beside, revision, longest)
     named = _named(snapshot, demand)
     left = demand.maximum
@@ -113,8 +113,10 @@ def _keep(snapshot: Snapshot, revision: Revision, periods: Mapping[int, Period],
 
 def _resources_of(snapshot: Snapshot, revision: Revision) -> frozenset[int]:
     """Return the resources on which planning has put allocations of the reservation."""
-    there = (each for allocations in snapshot.replaced.values() for each in allocations)
-    return frozenset(each.resource_id for each in there if each.reservation_id == revision.reservation_id)
+    there = (allocation for allocations in snapshot.replaced.values() for allocation in allocations)
+    return frozenset(
+        allocation.resource_id for allocation in there if allocation.reservation_id == revision.reservation_id
+    )
 
 
 def _keep_whole(beside: Snapshot, revision: Revision, terms: Terms) -> Snapshot | NoRoom:

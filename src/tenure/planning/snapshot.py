@@ -90,7 +90,7 @@ class Snapshot:
             latest,
             np.zeros(len(catalogue), dtype=np.bool_),
             distinct,
-            _large([versions[each] for each in catalogue.ids]),
+            _large([versions[resource_id] for resource_id in catalogue.ids]),
             overdue=_overdue_in(base.uses),
         )
 
@@ -196,24 +196,24 @@ class Snapshot:
         return any(self._has_moved_on(row, there) for row, there in self.replaced.items())
 
     def _has_moved_on(self, row: int, there: tuple[Allocation, ...]) -> bool:
-        after = {each.id: each for each in there}
+        after = {allocation.id: allocation for allocation in there}
         return any(
-            (now := after.get(each.id)) is not each and now != each  # most are the same object
-            for each in self.original_on(row)
+            (now := after.get(allocation.id)) is not allocation and now != allocation  # most are the same object
+            for allocation in self.original_on(row)
         )
 
     def has(self, allocation: Allocation) -> bool:
         """Whether an allocation is on its resource, perhaps with fewer units."""
-        return any(each.id == allocation.id for each in self.on(self.row_of(allocation.resource_id)))
+        return any(other.id == allocation.id for other in self.on(self.row_of(allocation.resource_id)))
 
     def resource_of(self, allocation: Allocation) -> int | None:
         """Return the resource to which planning has moved an allocation; one of several if its units have scattered."""
         new = None
         for row, there in self.replaced.items():
-            for each in there:
-                if each.id == allocation.id:
-                    return each.resource_id
-                if each.id < 0 and each.reservation_id == allocation.reservation_id:
+            for other in there:
+                if other.id == allocation.id:
+                    return other.resource_id
+                if other.id < 0 and other.reservation_id == allocation.reservation_id:
                     new = self.catalogue.ids[row]
         return new
 
@@ -222,15 +222,15 @@ class Snapshot:
 
         Without ``overdue``, as if overdue allocations were released: for what the resource is promised to already.
         """
-        there = [each for each in self.on(row) if each.period.overlaps(period)]
+        there = [allocation for allocation in self.on(row) if allocation.period.overlaps(period)]
         if not overdue:
-            there = [each for each in there if each.id not in self.overdue]
+            there = [allocation for allocation in there if allocation.id not in self.overdue]
         return self._units_beside(there, row, demand.amounts, demand.exclusive, period)
 
     def has_room_for(self, allocation: Allocation) -> bool:
         """Whether there is room for an allocation, as it is, on its resource."""
         row, period = self.row_of(allocation.resource_id), allocation.period
-        there = [each for each in self.on(row) if each.period.overlaps(period)]
+        there = [other for other in self.on(row) if other.period.overlaps(period)]
         return self._units_beside(there, row, allocation.amounts, allocation.exclusive, period) > 0
 
     def _units_beside(
@@ -239,7 +239,9 @@ class Snapshot:
         """Return how many units of these amounts, or of the whole resource, fit beside these allocations."""
         if exclusive:
             return int(not there)
-        uses = tuple(Use(each.id, each.amounts, each.exclusive, each.period) for each in there)
+        uses = tuple(
+            Use(allocation.id, allocation.amounts, allocation.exclusive, allocation.period) for allocation in there
+        )
         return Room(self.catalogue.capacity_of(row), uses).units(amounts, period)
 
     def allocate(
@@ -281,15 +283,15 @@ class Snapshot:
     def beside(self, allocations: Sequence[Allocation]) -> Snapshot:
         """Return the snapshot with allocations that others are about to get, and that do not move."""
         fixed = [
-            replace(each, id=-(self.added + number), state=AllocationState.HELD)
-            for number, each in enumerate(allocations, start=1)
-            if each.resource_id in self.catalogue.rows
+            replace(allocation, id=-(self.added + number), state=AllocationState.HELD)
+            for number, allocation in enumerate(allocations, start=1)
+            if allocation.resource_id in self.catalogue.rows
         ]
         return replace(self.with_(fixed), added=self.added + len(allocations))
 
     def with_longer(self, allocations: Sequence[Allocation], until: datetime) -> Snapshot:
         """Return the snapshot with these allocations lasting until a later end."""
-        longer = [replace(each, period=Period(each.period.start, until)) for each in allocations]
+        longer = [replace(allocation, period=Period(allocation.period.start, until)) for allocation in allocations]
         return self.without(allocations).with_(longer)
 
     def without(self, allocations: Iterable[Allocation]) -> Snapshot:
@@ -298,7 +300,7 @@ class Snapshot:
         for allocation in allocations:
             row = self.row_of(allocation.resource_id)
             there = after[row] if row in after else self.on(row)
-            after[row] = tuple(each for each in there if each.id != allocation.id)
+            after[row] = tuple(other for other in there if other.id != allocation.id)
         return replace(self, replaced=after)
 
     def row_of(self, resource_id: int) -> int:
@@ -317,7 +319,7 @@ class Snapshot:
 
     @cached_property
     def _replaced_timeline(self) -> Timeline:
-        uses = [(row, each) for row, allocations in self.replaced.items() for each in allocations]
+        uses = [(row, allocation) for row, allocations in self.replaced.items() for allocation in allocations]
         return Timeline(_arrays(uses, self.distinct), self._replaced_rows)
 
     def _allocation(self, uses: Uses, index: int) -> Allocation:
@@ -365,18 +367,18 @@ def _overdue_in(uses: Uses) -> frozenset[int]:
 def _arrays(allocations: Iterable[tuple[int, Allocation]], distinct: DistinctValues) -> Uses:
     """Return planned allocations as arrays; they belong to no project."""
     columns = _Columns()
-    for row, each in allocations:
+    for row, allocation in allocations:
         columns.rows.append(row)
-        columns.starts.append(ticks(each.period.start))
-        columns.ends.append(_end(each.period.end))
-        columns.exclusive.append(each.exclusive)
-        columns.states.append(_NUMBERS[each.state])
-        columns.amounts.append(distinct.amounts.number(each.amounts))
+        columns.starts.append(ticks(allocation.period.start))
+        columns.ends.append(_end(allocation.period.end))
+        columns.exclusive.append(allocation.exclusive)
+        columns.states.append(_NUMBERS[allocation.state])
+        columns.amounts.append(distinct.amounts.number(allocation.amounts))
         columns.projects.append(-1)
-        columns.ids.append(each.id)
-        columns.reservations.append(each.reservation_id)
-        columns.units.append(each.units)
-        columns.booked_from.append(NEVER if each.booked_from is None else ticks(each.booked_from))
+        columns.ids.append(allocation.id)
+        columns.reservations.append(allocation.reservation_id)
+        columns.units.append(allocation.units)
+        columns.booked_from.append(NEVER if allocation.booked_from is None else ticks(allocation.booked_from))
     return columns.as_uses()
 
 

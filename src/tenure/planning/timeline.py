@@ -60,7 +60,9 @@ class Uses:
 
     def beside(self, other: Uses) -> Uses:
         """Return the allocations of both."""
-        return Uses(*(np.concatenate((getattr(self, each.name), getattr(other, each.name))) for each in fields(self)))
+        return Uses(
+            *(np.concatenate((getattr(self, column.name), getattr(other, column.name))) for column in fields(self))
+        )
 
 
 @dataclass(frozen=True)

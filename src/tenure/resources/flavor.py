@@ -118,11 +118,11 @@ class FlavorType(InstancesType[_Stored]):
         )
 
 
-def refuse_uncounted(flavor: Mapping[str, Any], what: str, *, field: str) -> None:
-    """Refuse a flavor of which more could be promised than there is; ``what`` names it, or the server that has it."""
+def refuse_uncounted(flavor: Mapping[str, Any], subject: str, *, field: str) -> None:
+    """Refuse a flavor of which more could be promised than there is. ``subject`` names it, or the server with it."""
     if names := uncounted_specs(flavor):
         raise InvalidParameter(
-            f"The {what} cannot be reserved: reservations do not count yet what its extra specs ask for with "
+            f"The {subject} cannot be reserved: reservations do not count yet what its extra specs ask for with "
             f"{', '.join(names)}.",
             field=field,
         )

@@ -88,11 +88,11 @@ class Identities:
             return ()
 
 
-def _single(found: Sequence[str], what: str, reference: str) -> str:
+def _single(found: Sequence[str], noun: str, reference: str) -> str:
     """Return the only id. Raises ``InvalidParameter`` if there is none, and if there are several."""
     if not found:
-        raise InvalidParameter(f"No {what} has the id or the name {reference!r}.", field=f"{what}_id")
+        raise InvalidParameter(f"No {noun} has the id or the name {reference!r}.", field=f"{noun}_id")
     if len(found) > 1:
         shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-        raise InvalidParameter(f"Several {what}s are named {reference!r}: {shown}. Give the id.", field=f"{what}_id")
+        raise InvalidParameter(f"Several {noun}s are named {reference!r}: {shown}. Give the id.", field=f"{noun}_id")
     return found[0]

@@ -151,7 +151,7 @@ class Lanes:
             Lane.SEARCHING: search_seconds,
             Lane.BOOKING: max(bounds[Lane.BOOKING].wait_seconds, search_seconds),
         }
-        self.most = sum(each.most for each in bounds.values())
+        self.most = sum(bound.most for bound in bounds.values())
 
     @contextmanager
     def enter(self, lane: Lane, project_id: str) -> Iterator[None]:

@@ -151,14 +151,14 @@ class AllocationStore:
             past_start, past_end = plan.booked_from or plan.period.start, min(now, plan.period.end)
             if plan.state is AllocationState.PLANNED and past_start < past_end:
                 # Not exclusive: another lease had the resource in this time.
-                each = Capacity({name: amount // plan.units for name, amount in plan.amounts.items()})
-                amounts = Capacity({WHOLE: 1}) if plan.exclusive else each
+                amounts_of_unit = Capacity({name: amount // plan.units for name, amount in plan.amounts.items()})
+                amounts = Capacity({WHOLE: 1}) if plan.exclusive else amounts_of_unit
                 row = _new_row(amounts, False, Period(past_start, past_end), plan.units, AllocationState.LAPSED)
                 rows.append({"resource_id": plan.resource_id, "reservation_id": plan.reservation_id, **row})
         insert_rows(self._session, AllocationRow, rows)
 
     def _drop(self, dropped: Sequence[Allocation]) -> None:
-        self._changed.add_resources({each.resource_id for each in dropped}, frees=True)
+        self._changed.add_resources({allocation.resource_id for allocation in dropped}, frees=True)
         for same in _as_planned(dropped):
             if count_changed(self._session, delete(AllocationRow).where(same.condition)) != same.number:
                 raise Overtaken
@@ -193,13 +193,15 @@ class AllocationStore:
         """Add allocations. One statement writes those of several reservations on the same resources."""
         groups: dict[tuple[Allocation, int], dict[str, list[int]]] = {}
         times: Counter[Allocation] = Counter()
-        for each in added:
-            same = replace(each, id=0)
+        for allocation in added:
+            same = replace(allocation, id=0)
             times[same] += 1  # a resource may serve a reservation twice in the same way
             like = replace(same, resource_id=0, reservation_id="")
-            groups.setdefault((like, times[same]), {}).setdefault(each.reservation_id, []).append(each.resource_id)
-            self._gains.add([each.resource_id], each.period)
-        self._changed.add_resources({each.resource_id for each in added})
+            groups.setdefault((like, times[same]), {}).setdefault(allocation.reservation_id, []).append(
+                allocation.resource_id
+            )
+            self._gains.add([allocation.resource_id], allocation.period)
+        self._changed.add_resources({allocation.resource_id for allocation in added})
         for (like, _), resource_ids_of in groups.items():
             alike: dict[frozenset[int], list[str]] = {}
             for reservation_id, resource_ids in resource_ids_of.items():
@@ -227,12 +229,12 @@ class AllocationStore:
             insert_rows(self._session, AllocationRow, rows)
             return
         values = [literal(value, getattr(AllocationRow, name).type) for name, value in row.items()]
-        each = (
+        statement = (
             select(ResourceRow.id, ReservationRow.id, *values)
             .join_from(ResourceRow, ReservationRow, sql_true())  # each resource for each reservation
             .where(conditions.among(ResourceRow.id, resource_ids), ReservationRow.id.in_(sorted(reservation_ids)))
         )
-        self._session.execute(insert(AllocationRow).from_select(["resource_id", "reservation_id", *row], each))
+        self._session.execute(insert(AllocationRow).from_select(["resource_id", "reservation_id", *row], statement))
 
     def of_reservations(self, reservation_ids: Collection[str], *, planned: bool = True) -> list[Allocation]:
         """Return the allocations of these reservations, including released ones, in order of resource.
@@ -383,13 +385,13 @@ class AllocationStore:
 
         The caller raises the version of the resource. Raises ``Overtaken`` if it has changed since it was read.
         """
-        each = Capacity({name: amount // allocation.units for name, amount in allocation.amounts.items()})
+        amounts_of_unit = Capacity({name: amount // allocation.units for name, amount in allocation.amounts.items()})
         past = Period(allocation.period.start, max(now, allocation.period.start + TICK))
-        row = _new_row(each, allocation.exclusive, past, allocation.units - units, AllocationState.RELEASED)
+        row = _new_row(amounts_of_unit, allocation.exclusive, past, allocation.units - units, AllocationState.RELEASED)
         if units:  # the past of what goes is history; that of what stays goes on
             history = {"resource_id": allocation.resource_id, "reservation_id": allocation.reservation_id, **row}
             insert_rows(self._session, AllocationRow, [history])
-            row = {"units": units, "amounts": dict(each.times(units))}
+            row = {"units": units, "amounts": dict(amounts_of_unit.times(units))}
         change_row(self._session, update(AllocationRow).where(*_as_read(allocation)).values(**row))
         self._changed.add_resources([allocation.resource_id], frees=True)
 
@@ -640,9 +642,12 @@ def _as_planned(allocations: Iterable[Allocation]) -> Iterator[_Same]:
         if period is not None:
             common += [AllocationRow.starts_at == period.start, AllocationRow.ends_at == period.end]
         for batch in batched(these, _AT_ONCE):
-            rows = [(each.id, each.resource_id, each.reservation_id, each.units) for each in batch]
+            rows = [
+                (allocation.id, allocation.resource_id, allocation.reservation_id, allocation.units)
+                for allocation in batch
+            ]
             # The first condition is for the index: some databases look through the table for pairs.
-            ids = AllocationRow.id.in_([each.id for each in batch])
+            ids = AllocationRow.id.in_([allocation.id for allocation in batch])
             yield _Same(and_(ids, tuple_(*identity).in_(rows), *common), len(batch))
 
 
@@ -675,8 +680,8 @@ def _lost(before: Allocation, after: Allocation) -> Iterable[Allocation]:
     units = before.units - after.units
     if units <= 0:
         return []
-    each = Capacity({name: amount // before.units for name, amount in before.amounts.items()})
-    return [replace(before, units=units, amounts=each.times(units))]
+    amounts_of_unit = Capacity({name: amount // before.units for name, amount in before.amounts.items()})
+    return [replace(before, units=units, amounts=amounts_of_unit.times(units))]
 
 
 def _allocation(row: Any) -> Allocation:

@@ -317,7 +317,7 @@ class ResourceContract:
         rig.release(things[1])
         (drift,) = drift_of(rig, [command], things[2:])
         assert drift.reservation_id == "r-1"
-        assert things[1].name in drift.what
+        assert things[1].name in drift.text
         assert started(rig, command).done
         assert drift_of(rig, [command], things[2:]) == []
         assert rig.holders() == had(rig.owner, *things[:2])

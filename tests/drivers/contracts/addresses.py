@@ -353,7 +353,7 @@ class AddressContract:
         before = rig.effects()
         drifts = rig.driver.drift(FLOATING_IP, list(commands), [ref(rig, address) for address in pooled])
         assert rig.effects() == before
-        assert all(drift.resource is None or drift.resource.name in drift.what for drift in drifts)
+        assert all(drift.resource is None or drift.resource.name in drift.text for drift in drifts)
         return [(drift.reservation_id, drift.resource.name if drift.resource else None) for drift in drifts]
 
     def test_sees_no_drift_in_a_correct_state(self, rig: AddressRig):

@@ -634,7 +634,7 @@ class DriverContract:
         rig.take_out(hosts[0])
         (drift,) = drift_of(rig, [command, other], [])
         assert (drift.reservation_id, drift.resource) == ("r-1", hosts[0])
-        assert hosts[0].name in drift.what
+        assert hosts[0].name in drift.text
         rig.driver.ensure_started(command)
         assert drift_of(rig, [command, other], []) == []
 

@@ -691,7 +691,7 @@ class InstanceContract:
         drifts = drift_of(rig, [command, other], [])
         assert rig.effects() == before
         assert {drift.reservation_id for drift in drifts} == {"r-1"}
-        assert all("r-1" in drift.what for drift in drifts)
+        assert all("r-1" in drift.text for drift in drifts)
         about = {drift.resource for drift in drifts}
         assert about <= {None, *hosts}
         if "host" in meddling:

@@ -352,7 +352,7 @@ class PreemptionContract:
         assert in_the_way is not None
         (drift,) = drift_of(rig, [command], hosts[1:])
         assert (drift.reservation_id, drift.resource) == ("r-1", hosts[0])
-        assert in_the_way in drift.what
+        assert in_the_way in drift.text
         self.started(rig, command)
         assert drift_of(rig, [command], hosts[1:]) == []
         assert rig.servers() == {tolerated}

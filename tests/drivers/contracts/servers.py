@@ -247,7 +247,7 @@ class ServerContract:
         rig.enlarge(server)
         [drift] = rig.driver.drift(HOST, [command], [])
         assert (drift.reservation_id, drift.lasts) == (RESERVATION, True)
-        assert "VCPU" in drift.what
+        assert "VCPU" in drift.text
         ended(rig, command)
         assert as_it_is(rig, server).is_asleep
 

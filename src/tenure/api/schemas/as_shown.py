@@ -29,8 +29,8 @@ def has_shown(body: Mapping[str, object], of_service: Collection[str]) -> bool:
     reservations, events = _items(body.get("reservations")), _items(body.get("events"))
     return (
         not body.keys().isdisjoint(of_service)
-        or any(not _OF_RESERVATIONS.isdisjoint(each) for each in reservations)
-        or any(not _OF_EVENTS.issuperset(each) for each in events)
+        or any(not _OF_RESERVATIONS.isdisjoint(reservation) for reservation in reservations)
+        or any(not _OF_EVENTS.issuperset(event) for event in events)
     )
 
 

@@ -179,7 +179,7 @@ class OfferSearchQuery(Query):
         """Return the body that asks the same. Raises ``InvalidParameter`` as for a body."""
         document = self.model_dump(exclude_unset=True, exclude_none=True)
         document["reservations"] = read_json(
-            self.reservations, what="reservations", field="reservations", within="reservations"
+            self.reservations, subject="reservations", field="reservations", within="reservations"
         )
         return document
 

@@ -38,8 +38,8 @@ def progress_of(servers: Collection[Server], *, now: datetime) -> Progress | Non
         return None
     took = max(now - (server.updated_at or now) if server.vanishing else timedelta(0) for server in servers)
     wait = min(max(took / _SHARE, _SOONEST), _LATEST)
-    what = "1 server is" if len(servers) == 1 else f"{len(servers)} servers are"
-    return Progress(False, wait, Reason(f"{what} still being deleted."))
+    servers_text = "1 server is" if len(servers) == 1 else f"{len(servers)} servers are"
+    return Progress(False, wait, Reason(f"{servers_text} still being deleted."))
 
 
 def _still_there(compute: Compute, servers: Collection[Server]) -> list[Server]:

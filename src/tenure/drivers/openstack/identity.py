@@ -79,13 +79,15 @@ class Identity:
             LOG.warning("trust %s is broken, and Keystone does not let us delete it: %s", trust_id, error)
 
 
-def owner_of(calls: Calls, command: Command, *, what: str) -> Owner:
+def owner_of(calls: Calls, command: Command, *, purpose: str) -> Owner:
     """Log in as the owner of the command's lease by the command's trust, and return him.
 
-    Raises ``CloudRefused`` if there is no valid trust; ``what`` names what needs it.
+    Raises ``CloudRefused`` if there is no valid trust; ``purpose`` names what needs it.
     """
     if command.trust_id is None:
-        raise CloudRefused(Reason(f"{what} cannot be made: the lease's owner did not trust the reservation service."))
+        raise CloudRefused(
+            Reason(f"{purpose} cannot be made: the lease's owner did not trust the reservation service.")
+        )
     owner = calls.owner(command.trust_id)
     try:
         calls.log_in(owner)

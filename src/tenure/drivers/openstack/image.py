@@ -128,7 +128,7 @@ def saved(
         raise CloudRefused(Reason(f"No image can be made of a server in {states}; it is kept."))
     if not found:
         return DONE
-    owner = owner_of(calls, command, what="Images")
+    owner = owner_of(calls, command, purpose="Images")
     images = Images(calls, owner, now, command).ensure_of(found, prefix)
     if images.waiting_for:
         return Progress(False, _LOOK_AGAIN, Reason(f"Images are being saved of {', '.join(images.waiting_for[:10])}."))

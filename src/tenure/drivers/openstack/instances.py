@@ -83,7 +83,7 @@ class Instances(OpenStackTypeDriver):
         recorded = command.effects.get(SERVER_GROUP)
         kept = next((group for group in fitting if group.id == recorded), fitting[0] if fitting else None)
         if kept is None and policy is not None:
-            owner = owner_of(self._calls, command, what="The server group")
+            owner = owner_of(self._calls, command, purpose="The server group")
             kept = self._groups.make(command.reservation_id, policy, owner)
         for group in found:
             if kept is None or group.id != kept.id:

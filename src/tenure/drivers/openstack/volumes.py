@@ -111,8 +111,8 @@ class Volumes(OpenStackTypeDriver):
                         command.reservation_id, None, f"volume {volume_id} of {command.reservation_id} is not there"
                     )
             if len(known) < expected:
-                what = f"reservation {command.reservation_id} has {len(known)} volumes of {expected}"
-                yield Drift(command.reservation_id, None, what)
+                text = f"reservation {command.reservation_id} has {len(known)} volumes of {expected}"
+                yield Drift(command.reservation_id, None, text)
 
     def remaining(self, commands: Iterable[Command]) -> dict[str, int]:
         known_commands = list(commands)
@@ -145,7 +145,7 @@ class Volumes(OpenStackTypeDriver):
             )
         missing = [number for number in range(1, expected + 1) if number not in found]
         if missing:
-            owner = owner_of(self._calls, command, what="Volumes")
+            owner = owner_of(self._calls, command, purpose="Volumes")
             made = self._cinder.make_all([_body(command, number) for number in missing], owner)
             found |= dict(zip(missing, made, strict=True))
         waiting = [
@@ -182,7 +182,7 @@ class Volumes(OpenStackTypeDriver):
         self._cinder.delete_snapshots(failed)
         missing = [volume for volume in found if volume.id not in taken and not volume.attachments]
         if missing:
-            owner = owner_of(self._calls, command, what="Snapshots")
+            owner = owner_of(self._calls, command, purpose="Snapshots")
             self._cinder.take_snapshots(missing, marks, self._options.image_prefix, owner)
         done = [volume for volume in found if volume.id in taken and taken[volume.id].status == "available"]
         self._cinder.mark(done, {STATE: KEPT, RESERVATION: command.reservation_id})

@@ -46,7 +46,7 @@ class Addition(ChangeRequest):
         if lease.ends_at <= lease.starts_at:
             raise InvalidState("A lease that lasts for no time gets no reservation.")
         check_one_more(lease)
-        check_sizes([each.parameters for each in (*lease.reservations, reservation)])
+        check_sizes([known.parameters for known in (*lease.reservations, reservation)])
         position = len(lease.reservations)
         demand = placed_demand(self.context.types, reservation, position)
         self.check_conditions(tx, lease, demand, demand.expression.comparisons, position)
@@ -69,7 +69,7 @@ class Addition(ChangeRequest):
             status=LeaseStatus.UPDATING if running else lease.status,
             reservations=(*lease.reservations, reservation),
         )
-        allocations = tx.allocations.of_reservations([each.id for each in lease.reservations])
+        allocations = tx.allocations.of_reservations([known.id for known in lease.reservations])
         return ChangeProposal(
             lease=after,
             before=lease,
@@ -89,9 +89,9 @@ class Addition(ChangeRequest):
     def write(self, tx: Transaction, proposal: ChangeProposal) -> Changed:
         lease, reservation = proposal.before, self.reservation
         self.write_reservations(tx, proposal)
-        what = f"reservation {reservation.id} added"
+        reason = f"reservation {reservation.id} added"
         if lease.status is LeaseStatus.ACTIVE:
             payload = UpdatePayload(added=added_allocations(tx, proposal), new=(reservation.id,))
-            return Changed(lease, self.follow(tx, again(tx, lease), payload=payload, reason=what))
-        changed = self.record(tx, lease, what)
+            return Changed(lease, self.follow(tx, again(tx, lease), payload=payload, reason=reason))
+        changed = self.record(tx, lease, reason)
         return Changed(changed, self.claimed(tx, lease, EventType.PREPARE) if self.is_prepared(reservation) else None)

@@ -57,7 +57,7 @@ class Proposal:
     @property
     def allocations_after(self) -> list[Allocation]:
         """The allocations that the lease would have."""
-        return self.changes.applied_to(self.allocations, {each.id for each in self.lease.reservations})
+        return self.changes.applied_to(self.allocations, {reservation.id for reservation in self.lease.reservations})
 
     @property
     def is_new(self) -> bool:
@@ -342,7 +342,7 @@ class Admission:
             Cost(name, amount, hours_after, hours.get(name, (0, 0))[1])
             for name, (amount, hours_after) in self._hours(proposal.lease, proposal.allocations_after).items()
         ]
-        named = {each.name for each in cost}
+        named = {item.name for item in cost}
         gone = [Cost(name, 0, 0, before) for name, (_, before) in hours.items() if name not in named]
         return (*cost, *gone)
 

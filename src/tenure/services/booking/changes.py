@@ -80,7 +80,11 @@ class ChangeProposal(Proposal):
     def allocations_after(self) -> list[Allocation]:
         """The allocations that the lease would have, without those of the reservation that is dropped."""
         kept = {reservation.id for reservation in self.lease.reservations} - {self.dropped}
-        return [each for each in self.changes.applied_to(self.allocations, kept) if each.reservation_id in kept]
+        return [
+            allocation
+            for allocation in self.changes.applied_to(self.allocations, kept)
+            if allocation.reservation_id in kept
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +230,10 @@ class ChangeRequest(Request[ChangeProposal, Changed]):
             version=lease.version + 1,
             updated_at=self.now,
             reservations=tuple(
-                replace(each, parameters=parameters[each.id]) if each.id in parameters else each
-                for each in lease.reservations
+                replace(reservation, parameters=parameters[reservation.id])
+                if reservation.id in parameters
+                else reservation
+                for reservation in lease.reservations
             ),
         )
         return ChangeProposal(
@@ -256,10 +262,10 @@ class ChangeRequest(Request[ChangeProposal, Changed]):
         resource_type = self.context.types[reservation.resource_type]
         return resource_type.is_prepared(reservation.parameters if parameters is None else parameters)
 
-    def record(self, tx: Transaction, lease: Lease, what: str, **values: Any) -> Lease:
+    def record(self, tx: Transaction, lease: Lease, reason: str, **values: Any) -> Lease:
         """Record a change that the cloud need not follow, and notify others; return the changed lease."""
         tx.leases.change(lease, now=self.now, **values)
-        self.note(tx, lease, what)
+        self.note(tx, lease, reason)
         changed = again(tx, lease)
         notify(tx, "lease.update", changed, now=self.now)
         return changed
@@ -299,7 +305,7 @@ def refuse_busy(lease: Lease) -> None:
 
 def live_reservations(lease: Lease) -> list[Reservation]:
     """Return the reservations of a lease that were not dropped."""
-    return [each for each in lease.reservations if each.status is not ReservationStatus.DELETED]
+    return [reservation for reservation in lease.reservations if reservation.status is not ReservationStatus.DELETED]
 
 
 def again(tx: Transaction, lease: Lease) -> Lease:

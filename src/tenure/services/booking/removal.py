@@ -29,7 +29,7 @@ class Removal(ChangeRequest):
         refuse_busy(lease)
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
             raise InvalidState(f"A reservation of a lease that is {lease.status} cannot be dropped.")
-        allocations = tx.allocations.of_reservations([each.id for each in lease.reservations])
+        allocations = tx.allocations.of_reservations([known.id for known in lease.reservations])
         is_running = lease.status is LeaseStatus.ACTIVE
         status = found[0].status if is_running else ReservationStatus.DELETED
         after = replace(
@@ -38,7 +38,8 @@ class Removal(ChangeRequest):
             updated_at=self.now,
             status=LeaseStatus.UPDATING if is_running else lease.status,
             reservations=tuple(
-                replace(each, status=status) if each.id == self.reservation_id else each for each in lease.reservations
+                replace(reservation, status=status) if reservation.id == self.reservation_id else reservation
+                for reservation in lease.reservations
             ),
         )
         return ChangeProposal(

@@ -191,11 +191,11 @@ def _planned(
     for draft in drafts:
         pinned = of_drafts[draft.reservation.id]
         end = running.span(draft.demand, pinned).end
-        shorter.setdefault(end, []).extend(each.id for each in pinned if each.period.end > end)
+        shorter.setdefault(end, []).extend(allocation.id for allocation in pinned if allocation.period.end > end)
         if draft.demand.lasting:
-            lasting += [each.id for each in pinned if each.period.end != ENDLESS]
+            lasting += [allocation.id for allocation in pinned if allocation.period.end != ENDLESS]
         else:
-            ending += [each.id for each in pinned if each.period.end == ENDLESS]
+            ending += [allocation.id for allocation in pinned if allocation.period.end == ENDLESS]
     return PlannedReservations(changes, shorter, tuple(ending), tuple(lasting), bound)
 
 

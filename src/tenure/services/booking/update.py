@@ -80,7 +80,7 @@ class Update(ChangeRequest):
         due_before = self._move_events(tx, lease, dates, events)
         notice_before = self._move_notice(tx, lease, dates, events)
         values = {**change.details(), "starts_at": dates.starts_at, "ends_at": dates.ends_at}
-        what = self._describe(lease, dates)
+        reason = self._describe(lease, dates)
         planned = proposal.planned
         if self._is_followed(proposal):
             payload = UpdatePayload(
@@ -94,10 +94,10 @@ class Update(ChangeRequest):
                 ending=planned.ending,
                 lasting=planned.lasting,
             )
-            return Changed(lease, self.follow(tx, lease, payload=payload, reason=what, **values))
+            return Changed(lease, self.follow(tx, lease, payload=payload, reason=reason, **values))
         for end, allocation_ids in planned.shorter.items():
             tx.allocations.shorten(allocation_ids, end)
-        changed = self.record(tx, lease, what, **values)
+        changed = self.record(tx, lease, reason, **values)
         notify_armed_again(tx, changed, notice_before, now=self.now)
         if dates.ends_at != lease.ends_at and any(draft.demand.subject is not None for draft in proposal.drafts):
             request_reconciliation(tx, changed, now=self.now)  # writes the new end to the metadata of the server
@@ -113,7 +113,9 @@ class Update(ChangeRequest):
         if proposal.before.status is not LeaseStatus.ACTIVE:
             return False
         own = {reservation.id for reservation in proposal.before.reservations}
-        return bool(proposal.planned.bound) or any(each.reservation_id in own for each in proposal.changes.added)
+        return bool(proposal.planned.bound) or any(
+            allocation.reservation_id in own for allocation in proposal.changes.added
+        )
 
     def _check_status(self, lease: Lease) -> None:
         if lease.status is LeaseStatus.WAITING:
@@ -232,7 +234,9 @@ class Update(ChangeRequest):
         """
         if not self._moves_notice(lease, dates):
             return None
-        stored = next((each for each in events if each.event.event_type is EventType.BEFORE_END), None)
+        stored = next(
+            (stored_event for stored_event in events if stored_event.event.event_type is EventType.BEFORE_END), None
+        )
         if stored is not None:
             due_at, payload = self._notice_after(stored, lease, dates)
             return move_notice(tx, stored, lease, due_at, payload, now=self.now)

@@ -251,7 +251,12 @@ class _Claims:
 
     def of_others(self, judgement: Judgement) -> list[Allocation]:
         with self._guard:
-            return [each for other, claimed in self._claimed.items() if other is not judgement for each in claimed]
+            return [
+                allocation
+                for other, claimed in self._claimed.items()
+                if other is not judgement
+                for allocation in claimed
+            ]
 
 
 @contextmanager

@@ -33,5 +33,7 @@ class Demands:
         if unknown:
             with self._db.read() as tx:
                 found = tx.leases.reservations_by_ids(unknown)
-            self._known |= {reservation_id: demand_of(self._types, each) for reservation_id, each in found.items()}
+            self._known |= {
+                reservation_id: demand_of(self._types, reservation) for reservation_id, reservation in found.items()
+            }
         return self._known

@@ -130,7 +130,7 @@ class Planning:
         demand = task.demand
         apart = self._types.inventory(demand.inventory).apart
         if isinstance(task, Extension):
-            gained = next(period for each in task.allocations if (period := task.gained(each)) is not None)
+            gained = next(period for allocation in task.allocations if (period := task.gained(allocation)) is not None)
             found = shortfall(
                 snapshot,
                 demand,
@@ -164,7 +164,9 @@ def check_same(snapshot: Snapshot, allocations: Sequence[Allocation]) -> None:
     """Raise ``Overtaken`` if an allocation is not in a snapshot as it was read."""
     for allocation in allocations:
         row = snapshot.catalogue.rows.get(allocation.resource_id)
-        found = next((each for each in snapshot.on(row) if each.id == allocation.id), None) if row is not None else None
+        found = (
+            next((other for other in snapshot.on(row) if other.id == allocation.id), None) if row is not None else None
+        )
         if found is None or (found.units, found.state) != (allocation.units, allocation.state):
             raise Overtaken
         if allocation.state is AllocationState.PLANNED and found.period != allocation.period:

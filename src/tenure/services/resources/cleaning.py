@@ -82,7 +82,9 @@ class Cleaner:
                 longer.append(allocation)
         # What is released is not a plan: its row is lengthened as it is now, beside the changes of plans.
         changes = changes_of(before, after.without(longer))
-        versions = {each.resource_id: int(after.versions[after.row_of(each.resource_id)]) for each in longer}
+        versions = {
+            allocation.resource_id: int(after.versions[after.row_of(allocation.resource_id)]) for allocation in longer
+        }
         tx.raise_versions({**versions, **changes.versions})
         tx.allocations.apply(changes, now=now)
         tx.allocations.lengthen(longer, until, now=now)
@@ -110,9 +112,9 @@ class Cleaner:
             return cleared
         plans = sorted(
             (
-                each
-                for each in snapshot.on(row)
-                if each.state is AllocationState.PLANNED and each.period.overlaps(period)
+                allocation
+                for allocation in snapshot.on(row)
+                if allocation.state is AllocationState.PLANNED and allocation.period.overlaps(period)
             ),
             key=lambda plan: (plan.period.start, plan.id),
         )

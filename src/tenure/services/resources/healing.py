@@ -245,9 +245,9 @@ class Healer:
         if allocation.period.end <= look.now:
             return True
         row = look.after.row_of(allocation.resource_id)
-        own = [each for each in look.after.on(row) if each.reservation_id == reservation.id]
+        own = [other for other in look.after.on(row) if other.reservation_id == reservation.id]
         rest = Period(max(allocation.period.start, look.now), allocation.period.end)
-        units = sum(each.units for each in own)
+        units = sum(other.units for other in own)
         return look.after.without(own).room_on(row, demand.of_units(1), rest, overdue=False) >= units
 
     def _is_due(self, resource: Resource, now: datetime) -> bool:
@@ -292,9 +292,9 @@ class Healer:
         self._depend_on_health(look, resource)
         look.after, other = again
         [taken] = tx.resources.by_ids([other]).values()
-        for each in moving_with(look.before, allocation, demand):
-            look.replaced.setdefault(reservation.id, []).append(each.id)
-            look.moved[each.id] = other
+        for moving in moving_with(look.before, allocation, demand):
+            look.replaced.setdefault(reservation.id, []).append(moving.id)
+            look.moved[moving.id] = other
         new_name = name_for_owner(self._types, reservation, taken)
         owner_text = f"{name_for_owner(self._types, reservation, resource)} is replaced"
         if new_name == taken.name:

@@ -21,7 +21,7 @@ class Change:
 
     external_id: str
     name: str
-    what: tuple[str, ...]
+    differences: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -477,7 +477,9 @@ _AMOUNTS: Mapping[str, Sequence[str]] = {"min": ("min", "max"), "amount": ("amou
 def _amounts_in(text: str) -> list[list[str]]:
     """Return the comparisons of an expression that ask for more or for less: another kind must meet them, too."""
     comparisons = parse_expression(text, field="resource_properties").comparisons
-    return [[each.op, f"${each.name}", each.value] for each in comparisons if each.op in ORDER]
+    return [
+        [comparison.op, f"${comparison.name}", comparison.value] for comparison in comparisons if comparison.op in ORDER
+    ]
 
 
 def _condition_for(attributes: Mapping[str, str], amounts: Sequence[list[str]]) -> str:

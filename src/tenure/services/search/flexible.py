@@ -96,7 +96,7 @@ class ChosenLease(LeaseToBook[ChosenProposal]):
         """Raises ``NoPeriod`` if no period is found."""
         request = self.booker.first(self, snapshot)
         proposal = request.propose(snapshot)
-        values = {each.name: getattr(proposal, each.name) for each in fields(Proposal)}
+        values = {attribute.name: getattr(proposal, attribute.name) for attribute in fields(Proposal)}
         return ChosenProposal(**values, request=request)
 
     def question(self, proposal: ChosenProposal, resources: Mapping[int, Resource]) -> Question:

@@ -58,8 +58,8 @@ def room_until(
         deadlines.check()
         length = ticks_of(end - start + cleaning)
         return all(
-            starts(view, each.demand, each.chosen, length, begin, begin + 1).values[0] >= each.needed
-            for each in conditions
+            starts(view, condition.demand, condition.chosen, length, begin, begin + 1).values[0] >= condition.needed
+            for condition in conditions
         )
 
     return has_room

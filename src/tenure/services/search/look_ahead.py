@@ -46,7 +46,7 @@ class LookAhead:
         serving = {
             (reservation_id, state): view.catalogue.matching(demand, reservable=state is AllocationState.PLANNED)
             for reservation_id, demand in demands.items()
-            for state in {each.state for each in allocations if each.reservation_id == reservation_id}
+            for state in {allocation.state for allocation in allocations if allocation.reservation_id == reservation_id}
         }
         for allocation in allocations:
             row = view.catalogue.rows.get(allocation.resource_id)

@@ -40,7 +40,7 @@ class PresentService:
                 held = on_them.select(~on_them.planned)
                 for resource_class in dict.fromkeys((WHOLE, *catalogue.classes(chosen))):
                     amounts = catalogue.amounts(resource_class)
-                    reserved, allocated = (taken(view, each, resource_class) for each in (on_them, held))
+                    reserved, allocated = (taken(view, these, resource_class) for these in (on_them, held))
                     yield PresentAmounts(
                         resource_type=inventory,
                         region=region,

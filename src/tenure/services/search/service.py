@@ -89,7 +89,7 @@ class AvailabilityService(ContextualService):
         amounts = [_Amounts.of(view, mask, resource_class, group.project_id) for group, mask in shown]
         bounds = ticks(start), ticks(end)
         health = sees or _may_show_health(view, resource_type.inventory, resource_class, query)
-        step = query.step or _needed_step([each.changes(*bounds) for each in amounts], end - start)
+        step = query.step or _needed_step([loads.changes(*bounds) for loads in amounts], end - start)
         return Availability(
             resource_type=resource_type.name,
             resource_class=resource_class,
@@ -97,8 +97,8 @@ class AvailabilityService(ContextualService):
             ends_at=end,
             step=step,
             groups=tuple(
-                each.shown_in(group, *bounds, None if step is None else ticks_of(step), health=health)
-                for (group, _), each in zip(shown, amounts, strict=True)
+                loads.shown_in(group, *bounds, None if step is None else ticks_of(step), health=health)
+                for (group, _), loads in zip(shown, amounts, strict=True)
             ),
             more=len(groups) > len(shown),
         )
@@ -257,7 +257,7 @@ class _Amounts:
         """
         if step is None:
             every = (self.used, self.used_out_of_order, self.held)
-            inside = [times[(times > start) & (times < end)] for each in every for times in (each.starts, each.ends)]
+            inside = [times[(times > start) & (times < end)] for loads in every for times in (loads.starts, loads.ends)]
             begins = instants = np.unique(np.concatenate((np.array([start], dtype=np.int64), *inside)))
         else:
             begins, instants = self.used.peaks(start, end, step)
@@ -279,7 +279,7 @@ class _Amounts:
         if self.is_of_project:
             return replace(group, steps=steps)
         if not health:
-            steps = tuple(replace(each, out_of_order=None) for each in steps)
+            steps = tuple(replace(known, out_of_order=None) for known in steps)
         return replace(
             group,
             steps=steps,
