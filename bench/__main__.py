@@ -100,12 +100,12 @@ def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) 
             rounds = arguments.rounds or (10 if arguments.quick else 30)
             scale = measure_scale(servers, kind, small=small, large=large, huge=huge, rounds=rounds, say=say)
             show(scale_table(scale))
-            complaints += [f"{kind}: {line}" for one in scale.comparisons for line in one.complaints()]
+            complaints += [f"{kind}: {line}" for comparison in scale.comparisons for line in comparison.complaints()]
     if "slow-end" in sections:
         spreads = [timedelta(0)] if arguments.quick else [timedelta(0), timedelta(minutes=1)]
         lateness = [measure_lateness(50 if arguments.quick else 200, spread, say) for spread in spreads]
         show(lateness_table(lateness))
-        complaints += [line for one in lateness for line in one.complaints()]
+        complaints += [line for spread in lateness for line in spread.complaints()]
     if "http" in sections:
         show(throughput_table(measure_http(1 if arguments.quick else 5, say)))
     if "placing" in sections:

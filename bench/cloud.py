@@ -141,13 +141,13 @@ def _write_leases(database: str, size: Size) -> int:
     """Leases that are over, and leases that come later; how many."""
     now = datetime.now(UTC)
 
-    def apart(one: Booked) -> bool:
-        return one.end <= now or one.start >= now + PAUSE
+    def apart(booked: Booked) -> bool:
+        return booked.end <= now or booked.start >= now + PAUSE
 
     db = Database(database)
     try:
         with db.engine.begin() as connection, late_constraint(connection):
-            written = write_leases(connection, (one for one in bookings(size, now) if apart(one)), now)
+            written = write_leases(connection, (booked for booked in bookings(size, now) if apart(booked)), now)
         refresh_statistics(db)
     finally:
         db.close()
@@ -205,7 +205,7 @@ class _Bench:
             self._book_and_delete(found[CREATE], found[DELETE])
             spent.update({name: seconds - busy[name] for name, seconds in self._processor_seconds().items()})
             calls += self._calls() - began
-            logins += sum(one.method == "POST" for one in self._keystone.seen())
+            logins += sum(request.method == "POST" for request in self._keystone.seen())
             self._keystone.forget()
             for name, act in (tenure | others | (once if number < 3 else {})).items():
                 _time(found[name], act)
@@ -274,9 +274,9 @@ class _Bench:
         engine = create_engine(database, poolclass=NullPool)
         while True:
             with engine.connect() as connection:
-                at = [one.replace(tzinfo=UTC) for one in connection.execute(statement).scalars()]
+                at = [moment.replace(tzinfo=UTC) for moment in connection.execute(statement).scalars()]
             if len(at) == count:
-                return sorted((one - start).total_seconds() for one in at)
+                return sorted((moment - start).total_seconds() for moment in at)
             if datetime.now(UTC) > deadline:
                 raise RuntimeError(f"{len(at)} of {count} leases are ACTIVE after {STARTS_SECONDS} s")
             time.sleep(1)

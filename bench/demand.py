@@ -34,7 +34,9 @@ ORIGIN = datetime(2030, 1, 1, tzinfo=UTC)
 LONGEST_LEAD, MEAN_LEAD = 4 * 168, 168
 
 HOSTS, INSTANCES, FLAVORS = HostType(), InstanceType(), FlavorType()
-TYPES: Mapping[str, HostType | InstanceType | FlavorType] = {one.name: one for one in (HOSTS, INSTANCES, FLAVORS)}
+TYPES: Mapping[str, HostType | InstanceType | FlavorType] = {
+    resource_type.name: resource_type for resource_type in (HOSTS, INSTANCES, FLAVORS)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def requests_of(mix: Mix, seed: int) -> list[Request]:
         demand = TYPES[resource_type].demand(parameters)
         offered += share(demand, mix.hosts) * hours
         found.append(Request(len(found), start - lead * HOUR, period, resource_type, parameters, demand))
-    return sorted(found, key=lambda one: (one.asked_at, one.number))
+    return sorted(found, key=lambda request: (request.asked_at, request.number))
 
 
 def whole_hosts(rng: random.Random) -> Sample:
@@ -192,8 +194,8 @@ def plain(count: int, *, first: int = 1) -> list[Host]:
 def with_gpus(count: int) -> list[Host]:
     """So many hosts, every fourth with four processors of graphics: those that are installed first."""
     return [
-        Host(one.number, one.capacity + Capacity({"CUSTOM_GPU": 4})) if one.number <= count // 4 else one
-        for one in plain(count)
+        Host(host.number, host.capacity + Capacity({"CUSTOM_GPU": 4})) if host.number <= count // 4 else host
+        for host in plain(count)
     ]
 
 

@@ -38,19 +38,19 @@ def best(
 ) -> Best:
     """The most that can be accepted of these requests, by what each of them is worth."""
     model = cp_model.CpModel()
-    accepted = [model.new_bool_var(f"accepted {one.number}") for one in requests]
-    units = [_units(model, one.demand, hosts, taken) for one, taken in zip(requests, accepted, strict=True)]
-    named = {name for one in requests if not one.demand.exclusive for name in one.demand.amounts}
+    accepted = [model.new_bool_var(f"accepted {request.number}") for request in requests]
+    units = [_units(model, request.demand, hosts, taken) for request, taken in zip(requests, accepted, strict=True)]
+    named = {name for request in requests if not request.demand.exclusive for name in request.demand.amounts}
     for index, host in enumerate(hosts):
-        for instant in sorted({one.period.start for one in requests}):
+        for instant in sorted({request.period.start for request in requests}):
             there = [
-                (taken[index], _amounts(one.demand, host))
-                for one, taken in zip(requests, units, strict=True)
-                if one.period.start <= instant < one.period.end
+                (taken[index], _amounts(request.demand, host))
+                for request, taken in zip(requests, units, strict=True)
+                if request.period.start <= instant < request.period.end
             ]
             for name in named | set(host.capacity):
                 model.add(sum(count * amounts[name] for count, amounts in there) <= host.capacity[name])
-    model.maximize(sum(taken * worth(one) for one, taken in zip(requests, accepted, strict=True)))
+    model.maximize(sum(taken * worth(request) for request, taken in zip(requests, accepted, strict=True)))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = 2
@@ -100,7 +100,7 @@ def _units(
     factor = demand.minimum if demand.spread is Spread.AFFINITY else 1
     found = [model.new_int_var(0, most if serves(host, demand) else 0, "") for host in hosts]
     model.add(sum(found) * factor == taken * demand.minimum)
-    return [one * factor for one in found]
+    return [variable * factor for variable in found]
 
 
 def _amounts(demand: Demand, host: Host) -> Capacity:

@@ -197,7 +197,7 @@ def write_hosts(connection: Connection, count: int, now: datetime) -> None:
     """Reservable hosts, numbered from 1, as the simulated cloud has them; a rack and a GPU are the operator's words."""
     with SimulatedCloud.create(hosts=count) as cloud:
         found = {int(host.external_id): host for host in cloud.discover(HOST)}
-    own = {number: _own_properties(number, one.traits) for number, one in found.items()}
+    own = {number: _own_properties(number, resource.traits) for number, resource in found.items()}
     _insert(
         connection,
         ResourceRow,
@@ -205,19 +205,19 @@ def write_hosts(connection: Connection, count: int, now: datetime) -> None:
             {
                 "id": number,
                 "resource_type": HOST,
-                "region": one.region,
-                "external_id": one.external_id,
-                "name": one.name,
-                "capacity": dict(one.capacity),
-                "facts": dict(one.facts),
+                "region": resource.region,
+                "external_id": resource.external_id,
+                "name": resource.name,
+                "capacity": dict(resource.capacity),
+                "facts": dict(resource.facts),
                 "properties": own[number],
-                "traits": sorted(one.traits),
+                "traits": sorted(resource.traits),
                 "reservable": True,
-                "scarcity": scarcity(own[number], one.traits, one.capacity),
+                "scarcity": scarcity(own[number], resource.traits, resource.capacity),
                 "version": 1,
                 "created_at": now,
             }
-            for number, one in found.items()
+            for number, resource in found.items()
         ),
     )
     _insert(
@@ -230,11 +230,11 @@ def write_hosts(connection: Connection, count: int, now: datetime) -> None:
                 "value": value,
                 "number": number_of(value),
                 "key": key_of(name, value),
-                "scarcity": scarcity(own[number], one.traits, one.capacity),
+                "scarcity": scarcity(own[number], resource.traits, resource.capacity),
                 "own": owned,
             }
-            for number, one in found.items()
-            for name, value, owned in _attributes(one, own[number])
+            for number, resource in found.items()
+            for name, value, owned in _attributes(resource, own[number])
         ),
     )
     names = sorted({name for properties in own.values() for name in properties})
@@ -262,11 +262,11 @@ def write_leases(connection: Connection, booked: Iterable[Booked], now: datetime
     """Leases with all that belongs to them, as they are at ``now``: over, running, or still to come; their ids."""
     written: list[str] = []
     for some in _batches(booked, BATCH // 10):
-        rows = [_Rows(one, now) for one in some]
+        rows = [_Rows(booking, now) for booking in some]
         _insert(connection, LeaseRow, (row.lease() for row in rows))
         _insert(connection, ReservationRow, (row.reservation() for row in rows))
         _insert(connection, EventRow, (event for row in rows for event in row.events()))
-        _insert(connection, AllocationRow, (part for row in rows for part in row.allocations()))
+        _insert(connection, AllocationRow, (allocation for row in rows for allocation in row.allocations()))
         _insert(connection, HistoryRow, (entry for row in rows for entry in row.history()))
         _insert(connection, OutboxRow, (message for row in rows for message in row.messages()))
         written += [row.lease_id for row in rows]
@@ -436,7 +436,7 @@ def _copy(connection: Connection, table: type[Base], rows: Sequence[Row]) -> Non
     ):
         for row in rows:
             values = (row[name] for name in names)
-            copy.write_row([json.dumps(one) if isinstance(one, dict | list) else one for one in values])
+            copy.write_row([json.dumps(value) if isinstance(value, dict | list) else value for value in values])
 
 
 def _batches(rows: Iterable[Any], length: int) -> Iterator[list[Any]]:

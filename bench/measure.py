@@ -132,7 +132,7 @@ def compare(
     warm_up: int = 3,
 ) -> list[Comparison]:
     """Every operation on both sites, in turns; the first few rounds only warm up."""
-    found = [Comparison(one.name, one.limit, Series(), Series()) for one in operations]
+    found = [Comparison(operation.name, operation.limit, Series(), Series()) for operation in operations]
     for round_number in range(-warm_up, rounds):
         for operation, comparison in zip(operations, found, strict=True):
             pair = [(small, comparison.small), (large, comparison.large)]

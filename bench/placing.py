@@ -67,7 +67,7 @@ class Tally:
 
     def add(self, mix: Mix, outcome: Outcome) -> None:
         self.accepted += len(outcome.accepted)
-        self.host_hours += sum(_worth(mix, one) for one in outcome.accepted)
+        self.host_hours += sum(_worth(mix, request) for request in outcome.accepted)
         self.free += free_share(mix.hosts, outcome.placed, mix.window, at_least=LONG)
 
 
@@ -89,7 +89,7 @@ class Placing:
         """What each made of the requests of one more seed."""
         self.seeds += 1
         self.offered += len(requests)
-        self.offered_hours += sum(_worth(self.mix, one) for one in requests)
+        self.offered_hours += sum(_worth(self.mix, request) for request in requests)
         for name, outcome in outcomes.items():
             self.tallies.setdefault(name, Tally()).add(self.mix, outcome)
             self.wrong += [f"{name} promised too much of {where}" for where in crowded(self.mix.hosts, outcome.placed)]
@@ -107,8 +107,8 @@ class Placings:
     small: Sequence[Placing]
 
     def complaints(self) -> Iterator[str]:
-        for one in (*self.staying, *self.large, *self.small):
-            yield from one.complaints()
+        for placing in (*self.staying, *self.large, *self.small):
+            yield from placing.complaints()
 
 
 def measure_all(*, quick: bool, say: Say) -> Placings:
@@ -183,17 +183,17 @@ def promises(found: Placings) -> Iterator[str]:
         ("requests", lambda tally: tally.accepted),
         ("host-hours", lambda tally: tally.host_hours),
     )
-    for what, measure in everything:
-        yield from _worse(what, found.large, OURS, measure)
-        yield from _worse(f"{what} where nothing moves", found.staying, OURS_STAYING, measure)
-    few = [one for one in found.staying if one.mix.name == FEW.name]
+    for measured, measure in everything:
+        yield from _worse(measured, found.large, OURS, measure)
+        yield from _worse(f"{measured} where nothing moves", found.staying, OURS_STAYING, measure)
+    few = [placing for placing in found.staying if placing.mix.name == FEW.name]
     yield from _worse("time free for long", few, OURS_STAYING, lambda tally: tally.free)
 
 
-def _worse(what: str, demands: Sequence[Placing], name: str, measure: Callable[[Tally], float]) -> Iterator[str]:
-    ours, others = (sum(measure(one.tallies[placer]) for one in demands) for placer in (name, FIRST))
+def _worse(measured: str, demands: Sequence[Placing], name: str, measure: Callable[[Tally], float]) -> Iterator[str]:
+    ours, others = (sum(measure(placing.tallies[placer]) for placing in demands) for placer in (name, FIRST))
     if ours < others:
-        yield f"placing: {what}: {ours:.2f} by ours, {others:.2f} by first fit"
+        yield f"placing: {measured}: {ours:.2f} by ours, {others:.2f} by first fit"
 
 
 def placing_table(found: Placings) -> Iterator[str]:
@@ -207,17 +207,24 @@ def placing_table(found: Placings) -> Iterator[str]:
         yield ""
         yield f"Requests accepted{title}:"
         yield ""
-        yield from _table(demands, lambda one: f"{one.offered:,}", lambda _, tally: f"{tally.accepted:,}", _most)
+        yield from _table(
+            demands, lambda placing: f"{placing.offered:,}", lambda _, tally: f"{tally.accepted:,}", _most
+        )
         yield ""
         yield f"Host-hours accepted{title}:"
         yield ""
         yield from _table(
-            demands, lambda one: f"{one.offered_hours:,.0f}", lambda _, tally: f"{tally.host_hours:,.0f}", _longest
+            demands,
+            lambda placing: f"{placing.offered_hours:,.0f}",
+            lambda _, tally: f"{tally.host_hours:,.0f}",
+            _longest,
         )
     yield ""
     yield "Time of the hosts in which they are wholly free for a day or longer, of all their time, where nothing moves:"
     yield ""
-    yield from _table(found.staying, lambda _: "", lambda one, tally: f"{tally.free / one.seeds:.1%}", lambda _: "")
+    yield from _table(
+        found.staying, lambda _: "", lambda placing, tally: f"{tally.free / placing.seeds:.1%}", lambda _: ""
+    )
     yield ""
 
 
@@ -232,13 +239,13 @@ def _table(
     kept = [number for number, name in enumerate(columns) if _is_filled(name, found, offered)]
     rows = [
         [
-            one.mix.name,
-            f"{len(one.mix.hosts)}",
-            offered(one),
-            *(shown(one, one.tallies[name]) for name in placers),
-            best_of(one),
+            placing.mix.name,
+            f"{len(placing.mix.hosts)}",
+            offered(placing),
+            *(shown(placing, placing.tallies[name]) for name in placers),
+            best_of(placing),
         ]
-        for one in found
+        for placing in found
     ]
     yield "| " + " | ".join(columns[number] for number in kept) + " |"
     yield "|---|" + "---:|" * (len(kept) - 1)
@@ -248,20 +255,20 @@ def _table(
 
 def _is_filled(column: str, found: Sequence[Placing], offered: Callable[[Placing], str]) -> bool:
     if column == "the best":
-        return any(one.best for one in found)
+        return any(placing.best for placing in found)
     return column != "offered" or any(map(offered, found))
 
 
-def _most(one: Placing) -> str:
-    return _best_text([most for most, _ in one.best], unit=1)
+def _most(placing: Placing) -> str:
+    return _best_text([most for most, _ in placing.best], unit=1)
 
 
-def _longest(one: Placing) -> str:
-    return _best_text([longest for _, longest in one.best], unit=3600)
+def _longest(placing: Placing) -> str:
+    return _best_text([longest for _, longest in placing.best], unit=3600)
 
 
 def _best_text(found: Sequence[Best], *, unit: int) -> str:
-    text = f"{sum(one.found for one in found) / unit:,.0f}"
-    if all(one.is_proven for one in found):
+    text = f"{sum(placing.found for placing in found) / unit:,.0f}"
+    if all(placing.is_proven for placing in found):
         return text
-    return f"{text} to {sum(one.bound for one in found) / unit:,.0f}"
+    return f"{text} to {sum(placing.bound for placing in found) / unit:,.0f}"

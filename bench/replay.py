@@ -149,19 +149,21 @@ def play_unmoved(mix: Mix, requests: Sequence[Request], pick: Pick) -> Outcome:
     for request in requests:
         demand, period = request.demand, request.period
         found = [_candidate(host, booked[host.number], demand, period) for host in mix.hosts]
-        units = pick([one for one in found if one.units], demand, period, rng.randrange(1, len(mix.hosts) + 1))
+        units = pick(
+            [candidate for candidate in found if candidate.units], demand, period, rng.randrange(1, len(mix.hosts) + 1)
+        )
         if sum(units.values()) < demand.minimum:
             continue
         outcome.accepted.append(request)
         for number, count in units.items():
             booked[number].append(Placed(number, period, demand.amounts.times(count), demand.exclusive))
-    outcome.placed = [one for placed in booked.values() for one in placed]
+    outcome.placed = [use for placed in booked.values() for use in placed]
     return outcome
 
 
 def by_order(found: Sequence[Candidate], demand: Demand, period: Period, seed: int) -> dict[int, int]:
     """First fit: the first hosts that have room."""
-    return first_fit({one.resource_id: one.units for one in found}, demand)
+    return first_fit({candidate.resource_id: candidate.units for candidate in found}, demand)
 
 
 def by_choice(found: Sequence[Candidate], demand: Demand, period: Period, seed: int) -> dict[int, int]:
@@ -170,15 +172,17 @@ def by_choice(found: Sequence[Candidate], demand: Demand, period: Period, seed: 
 
 
 def _candidate(host: Host, placed: Sequence[Placed], demand: Demand, period: Period) -> Candidate:
-    periods = [one.period for one in placed]
+    periods = [use.period for use in placed]
     return Candidate(
         host.number,
         1,
         scarcity(host.properties, host.traits, host.capacity),
-        max((one.end for one in periods if one.end <= period.start), default=None),
-        min((one.start for one in periods if one.start >= period.end), default=None),
+        max((other.end for other in periods if other.end <= period.start), default=None),
+        min((other.start for other in periods if other.start >= period.end), default=None),
         room_on(host, placed, demand, period),
-        timedelta(0) if demand.exclusive else _idle_time((one for one in periods if one.overlaps(period)), period),
+        timedelta(0)
+        if demand.exclusive
+        else _idle_time((other for other in periods if other.overlaps(period)), period),
     )
 
 
@@ -186,12 +190,12 @@ def room_on(host: Host, placed: Sequence[Placed], demand: Demand, period: Period
     """For how many units of a demand a host has room throughout."""
     if not serves(host, demand):
         return 0
-    there = [one for one in placed if one.period.overlaps(period)]
+    there = [use for use in placed if use.period.overlaps(period)]
     if demand.exclusive:
         return 0 if there else 1
-    if any(one.whole for one in there):
+    if any(use.whole for use in there):
         return 0
-    return units_free(host.capacity, ((one.period, one.amounts) for one in there), demand.amounts, period)
+    return units_free(host.capacity, ((use.period, use.amounts) for use in there), demand.amounts, period)
 
 
 def serves(host: Host, demand: Demand) -> bool:
@@ -207,12 +211,12 @@ def crowded(hosts: Sequence[Host], placed: Sequence[Placed]) -> Iterator[str]:
     """Where more is promised than there is: looked for at every start, without the help of what decided."""
     capacities = {host.number: host.capacity for host in hosts}
     for number, capacity in capacities.items():
-        mine = [one for one in placed if one.host == number]
-        for instant in {one.period.start for one in mine}:
-            there = [one for one in mine if one.period.start <= instant < one.period.end]
-            used = sum((one.amounts for one in there), Capacity())
+        mine = [use for use in placed if use.host == number]
+        for instant in {use.period.start for use in mine}:
+            there = [use for use in mine if use.period.start <= instant < use.period.end]
+            used = sum((use.amounts for use in there), Capacity())
             shared = {name: amount for name, amount in used.items() if name != WHOLE}
-            if (any(one.whole for one in there) and len(there) > 1) or not capacity.fits(Capacity(shared)):
+            if (any(use.whole for use in there) and len(there) > 1) or not capacity.fits(Capacity(shared)):
                 yield f"host {number} at {instant:%Y-%m-%d %H:%M}"
 
 
@@ -221,8 +225,8 @@ def free_share(hosts: Sequence[Host], placed: Sequence[Placed], window: Period, 
     free = 0.0
     for host in hosts:
         until = window.start
-        busy = sorted(one.period for one in placed if one.host == host.number and one.period.overlaps(window))
-        for start, end in [*((one.start, one.end) for one in busy), (window.end, window.end)]:
+        busy = sorted(use.period for use in placed if use.host == host.number and use.period.overlaps(window))
+        for start, end in [*((use.start, use.end) for use in busy), (window.end, window.end)]:
             if start - until >= at_least:
                 free += (start - until) / HOUR
             until = max(until, end)

@@ -66,11 +66,11 @@ def scale_table(scale: Scale) -> Iterator[str]:
     yield ""
     yield "| operation | SQL statements | small, median ms | large, median ms | ratio | at most |"
     yield "|---|---:|---:|---:|---:|---:|"
-    for one in scale.comparisons:
-        limit = "" if one.limit is None else f"{one.limit:g}"
+    for comparison in scale.comparisons:
+        limit = "" if comparison.limit is None else f"{comparison.limit:g}"
         yield (
-            f"| {one.name} | {_statements(one)} | {one.small.median * 1000:.1f} | {one.large.median * 1000:.1f} "
-            f"| {one.ratio:.2f} | {limit} |"
+            f"| {comparison.name} | {_statements(comparison)} | {comparison.small.median * 1000:.1f} "
+            f"| {comparison.large.median * 1000:.1f} | {comparison.ratio:.2f} | {limit} |"
         )
     yield ""
     if scale.huge is not None:
@@ -83,9 +83,9 @@ def scale_table(scale: Scale) -> Iterator[str]:
         yield ""
 
 
-def _statements(one: Comparison) -> str:
-    small, large = counts(one.small.statements), counts(one.large.statements)
-    return small if one.same_statements else f"{small}; {large}"
+def _statements(comparison: Comparison) -> str:
+    small, large = counts(comparison.small.statements), counts(comparison.large.statements)
+    return small if comparison.same_statements else f"{small}; {large}"
 
 
 def lateness_table(found: Sequence[Lateness]) -> Iterator[str]:
@@ -94,10 +94,10 @@ def lateness_table(found: Sequence[Lateness]) -> Iterator[str]:
     yield ""
     yield "| starts | spread over | median late | 95 of 100 within | latest |"
     yield "|---:|---:|---:|---:|---:|"
-    for one in found:
+    for lateness in found:
         yield (
-            f"| {one.starts} | {one.spread.total_seconds():.0f} s | {one.median.total_seconds():.2f} s "
-            f"| {one.p95.total_seconds():.2f} s | {one.latest.total_seconds():.2f} s |"
+            f"| {lateness.starts} | {lateness.spread.total_seconds():.0f} s | {lateness.median.total_seconds():.2f} s "
+            f"| {lateness.p95.total_seconds():.2f} s | {lateness.latest.total_seconds():.2f} s |"
         )
     yield ""
 
@@ -193,8 +193,8 @@ def requests_table(found: RequestFigures) -> Iterator[str]:
     yield ""
     yield "| request | times | median ms | 95 of 100 within ms |"
     yield "|---|---:|---:|---:|"
-    for one in (*found.tenure, *found.others):
-        yield f"| {one.name} | {len(one.seconds)} | {one.median * 1000:.1f} | {one.p95 * 1000:.1f} |"
+    for series in (*found.tenure, *found.others):
+        yield f"| {series.name} | {len(series.seconds)} | {series.median * 1000:.1f} | {series.p95 * 1000:.1f} |"
     yield ""
     shares = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in found.shares.items())
     spent = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in found.processor.items())

@@ -65,8 +65,12 @@ def measure_scale(
     times = times_of(huge, datetime.now(UTC))
     with servers.fresh_database(kind) as url, open_site(url, huge, times) as site:
         say(f"{kind}: measuring")
-        usual = [one for one in (*CREATES, *REFUSALS) if "booked" not in one.name]  # this one has no busy days
-        creates = [(one.name, measure(one, site, site.db.engine, rounds=rounds // 2)) for one in usual]
+        usual = [
+            operation for operation in (*CREATES, *REFUSALS) if "booked" not in operation.name
+        ]  # this operation has no busy days
+        creates = [
+            (operation.name, measure(operation, site, site.db.engine, rounds=rounds // 2)) for operation in usual
+        ]
     return Scale(kind, small, large, comparisons, huge, creates)
 
 

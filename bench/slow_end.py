@@ -45,11 +45,11 @@ class Lateness:
 
     @property
     def median(self) -> timedelta:
-        return timedelta(seconds=statistics.median(one.total_seconds() for one in self.late))
+        return timedelta(seconds=statistics.median(moment.total_seconds() for moment in self.late))
 
     @property
     def p95(self) -> timedelta:
-        return timedelta(seconds=percentile([one.total_seconds() for one in self.late], 95))
+        return timedelta(seconds=percentile([moment.total_seconds() for moment in self.late], 95))
 
     @property
     def latest(self) -> timedelta:
@@ -140,5 +140,5 @@ def _started(service: Service, starts: int, latest: datetime) -> list[Lease]:
 
 
 def _late(service: Service, lease: Lease) -> timedelta:
-    active = next(one for one in service.manager.leases.history(OWNER, lease.id) if one.to_status == "ACTIVE")
+    active = next(entry for entry in service.manager.leases.history(OWNER, lease.id) if entry.to_status == "ACTIVE")
     return active.at - lease.starts_at

@@ -250,12 +250,12 @@ def stays_of(tenure: CommandLine) -> list[Stay]:
             found += [
                 Stay(
                     lease["name"],
-                    one[name],
-                    datetime.fromisoformat(one["start_date"]),
-                    datetime.fromisoformat(one["end_date"]),
-                    one["status"],
+                    row[name],
+                    datetime.fromisoformat(row["start_date"]),
+                    datetime.fromisoformat(row["end_date"]),
+                    row["status"],
                 )
-                for one in tenure.ask(f"lease {command} {lease['name']} {columns}")
+                for row in tenure.ask(f"lease {command} {lease['name']} {columns}")
             ]
     return found
 
@@ -275,7 +275,7 @@ def draw(stays: Sequence[Stay], now: datetime) -> Iterator[str]:
     margin = max(map(len, things))
     for thing in things:
         cells = ["."] * width
-        for stay in (one for one in stays if one.thing == thing):
+        for stay in (known for known in stays if known.thing == thing):
             letter = letters[stay.lease] if stay.status in {"held", "released"} else letters[stay.lease].lower()
             for position in range(column(stay.start), min(width, max(column(stay.end), column(stay.start) + 1))):
                 cells[position] = letter
