@@ -29,7 +29,7 @@ from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
 from tenure.engine.loop import Engine, Periodic
 from tenure.engine.preemption import Preemption
-from tenure.engine.reconciler import DriftTally, Reconciler
+from tenure.engine.reconciler import Reconciler, ReconciliationTally
 from tenure.engine.refresh import Refresh
 from tenure.metrics import ADMISSIONS, DRIFT_FOUND, DRIFT_RECONCILED
 from tenure.planning import cp_sat
@@ -64,9 +64,9 @@ from tenure.services.planning.index import AvailabilityIndex
 from tenure.services.planning.planning import Planning
 from tenure.services.requests.dry_runs import DryRunService
 from tenure.services.requests.leases import LeaseService
-from tenure.services.resources.drift import DriftService
 from tenure.services.resources.healing import Healer, HealingService
 from tenure.services.resources.inventory import InventoryService
+from tenure.services.resources.reconciliation import ReconciliationService
 from tenure.services.resources.service import ResourceService
 from tenure.services.search.alternatives import AlternativeService
 from tenure.services.search.attempts import AttemptFactory
@@ -180,7 +180,7 @@ class Service:
     manager: Manager
     engine: Engine
     events: EventService
-    drift: DriftService
+    reconciliation: ReconciliationService
     outbox: OutboxService
     reconciler: Reconciler
     clock_watch: ClockWatch
@@ -198,11 +198,11 @@ def build(components: Components) -> Service:
     driver = _routed(components)
     index = AvailabilityIndex(components.db, components.clock)
     planning = Planning(components.db, components.types, components.rules, index, _solver(components.rules))
-    drift = DriftService(components.db, components.types)
+    reconciliation = ReconciliationService(components.db, components.types)
     outbox = OutboxService(components.db, components.rules)
     wake, look, freed = _Relay(), _Relay(), _Relay()
     inventories = {resource_type.inventory for resource_type in components.types}
-    tally = DriftTally(
+    tally = ReconciliationTally(
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
         on_reconciled=lambda inventory: DRIFT_RECONCILED.labels(inventory).inc(),
     )
@@ -214,7 +214,7 @@ def build(components: Components) -> Service:
         on_reconciled=lambda resource_type: tally.count_reconciled(components.types[resource_type].inventory),
     )
     performer = Performer(events, driver, components.clock, wake=wake, checkpoint=components.checkpoint)
-    reconciler = Reconciler(drift, IdleTrusts(components.db), driver, inventories, tally=tally, wake=wake)
+    reconciler = Reconciler(reconciliation, IdleTrusts(components.db), driver, inventories, tally=tally, wake=wake)
     healing = HealingService(components.db, components.types, components.rules, planning, wake, look)
     listed = {
         resource_type.own_inventory.name
@@ -269,7 +269,14 @@ def build(components: Components) -> Service:
     permits = threading.Semaphore(components.permits)
     cloud = CloudCalls(driver, permits)
     at_once = AtOnce(
-        events, drift, performer, driver, workers, wake, permits=permits, answer_seconds=components.answer_seconds
+        events,
+        reconciliation,
+        performer,
+        driver,
+        workers,
+        wake,
+        permits=permits,
+        answer_seconds=components.answer_seconds,
     )
     enforcement = Enforcement(
         components.db, components.filters, components.origin, permits, timedelta(seconds=components.answer_seconds)
@@ -362,7 +369,7 @@ def build(components: Components) -> Service:
         metered(in_lanes(manager, lanes)),
         engine,
         events,
-        drift,
+        reconciliation,
         outbox,
         reconciler,
         clock_watch,

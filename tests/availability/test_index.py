@@ -193,9 +193,9 @@ def test_index_reads_the_ledger_again_when_it_has_missed_entries(world: World):
     following = AvailabilityIndex(world.db, world.clock)
     following.view()
     world.book(1, start=1, hours=48)
-    world.clock.set(world.clock.now() + feed_module.KEPT + HOUR)
+    world.clock.set(world.clock.now() + feed_module.RETENTION + HOUR)
     world.book(1, start=1, hours=48)
-    world.db.write(lambda tx: tx.feed.prune(world.clock.now() - feed_module.KEPT))
+    world.db.write(lambda tx: tx.feed.prune(world.clock.now() - feed_module.RETENTION))
     world.book(1, start=1, hours=48)
     assert not differs(world, following)
 
@@ -204,8 +204,8 @@ def test_pruning_keeps_what_a_reader_needs(world: World):
     following = AvailabilityIndex(world.db, world.clock)
     world.book(1, start=1)
     following.view()
-    world.clock.set(world.clock.now() + 2 * feed_module.KEPT)
-    world.db.write(lambda tx: tx.feed.prune(world.clock.now() - feed_module.KEPT))
+    world.clock.set(world.clock.now() + 2 * feed_module.RETENTION)
+    world.db.write(lambda tx: tx.feed.prune(world.clock.now() - feed_module.RETENTION))
     with world.db.read() as tx:
         changed, _ = tx.feed.after(tx.feed.newest())
     assert changed == set()

@@ -119,7 +119,7 @@ def test_only_addresses_outside_of_allocation_pools_can_be_reserved(site: Site, 
 
 
 @pytest.fixture(scope="module")
-def mending(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def reconciling(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tenure that looks often, and replaces what fails as soon as it sees that."""
     options = {
         "manager": {"reconcile_interval": 2},
@@ -130,10 +130,10 @@ def mending(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def quick(mending: Site) -> Iterator[Site]:
+def quick(reconciling: Site) -> Iterator[Site]:
     """The same, with nothing in it before the test nor after it."""
-    yield mending
-    mending.clear()
+    yield reconciling
+    reconciling.clear()
 
 
 def test_a_deleted_address_comes_back(quick: Site, public: str, demo: Session):

@@ -158,7 +158,7 @@ class Meddler:
 
 
 @pytest.mark.long
-def test_all_changes_are_mended_and_then_nothing_is_written(
+def test_all_changes_are_reconciled_and_then_nothing_is_written(
     rig: Rig, demo: Session, capsys: pytest.CaptureFixture[str]
 ):
     site = rig.site
@@ -214,7 +214,7 @@ def test_all_changes_are_mended_and_then_nothing_is_written(
     assert [server.place() for server in servers] == list(HOSTS[:2])
     kinds = len(set(meddler.done))
     with capsys.disabled():
-        print(f"\n{len(meddler.done)} changes of {kinds} kinds were mended within {seconds:.0f} s")
+        print(f"\n{len(meddler.done)} changes of {kinds} kinds were reconciled within {seconds:.0f} s")
 
 
 def book_seeded(site: Site, by: Session, count: int) -> Lease:

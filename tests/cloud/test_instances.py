@@ -137,11 +137,11 @@ def seen_of(site: Site, lease: Lease) -> dict[str, Any]:
     return found
 
 
-def test_changes_by_others_are_mended(
+def test_changes_by_others_are_reconciled(
     cloud: Cloud, demo: Session, other: Session, tmp_path_factory: pytest.TempPathFactory
 ):
     options = {"manager": {"reconcile_interval": 2}}
-    with open_site(tmp_path_factory.mktemp("mending"), cloud, options=options) as site:
+    with open_site(tmp_path_factory.mktemp("reconciling"), cloud, options=options) as site:
         nova, placement = site.nova.api, site.nova.placement
         site.register("compute-1", "compute-2")
         lease = site.reserve(demo, instances(2, affinity=False))
@@ -182,7 +182,7 @@ def test_changes_by_others_are_mended(
         ):
             meddle()
             assert seen_of(site, lease) != right
-            wait_for("it to be mended", lambda: seen_of(site, lease) == right, seconds=30, pause=0.5)
+            wait_for("it to be reconciled", lambda: seen_of(site, lease) == right, seconds=30, pause=0.5)
 
         group = lease.show_reservation()["server_group_id"]
         nova.delete(f"/os-server-groups/{group}")

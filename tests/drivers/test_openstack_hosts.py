@@ -409,12 +409,12 @@ class TestMoving:
     ):
         (host,) = registered(driver, cloud, 1)
         wanted = command(host, reservation_id=str(uuid.uuid4()))
-        for mend in (lambda: driver.ensure_started(wanted), lambda: ended(driver, wanted)):
+        for call in (lambda: driver.ensure_started(wanted), lambda: ended(driver, wanted)):
             driver.ensure_started(wanted)
             group = cloud.aggregate(wanted.reservation_id)
             assert group is not None
             group.metadata = {"availability_zone": zone} if zone else {}
-            assert mend().done
+            assert call().done
             assert driver.drift(HOST, [wanted], []) == [] or driver.drift(HOST, [], [host]) == []
         assert members(cloud, POOL) == {"compute-1"}
         assert cloud.aggregate(wanted.reservation_id) is None

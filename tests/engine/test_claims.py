@@ -154,12 +154,12 @@ def test_late_effects_are_undone_by_the_reconciliation_pass(world: World):
 def test_reconciliation_pass_leaves_live_reservations_alone(world: World, checkpoints: Checkpoints):
     """Also a lease that is just being started: its claim was written before the first effect."""
     other = another(world, checkpoint=nothing)
-    repaired: list[int] = []
-    checkpoints.at("start_lease:before_record", lambda: repaired.append(other.reconciler.run()))
+    reconciled: list[int] = []
+    checkpoints.at("start_lease:before_record", lambda: reconciled.append(other.reconciler.run()))
     lease = world.book(2, hours=1)
     world.engine.settle()
-    repaired.append(other.reconciler.run())
-    assert repaired == [0, 0]
+    reconciled.append(other.reconciler.run())
+    assert reconciled == [0, 0]
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 

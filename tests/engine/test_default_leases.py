@@ -153,7 +153,7 @@ def test_the_repair_reads_no_lease_of_a_server_in_its_place(world: World):
     statements: list[str] = []
     listen(world.db.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     for inventory in ("physical:host", "virtual:floatingip", "volume"):
-        assert list(world.service.drift.running(inventory)) == []
+        assert list(world.service.reconciliation.running(inventory)) == []
     assert len(statements) <= 3 * 4
     assert list(world.cloud.held("physical:host")) == []
 

@@ -323,7 +323,7 @@ class TestInventoriesChange:
 
 
 class TestOthersInterfere:
-    def test_effects_of_instances_in_the_cloud_are_repaired(self, one_database_url: str):
+    def test_effects_of_instances_in_the_cloud_are_reconciled(self, one_database_url: str):
         with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(2, False))
             server, reservation_id = world.boot(lease), lease.reservations[0].id

@@ -112,7 +112,7 @@ class EventType(StrEnum):
     UPDATE = "update_lease"  # internal: applies a change of a running lease to the cloud
     BEFORE_END = "before_end_lease"
     END = "end_lease"
-    RECONCILE = "reconcile_lease"  # internal: repairs the cloud for a running lease after it was changed from outside
+    RECONCILE = "reconcile_lease"  # internal: restores in the cloud what others have changed
     PREPARE = "prepare_lease"  # internal: creates what clients must see as soon as the lease exists
     NOTIFY = "notify_lease"  # the owner's: sends a notification with the owner's message
     HOLD = "hold_lease"  # internal: removes a held lease that was not confirmed in time

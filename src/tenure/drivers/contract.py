@@ -223,10 +223,10 @@ class BootedServer:
 class Drift:
     """A difference between the cloud and the ledger.
 
-    With a ``reservation_id``, ``ensure_started`` with the command of that reservation repairs it; ``resource`` is then
-    the affected resource, if there is a single one. With a resource only, ``ensure_registered`` repairs it. ``text`` is
-    a description for people. A difference that ``lasts`` cannot be repaired, such as a server that its owner has
-    resized beyond the booked size; the owner is notified.
+    With a ``reservation_id``, ``ensure_started`` with the command of that reservation reconciles it; ``resource`` is
+    then the affected resource, if there is a single one. With a resource only, ``ensure_registered`` reconciles it.
+    ``text`` is a description for people. A difference that ``lasts`` cannot be reconciled, such as a server that its
+    owner has resized beyond the booked size; the owner is notified.
     """
 
     reservation_id: str | None

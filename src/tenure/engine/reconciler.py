@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, drivers_by_region
 from tenure.services.execution.at_once import take_back
 from tenure.services.leases.trusts import IdleTrusts
-from tenure.services.resources.drift import DriftService
+from tenure.services.resources.reconciliation import ReconciliationService
 
 LOG = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ TRUSTS = 100
 
 
 @dataclass
-class DriftTally:
+class ReconciliationTally:
     """How many differences from the ledger were found, and how many were reconciled, by resource type.
 
     All differences of one reservation, or of one resource that is not held, count as one. They count again in a later
@@ -53,20 +53,20 @@ class Reconciler:
 
     def __init__(
         self,
-        drift: DriftService,
+        reconciliation: ReconciliationService,
         trusts: IdleTrusts,
         driver: CloudDriver,
         inventories: Collection[str],
         *,
-        tally: DriftTally | None = None,
+        tally: ReconciliationTally | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self._drift = drift
+        self._reconciliation = reconciliation
         self._trusts = trusts
         self._driver = driver
         self._inventories = sorted(inventories)
         self._wake = wake
-        self.tally = tally or DriftTally()
+        self.tally = tally or ReconciliationTally()
         #: Names that look like reservations and are not ours, as far as they were logged, by inventory and region.
         self._strange: dict[tuple[str, str | None], set[str]] = {}
         #: Reservations that were taken back as far as the cloud allows, and may still look held. They are logged once.
@@ -113,14 +113,14 @@ class Reconciler:
         What the ledger does not know is left alone: others may use the same cloud, and the same names.
         """
         held = set(cloud.held(inventory))
-        over = self._drift.over(held)
+        over = self._reconciliation.over(held)
         where = (inventory, region)
-        self._log_unknown(where, held - over - self._drift.known(held - over))
+        self._log_unknown(where, held - over - self._reconciliation.known(held - over))
         lasting = self._lasting.get(where, set()) & over
         for reservation_id in sorted(over - lasting):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
-        gone = take_back(self._drift, self._driver, over)
+        gone = take_back(self._reconciliation, self._driver, over)
         for _ in gone - lasting:
             self.tally.count_reconciled(inventory)
         self._lasting[where] = lasting | gone
@@ -134,8 +134,8 @@ class Reconciler:
     def _compare(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Look for differences from the ledger; return how many reservations and resources have any."""
         # Free resources first: one that is handed over meanwhile is then among the commands, and not put into the pool.
-        pooled = self._drift.unheld(inventory, region=region)
-        drifts = cloud.drift(inventory, list(self._drift.running(inventory, region=region)), pooled)
+        pooled = self._reconciliation.unheld(inventory, region=region)
+        drifts = cloud.drift(inventory, list(self._reconciliation.running(inventory, region=region)), pooled)
         lasting = {
             drift.reservation_id: drift.text for drift in drifts if drift.reservation_id is not None and drift.lasts
         }
@@ -148,14 +148,16 @@ class Reconciler:
                 LOG.warning("drift found: %s", drift.text)
         for reservation_id, difference in lasting.items():
             self.tally.count_found(inventory)
-            if self._drift.show_drift(reservation_id, difference):
+            if self._reconciliation.show_drift(reservation_id, difference):
                 LOG.warning("drift that cannot be reconciled: reservation %s: %s", reservation_id, difference)
-        reconciling = self._drift.reconcile(reservations)  # not those that have ended, or changed, since they were read
+        reconciling = self._reconciliation.reconcile(
+            reservations
+        )  # not those that have ended, or changed, since they were read
         for _ in reconciling:
             self.tally.count_found(inventory)
         if reconciling:
             self._wake()
-        loose = [resource for resource in resources if self._drift.is_registered(inventory, resource)]
+        loose = [resource for resource in resources if self._reconciliation.is_registered(inventory, resource)]
         for resource in sorted(loose, key=lambda resource: resource.external_id):
             self.tally.count_found(inventory)
             self._return_to_pool(inventory, resource)
@@ -163,10 +165,10 @@ class Reconciler:
 
     def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Free the room of kept things that their owners have deleted. This is not a difference, so it returns 0."""
-        kept = [subject for subject in self._drift.kept(inventory) if region in {None, subject.region}]
+        kept = [subject for subject in self._reconciliation.kept(inventory) if region in {None, subject.region}]
         if kept:
             remaining = cloud.remaining(inventory, kept)
-            gone = self._drift.let_go(inventory, remaining, of={subject.reservation_id for subject in kept})
+            gone = self._reconciliation.let_go(inventory, remaining, of={subject.reservation_id for subject in kept})
             if gone:
                 LOG.info("%d of what was kept of %s is gone; its room is free", gone, inventory)
         return 0
@@ -183,5 +185,5 @@ class Reconciler:
             LOG.warning("putting %s back into the pool will be tried again: %s", resource.name, error)
         else:
             self.tally.count_reconciled(inventory)
-            if not self._drift.is_registered(inventory, resource):  # it was unregistered in the meantime
+            if not self._reconciliation.is_registered(inventory, resource):  # it was unregistered in the meantime
                 self._driver.ensure_unregistered(inventory, resource)

@@ -154,10 +154,10 @@ class Catalogue:
         after.reservable = np.zeros(rows, dtype=np.bool_)
         after.reservable[: len(self.reservable)] = self.reservable
         after.scarcities = np.append(self.scarcities, np.zeros(rows - len(self.scarcities), dtype=np.int64))
-        for row, resource in by_row.items():
-            after.reservable[row] = resource is not None and resource.reservable
-            if resource is not None:
-                after.scarcities[row] = resource.scarcity
+        for row, known in by_row.items():
+            after.reservable[row] = known is not None and known.reservable
+            if known is not None:
+                after.scarcities[row] = known.scarcity
         return after
 
     def _exists(self, resource_id: int) -> bool:

@@ -269,7 +269,7 @@ def _claimable() -> ColumnElement[bool]:
                     and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status.in_(preparing)),
                     and_(EventRow.rank == EventType.WAIT.rank, LeaseRow.status == LeaseStatus.WAITING.value),
                     and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
-                    # A lease that is about to end needs no repair.
+                    # A lease that is about to end needs no reconciliation.
                     and_(
                         EventRow.rank == EventType.RECONCILE.rank,
                         LeaseRow.status == LeaseStatus.ACTIVE.value,

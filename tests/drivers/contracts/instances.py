@@ -544,7 +544,7 @@ class InstanceContract:
         assert progress.effects["server_group_id"] is None
         assert boots(rig, hosts[0]) == 1
         if trust == "none":
-            assert drift_of(rig, [command], hosts[1:]) == []  # it could not be mended
+            assert drift_of(rig, [command], hosts[1:]) == []  # it could not be reconciled
         assert finished(rig, lambda: rig.driver.ensure_ended(command)).done
         assert rig.traces("r-1") == set()
 

@@ -16,7 +16,7 @@ from tenure.services.execution.performer import Performer
 from tenure.services.execution.service import EventService
 from tenure.services.execution.workers import Lane, Workers
 from tenure.services.lanes import release_permits
-from tenure.services.resources.drift import DriftService
+from tenure.services.resources.reconciliation import ReconciliationService
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class AtOnce:
     def __init__(
         self,
         events: EventService,
-        drift: DriftService,
+        reconciliation: ReconciliationService,
         performer: Performer,
         driver: CloudDriver,
         workers: Workers,
@@ -47,7 +47,7 @@ class AtOnce:
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._events = events
-        self._drift = drift
+        self._reconciliation = reconciliation
         self._performer = performer
         self._driver = driver
         self._workers = workers
@@ -85,7 +85,7 @@ class AtOnce:
 
     def _take_back(self, reservation_ids: Collection[str]) -> None:
         try:
-            take_back(self._drift, self._driver, reservation_ids)
+            take_back(self._reconciliation, self._driver, reservation_ids)
         except Exception:
             LOG.exception("reservations that are over could not be taken back; the reconciliation pass will do it")
 
@@ -100,10 +100,10 @@ class AtOnce:
         return begun
 
 
-def take_back(drift: DriftService, driver: CloudDriver, reservation_ids: Collection[str]) -> set[str]:
+def take_back(reconciliation: ReconciliationService, driver: CloudDriver, reservation_ids: Collection[str]) -> set[str]:
     """Take back the cloud resources of reservations that are over; return the reservations without any left."""
     gone = set(reservation_ids)
-    for command in drift.leftovers(reservation_ids):
+    for command in reconciliation.leftovers(reservation_ids):
         try:
             done = driver.ensure_ended(command).done
         except CloudError as error:

@@ -81,7 +81,9 @@ class Performer:
             LOG.warning("%s of lease %s: the cloud does not have all resources: %s", event_type, work.lease.id, error)
             if self._events.move_off(work, error.resources):
                 return "missing"
-            progress = DONE  # go on without them: health reports the loss, and drift repairs it when they are back
+            progress = (
+                DONE  # go on without them: health reports the loss, and reconciliation repairs it when they are back
+            )
         except ResourceOccupied as error:
             LOG.warning("%s of lease %s: resources are occupied: %s", event_type, work.lease.id, error)
             if not self._events.move_off(work, error.resources):

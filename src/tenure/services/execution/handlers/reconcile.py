@@ -44,7 +44,7 @@ class ReconcileHandler(Handler[ReconcilePayload]):
     def after_record(self, work: Work[ReconcilePayload]) -> None:
         for command in work.commands:
             if command.reservation_id in work.payload.drifted:
-                LOG.warning("reservation %s is repaired in the cloud", command.reservation_id)
+                LOG.warning("reservation %s is reconciled in the cloud", command.reservation_id)
                 self._on_reconciled(command.resource_type)
 
     def fail(

@@ -1,4 +1,4 @@
-"""Changes in the cloud from outside: found, repaired under a claim, and then left alone."""
+"""Changes in the cloud from outside: found, reconciled under a claim, and then left alone."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def group_of(world: World, lease: Lease) -> str:
 def assert_as_it_should_be(world: World) -> None:
     """Every started reservation has its hosts, and its owner; all others are in the pool."""
     groups = world.cloud.world.groups()
-    wanted = {command.reservation_id: command for command in world.service.drift.running(HOST)}
+    wanted = {command.reservation_id: command for command in world.service.reconciliation.running(HOST)}
     assert groups.keys() == wanted.keys()
     for reservation_id, command in wanted.items():
         assert sorted(groups[reservation_id].hosts) == sorted(resource.external_id for resource in command.resources)
         assert groups[reservation_id].project_id == command.project_id
-    assert world.cloud.world.pool() == {resource.external_id for resource in world.service.drift.unheld(HOST)}
+    assert world.cloud.world.pool() == {resource.external_id for resource in world.service.reconciliation.unheld(HOST)}
 
 
 def tally(world: World) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def test_deleted_group_is_recreated_once(world: World):
 
 
 @pytest.mark.parametrize("change", ["taken out", "another owner", "a stranger in it", "swapped"])
-def test_every_kind_of_drift_is_repaired(world: World, change: str):
+def test_every_kind_of_drift_is_reconciled(world: World, change: str):
     first, second = running(world), running(world)
     [mine], [yours] = world.hosts_of(first.id), world.hosts_of(second.id)
     if change == "taken out":
@@ -164,13 +164,13 @@ def test_lease_that_starts_or_ends_during_the_pass_is_left_alone(world: World, v
 
 
 class TestUnderAClaim:
-    def mending(self, world: World) -> Lease:
+    def reconciling(self, world: World) -> Lease:
         lease = running(world, hours=1)
         world.cloud.world.drop_group(group_of(world, lease))
         return lease
 
     def test_two_managers_mend_once(self, world: World):
-        lease = self.mending(world)
+        lease = self.reconciling(world)
         other = another(world)
         assert (world.service.reconciler.run(), other.reconciler.run()) == (1, 0)
         world.engine.settle()
@@ -179,7 +179,7 @@ class TestUnderAClaim:
         assert event_count(world, lease) == 3
 
     def test_end_waits_only_for_the_running_call(self, world: World, checkpoints: Checkpoints):
-        lease = self.mending(world)
+        lease = self.reconciling(world)
         world.service.reconciler.run()
         seen: list[LeaseStatus] = []
         world.clock.advance(HOUR - 30 * SECOND)  # a claim lasts a minute: the end comes in the middle of it
@@ -196,8 +196,8 @@ class TestUnderAClaim:
         assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
         assert world.cloud.world.groups() == {}
 
-    def test_ended_lease_is_not_repaired(self, world: World):
-        lease = self.mending(world)
+    def test_ended_lease_is_not_reconciled(self, world: World):
+        lease = self.reconciling(world)
         world.service.reconciler.run()
         world.clock.advance(HOUR)
         world.engine.settle()
@@ -206,7 +206,7 @@ class TestUnderAClaim:
         assert world.engine.settle() == 0
 
     def test_change_by_the_owner_is_refused_as_busy(self, world: World, checkpoints: Checkpoints):
-        lease = self.mending(world)
+        lease = self.reconciling(world)
         world.service.reconciler.run()
         more = LeaseChange(reservations=(ReservationChange(group_of(world, lease), {"min": 2, "max": 2}),))
         refused: list[type[Exception]] = []
@@ -224,7 +224,7 @@ class TestUnderAClaim:
 
     @pytest.mark.parametrize("point", ["after_claim", "after_act", "before_record"])
     def test_repair_of_a_killed_manager_is_taken_over(self, world: World, checkpoints: Checkpoints, point: str):
-        lease = self.mending(world)
+        lease = self.reconciling(world)
         world.service.reconciler.run()
         checkpoints.kill_at(f"reconcile_lease:{point}")
         with pytest.raises(Killed):
@@ -236,7 +236,7 @@ class TestUnderAClaim:
         assert event_count(world, lease) == 3
 
     def test_a_cloud_that_refuses_is_asked_again_at_the_next_look(self, world: World):
-        lease = self.mending(world)
+        lease = self.reconciling(world)
         world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started"))
         world.service.reconciler.run()
         world.engine.settle()
@@ -248,7 +248,7 @@ class TestUnderAClaim:
         assert tally(world) == (2, 1)
 
     def test_a_cloud_that_is_busy_is_asked_again_at_growing_intervals(self, world: World):
-        self.mending(world)
+        self.reconciling(world)
         world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=3))
         world.service.reconciler.run()
         assert world.service.reconciler.run() == 0  # it is being reconciled already
@@ -256,7 +256,7 @@ class TestUnderAClaim:
         assert_as_it_should_be(world)
 
     def test_repair_event_is_not_visible_to_users(self, world: World):
-        lease = self.mending(world)
+        lease = self.reconciling(world)
         world.service.reconciler.run()
         assert event_of(world, lease.id, EventType.RECONCILE)
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))

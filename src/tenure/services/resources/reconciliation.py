@@ -1,4 +1,4 @@
-"""Drift: reading what should be true of the cloud, and recording what the reconciler has found different."""
+"""Reconciliation: reading what should be true of the cloud, and recording what the reconciler has found different."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tenure.services.notifications.records import columns_of, write_history
 from tenure.services.resources.healing import request_reconciliation
 from tenure.store.database import Database, Transaction
 
-#: How many leases are read at a time when all are wanted.
+#: How many leases are read at a time when all are read.
 _AT_ONCE = 500
 
 
-class DriftService:
+class ReconciliationService:
     """Queries and use cases of the reconciliation pass, which compares the cloud with the ledger."""
 
     def __init__(self, db: Database, types: ResourceTypes) -> None:
@@ -74,7 +74,7 @@ class DriftService:
         """Request that the cloud is made to match the running leases of these reservations again.
 
         Returns the reservations for which this will be done: not those of leases that do not run any more, or that are
-        being repaired already.
+        being reconciled already.
         """
         leases: dict[str, list[str]] = {}
         if reservation_ids:
@@ -88,7 +88,7 @@ class DriftService:
         return reconciling
 
     def show_drift(self, reservation_id: str, text: str) -> bool:
-        """Show a difference that nothing repairs on a running lease; return False if it is shown already."""
+        """Show a difference that cannot be reconciled on a running lease; return False if it is shown already."""
         return self._db.write(_show_drift, reservation_id, text)
 
     def kept(self, inventory: str) -> list[Command]:
