@@ -150,9 +150,8 @@ class Reconciler:
             self.tally.count_found(inventory)
             if self._reconciliation.show_drift(reservation_id, difference):
                 LOG.warning("drift that cannot be reconciled: reservation %s: %s", reservation_id, difference)
-        reconciling = self._reconciliation.reconcile(
-            reservations
-        )  # not those that have ended, or changed, since they were read
+        # Not those that have ended, or changed, since they were read.
+        reconciling = self._reconciliation.reconcile(reservations)
         for _ in reconciling:
             self.tally.count_found(inventory)
         if reconciling:

@@ -81,9 +81,8 @@ class Performer:
             LOG.warning("%s of lease %s: the cloud does not have all resources: %s", event_type, work.lease.id, error)
             if self._events.move_off(work, error.resources):
                 return "missing"
-            progress = (
-                DONE  # go on without them: health reports the loss, and reconciliation repairs it when they are back
-            )
+            # Go on without them: health reports the loss, and reconciliation takes them back when they are there again.
+            progress = DONE
         except ResourceOccupied as error:
             LOG.warning("%s of lease %s: resources are occupied: %s", event_type, work.lease.id, error)
             if not self._events.move_off(work, error.resources):
