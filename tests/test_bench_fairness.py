@@ -11,15 +11,15 @@ from tests.support.databases import SQLITE, DatabaseServers
 @pytest.mark.slow
 def test_each_flood_is_measured(database_servers: DatabaseServers):
     found = measure_fairness(database_servers, SQLITE, lambda _line: None, scale=QUICK)
-    assert [each.load for each in found] == list(LOADS)
-    assert all(len(each.flood) >= QUICK.at_once for each in found)
-    assert {answer.status for each in found for answer in each.others} == {201}
-    assert {status for each in found for status in each.statuses} <= {200, 201, 204, 409, 503}
+    assert [load.load for load in found] == list(LOADS)
+    assert all(len(load.flood) >= QUICK.at_once for load in found)
+    assert {answer.status for load in found for answer in load.others} == {201}
+    assert {status for load in found for status in load.statuses} <= {200, 201, 204, 409, 503}
     assert len(list(fairness_table(found))) == len(LOADS) + 5
 
 
 def answers(*seconds: float, status: int = 201) -> list[Answer]:
-    return [Answer(each, status, {}) for each in seconds]
+    return [Answer(second, status, {}) for second in seconds]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def test_a_new_lease_is_shown_with_its_cost_and_leaves_no_trace(api: Api, tmp_pa
     assert found["instances"] == (-1, 0, 2)
     booked = limited.post("/v1/leases", body)
     assert booked.status_code == 201
-    assert [each["resource_type"] for each in booked.json["lease"]["reservations"]] == [
-        each["resource_type"] for each in answer.json["lease"]["reservations"]
+    assert [reservation["resource_type"] for reservation in booked.json["lease"]["reservations"]] == [
+        reservation["resource_type"] for reservation in answer.json["lease"]["reservations"]
     ]
 
 

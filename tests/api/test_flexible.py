@@ -61,7 +61,7 @@ def test_a_lease_gets_the_first_choice_that_fits(api: Api):
     assert lease["choice"] == 1
     assert lease["reservations"][0]["min"] == 2
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["choice"] == 1
-    [listed] = [each for each in api.get("/v1/leases").json["leases"] if each["id"] == lease["id"]]
+    [listed] = [lease for lease in api.get("/v1/leases").json["leases"] if lease["id"] == lease["id"]]
     assert listed["choice"] == 1
 
 
@@ -94,7 +94,7 @@ def test_a_refusal_says_up_to_when_there_is_no_start(api: Api):
         "2 are free for the whole period. No later start is possible until 2030-01-01 15:00 UTC."
     )
     assert refused["field"] == "reservations[0].min"
-    alternatives = {each["change"]: each for each in refused["details"]["alternatives"]}
+    alternatives = {alternative["change"]: alternative for alternative in refused["details"]["alternatives"]}
     assert period(api, alternatives["start"]) == (9, 10)
     assert alternatives["amount"]["amount"] == 2
 

@@ -56,7 +56,7 @@ def test_it_is_shown_only_for_a_single_lease_that_can_be_prolonged(api: Api):
     lease = api.book(start=1, hours=1)
     api.book(start=3, hours=1)
     assert lease["may_end_at"] is None
-    assert {each["may_end_at"] for each in api.get("/v1/leases").json["leases"]} == {None}
+    assert {lease["may_end_at"] for lease in api.get("/v1/leases").json["leases"]} == {None}
     assert "may_end_at" not in api.using(version="1.2").get(f"/v1/leases/{lease['id']}").json["lease"]
     api.world.pass_time(2.5 * HOUR)
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "TERMINATED"

@@ -209,7 +209,9 @@ def test_what_is_kept_after_a_lease_takes_its_room_from_later_leases_too(api: Ap
     dates = {"start_date": offer["start_date"], "end_date": offer["end_date"]}
     refused = api.post("/v1/leases", {"name": "all", "reservations": [{**KEPT, "amount": 3}], **dates})
     assert refused.status_code == 409
-    [fewer] = [each for each in refused.json["details"]["alternatives"] if each["change"] == "amount"]
+    [fewer] = [
+        alternative for alternative in refused.json["details"]["alternatives"] if alternative["change"] == "amount"
+    ]
     assert fewer["amount"] == 2
     api.book(start=0, hours=1, reservations=[{**KEPT, "amount": 2}])
 

@@ -53,7 +53,9 @@ def secrets(api: Api) -> set[str]:
     """Return texts that no answer to the member may have."""
     names = {host["hypervisor_hostname"] for host in api.using("admin", "1.3").get("/v1/os-hosts").json["hosts"]}
     leases = api.using("demo", "1.3").get("/v1/leases").json["leases"]
-    ids = {lease["id"] for lease in leases} | {each["id"] for lease in leases for each in lease["reservations"]}
+    ids = {lease["id"] for lease in leases} | {
+        reservation["id"] for lease in leases for reservation in lease["reservations"]
+    }
     assert len(names) == len(KINDS)
     assert len(ids) > len(leases) > 0
     return {"demo-project", "demo-user", "their-lease", PRIVATE, VALUE, *names, *ids}
@@ -286,7 +288,7 @@ def test_the_alternative_of_another_kind_names_public_properties_only(api: Api):
         reservations=[{**HOSTS, "min": 2, "max": 2, "resource_properties": CONDITION.format("gpu", "a100")}],
     )
     refused = api.post("/v1/leases", body)
-    alternatives = {each["change"]: each for each in refused.json["details"]["alternatives"]}
+    alternatives = {alternative["change"]: alternative for alternative in refused.json["details"]["alternatives"]}
     assert alternatives["kind"]["resource_properties"] == CONDITION.format("gpu", "v100")
     assert PRIVATE not in refused.text
     assert VALUE not in refused.text

@@ -171,9 +171,11 @@ def test_alternatives_to_a_change_keep_its_dates_inside_the_lease(tmp_path: Path
             with pytest.raises(NotEnoughResources):
                 world.leases.update(OWNER, lease.id, change)
             found = world.service.manager.alternatives.to_change(OWNER, lease.id, change, 0)
-            assert len([each for each in found if each.change is Change.END]) == expected
-            for each in found:
-                world.leases.update(OWNER, lease.id, replace(change, starts_at=each.starts_at, ends_at=each.ends_at))
+            assert len([alternative for alternative in found if alternative.change is Change.END]) == expected
+            for alternative in found:
+                world.leases.update(
+                    OWNER, lease.id, replace(change, starts_at=alternative.starts_at, ends_at=alternative.ends_at)
+                )
 
 
 @pytest.mark.slow

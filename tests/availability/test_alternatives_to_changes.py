@@ -91,7 +91,9 @@ def check_refusal(history: History) -> int:
         assert is_change(lease, other)
         check_end(lease, change, alternative, now)
     if is_prolongation(lease, change) and lease.may_end_at is not None:
-        assert lease.may_end_at < lease.ends_at + MINUTE or any(each.change is Change.END for each in found)
+        assert lease.may_end_at < lease.ends_at + MINUTE or any(
+            alternative.change is Change.END for alternative in found
+        )
     return len(found)
 
 

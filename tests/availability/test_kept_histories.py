@@ -130,7 +130,7 @@ def check_accounts(history: KeptHistory) -> None:
     now = history.now
     sums = history.world.service.manager.usage.show(ADMIN, UsageQuery(NOW, now)).sums if now > NOW else ()
     expected = {booked.project_id: booked.total(now) for booked in history.booked if booked.starts_at < now}
-    assert {each.project_id: each.booked for each in sums} == expected
+    assert {usage_sum.project_id: usage_sum.booked for usage_sum in sums} == expected
 
 
 def run(folder: Path, seed: int, steps: int) -> None:

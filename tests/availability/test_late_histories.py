@@ -144,8 +144,8 @@ def check_accounts(history: LateHistory) -> None:
     now = history.now
     query = UsageQuery(NOW - HOUR, now)
     sums = {
-        (each.project_id, each.resource_class): each.booked
-        for each in history.world.service.manager.usage.show(ADMIN, query).sums
+        (usage_sum.project_id, usage_sum.resource_class): usage_sum.booked
+        for usage_sum in history.world.service.manager.usage.show(ADMIN, query).sums
     }
     for booked in history.booked:
         lease = history.lease(booked)

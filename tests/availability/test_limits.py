@@ -130,7 +130,7 @@ def test_an_earlier_end_is_within_the_limit(world: World):
     with pytest.raises((NotEnoughResources, OverQuota)):
         world.leases.create(OWNER, asked)
     found = world.service.manager.alternatives.to_lease(OWNER, asked, 0)
-    assert {each.change: each.ends_at for each in found}[Change.END] == NOW + 3 * HOUR
+    assert {alternative.change: alternative.ends_at for alternative in found}[Change.END] == NOW + 3 * HOUR
 
 
 def test_two_ranges_fit_side_by_side_without_the_exact_search(world: World):

@@ -45,9 +45,9 @@ def present(world: World, resource_class: str = "WHOLE", resource_type: str = HO
     world.pass_time(timedelta(seconds=5))
     follow(world)
     [found] = [
-        each
-        for each in world.service.present.amounts()
-        if (each.resource_type, each.resource_class) == (resource_type, resource_class)
+        amounts
+        for amounts in world.service.present.amounts()
+        if (amounts.resource_type, amounts.resource_class) == (resource_type, resource_class)
     ]
     return found.total, found.reserved, found.allocated, found.idle_reserved, found.out_of_order
 
@@ -96,7 +96,7 @@ def test_amounts_are_those_of_the_api(world: World, seed: int):
     history = History(world, seed)
     for _ in range(40):
         history.step()
-        shown = {(each.resource_type, each.resource_class): each for each in after_a_moment(world)}
+        shown = {(amounts.resource_type, amounts.resource_class): amounts for amounts in after_a_moment(world)}
         for resource_type, resource_class in ((HOST, "WHOLE"), (HOST, "VCPU"), (HOST, "MEMORY_MB"), (ADDRESS, "WHOLE")):
             question = AvailabilityQuery(resource_type, resource_class=resource_class)
             [group] = world.service.manager.availability.show(ADMIN, question).groups
@@ -123,7 +123,7 @@ def out_of_order(world: World, resource_type: str, resource_class: str) -> int:
 def test_regions_are_told_apart(tmp_path: Path):
     with open_regions(tmp_path) as world:
         follow(world)
-        regions = {each.region for each in world.service.present.amounts() if each.resource_type == HOST}
+        regions = {amounts.region for amounts in world.service.present.amounts() if amounts.resource_type == HOST}
         assert regions == {NORTH, SOUTH}
 
 

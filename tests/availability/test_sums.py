@@ -165,7 +165,7 @@ def check(world: World) -> int:
             return AvailabilityQuery(resource_type, ends_at=end, resource_class=resource_class, **fields)  # type: ignore[arg-type]  # noqa: B023
 
         [whole] = service.show(ADMIN, ask()).groups
-        assert (whole.resources, whole.total) == (len(resources), sum(each.amount for each in resources))
+        assert (whole.resources, whole.total) == (len(resources), sum(resource.amount for resource in resources))
         for time in times:
             assert amounts(at(whole.steps, time)) == expected(resources, time, resource_class), time
         assert whole.least == min(expected(resources, time, resource_class)[3] for time in times)

@@ -72,7 +72,7 @@ def test_every_lease_command(openstack: Run):
     assert document(openstack("lease", "list", "-f", "json", "--sort-by", "end_date"))[0]["id"] == created["id"]
     shown = document(openstack("lease", "show", "-f", "json", "course"))
     assert json.loads(shown["reservations"])["min"] == 1
-    number = json.loads(shown["reservations"])["id"]
+    reservation_id = json.loads(shown["reservations"])["id"]
     for change in (
         ["--name", "lab"],
         ["--prolong-for", "1h"],
@@ -81,7 +81,7 @@ def test_every_lease_command(openstack: Run):
         ["--advance-by", "5m"],
         ["--end-date", in_minutes(240)],
         ["--start-date", in_minutes(90)],
-        ["--reservation", f"id={number},min=2,max=2"],
+        ["--reservation", f"id={reservation_id},min=2,max=2"],
     ):
         assert "Updated lease" in openstack("lease", "set", *change, created["id"])
     changed = document(openstack("lease", "show", "-f", "json", "lab"))

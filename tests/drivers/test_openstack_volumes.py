@@ -35,7 +35,7 @@ class FakeVolumeRig(FakeRig):
                 volume.size,
                 volume.pool,
                 bool(volume.servers),
-                sum(1 for each in self.cloud.volume_snapshots.values() if each.volume_id == volume.id),
+                sum(1 for snapshot in self.cloud.volume_snapshots.values() if snapshot.volume_id == volume.id),
             )
             for volume in self.cloud.volumes.values()
         }

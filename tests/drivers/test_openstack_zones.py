@@ -356,7 +356,7 @@ class TestDying:
                 wanted = command(*hosts, reservation_id=f"r-{number}")
                 for work in (_started, _ended):
                     done = [threads.submit(partial(work, worker, wanted)) for worker in (driver, other)]
-                    assert all(each.result() for each in done)
+                    assert all(call.result() for call in done)
                 assert (homes(cloud), driver.held(HOST)) == (HOMES, [])
 
 

@@ -90,12 +90,12 @@ def serves(resource: ListedResource, demand: Demand, *, reservable: bool = True)
 def fits(ledger: PlainLedger, number: int, there: Iterable[Allocation]) -> bool:
     """Whether these allocations have room on a host together."""
     there = list(there)
-    for instant in {each.period.start for each in there}:
-        present = [each for each in there if each.period.contains(instant)]
-        if any(each.exclusive for each in present):
+    for instant in {allocation.period.start for allocation in there}:
+        present = [allocation for allocation in there if allocation.period.contains(instant)]
+        if any(allocation.exclusive for allocation in present):
             if len(present) > 1:
                 return False
-        elif sum(each.amounts["VCPU"] for each in present) > ledger.resources[number].capacity["VCPU"]:
+        elif sum(allocation.amounts["VCPU"] for allocation in present) > ledger.resources[number].capacity["VCPU"]:
             return False
     return True
 
@@ -184,11 +184,11 @@ def _book_somewhere(dice: Random, ledger: PlainLedger, name: str, asked: Demand)
     span = period(dice)
     if state is not PLANNED:
         span = hours(-dice.randint(1, 3), dice.choice((0, 1, 2, 4, 9) if state is HELD else (4, 9)))
-        if span.end <= NOW and any(each.period.end <= NOW for each in ledger.allocations.values()):
+        if span.end <= NOW and any(allocation.period.end <= NOW for allocation in ledger.allocations.values()):
             return  # a single overdue one is enough
-    numbers = [each.id for each in ledger.resources.values() if serves(each, asked, reservable=False)]
+    numbers = [resource.id for resource in ledger.resources.values() if serves(resource, asked, reservable=False)]
     dice.shuffle(numbers)
-    named = [int(each) for each in asked.named]
+    named = [int(number) for number in asked.named]
     for units in distributions(asked, asked.minimum, numbers):
         if not set(named) <= units.keys():
             continue
@@ -204,8 +204,8 @@ def _book_somewhere(dice: Random, ledger: PlainLedger, name: str, asked: Demand)
 def _has_room(ledger: PlainLedger, asked: Demand, span: Period, units: Mapping[int, int]) -> bool:
     """Whether so many units by host have room beside all else."""
     there: dict[int, list[Allocation]] = defaultdict(list)
-    for each in ledger.allocations.values():
-        there[each.resource_id].append(replace(each, period=_lasting(each.period)))
+    for allocation in ledger.allocations.values():
+        there[allocation.resource_id].append(replace(allocation, period=_lasting(allocation.period)))
     for number, count in units.items():
         amounts = asked.amounts.times(count)
         there[number].append(Allocation(0, number, "", span, PLANNED, amounts, asked.exclusive, count))
@@ -229,13 +229,17 @@ def new_units(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
 
 def growth(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
     """Draw a running reservation that is to have more units, if there is one."""
-    held = [each for each in ledger.allocations.values() if each.state is HELD and each.period.end > NOW]
+    held = [
+        allocation
+        for allocation in ledger.allocations.values()
+        if allocation.state is HELD and allocation.period.end > NOW
+    ]
     if not held:
         return new_units(dice, ledger)
     chosen = dice.choice(held)
     name, before = chosen.reservation_id, ledger.demands[chosen.reservation_id]
     more = dice.randint(1, 2)
-    here = frozenset(each.resource_id for each in held if each.reservation_id == name)
+    here = frozenset(allocation.resource_id for allocation in held if allocation.reservation_id == name)
     return [
         NewUnits(
             name,
@@ -250,20 +254,26 @@ def growth(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
 
 def extensions(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
     """Draw a running reservation that is to last longer, if there is one, and a new one."""
-    held = [each for each in ledger.allocations.values() if each.state is HELD and each.period.end > NOW]
-    running = sorted({each.reservation_id for each in held})
+    held = [
+        allocation
+        for allocation in ledger.allocations.values()
+        if allocation.state is HELD and allocation.period.end > NOW
+    ]
+    running = sorted({allocation.reservation_id for allocation in held})
     if not running:
         return new_units(dice, ledger)
     name = dice.choice(running)
     allocations = ledger.of_reservation(name)
-    until = max(each.period.end for each in allocations) + dice.randint(1, 6) * HOUR
+    until = max(allocation.period.end for allocation in allocations) + dice.randint(1, 6) * HOUR
     extension = Extension(name, ledger.demands[name], allocations, until, NOW)
     return [extension, *(new_units(dice, ledger)[:1] if dice.random() < 0.4 else ())]
 
 
 def revisions(dice: Random, ledger: PlainLedger) -> Sequence[Task]:
     """Draw changes of reservations that have not started: of their numbers, sizes or times."""
-    planned = sorted({each.reservation_id for each in ledger.allocations.values() if each.state is PLANNED})
+    planned = sorted(
+        {allocation.reservation_id for allocation in ledger.allocations.values() if allocation.state is PLANNED}
+    )
     if not planned:
         return new_units(dice, ledger)
     chosen = dice.sample(planned, min(len(planned), dice.randint(1, 2)))
@@ -313,7 +323,7 @@ def carry_out(
     faults += _faults_of_tasks(found, was)
     faults += _faults_of_others(found, was, moving, found.names | {growing})
     faults += faults_of_hosts(ledger, was)
-    taken_on = {each.resource_id for each in changes.added} | {
+    taken_on = {allocation.resource_id for allocation in changes.added} | {
         now.resource_id for before, now in changes.changed if now.resource_id != before.resource_id
     }
     faults += [f"the version of host {number} is not told" for number in taken_on - changes.versions.keys()]
@@ -321,25 +331,25 @@ def carry_out(
 
 
 def _content(allocations: Iterable[Allocation]) -> Counter[Allocation]:
-    return Counter(replace(each, id=0) for each in allocations)
+    return Counter(replace(allocation, id=0) for allocation in allocations)
 
 
 def _differences(ledger: PlainLedger, after: Snapshot) -> Iterator[str]:
     """Yield where the ledger is not as the snapshot says."""
     for number in ledger.resources:
         row = after.row_of(number)
-        expected = [each for each in after.on(row) if each.id not in after.overdue]
-        there = [each for each in ledger.allocations.values() if each.resource_id == number]
-        if _content(expected) != _content(each for each in there if each.id not in after.overdue):
+        expected = [allocation for allocation in after.on(row) if allocation.id not in after.overdue]
+        there = [allocation for allocation in ledger.allocations.values() if allocation.resource_id == number]
+        if _content(expected) != _content(allocation for allocation in there if allocation.id not in after.overdue):
             yield f"host {number} has {there}, not {expected}"
 
 
 def faults_of_hosts(ledger: PlainLedger, was: Mapping[int, Allocation]) -> Iterator[str]:
     """Yield where something that is new, or elsewhere, or at another time, has no room."""
-    new = {each.id for each in ledger.allocations.values() if was.get(each.id) != each}
+    new = {allocation.id for allocation in ledger.allocations.values() if was.get(allocation.id) != allocation}
     for number in ledger.resources:
-        there = [each for each in ledger.allocations.values() if each.resource_id == number]
-        if any(each.id in new for each in there) and not fits(ledger, number, there):
+        there = [allocation for allocation in ledger.allocations.values() if allocation.resource_id == number]
+        if any(allocation.id in new for allocation in there) and not fits(ledger, number, there):
             yield f"host {number} has no room for {there}"
 
 
@@ -350,19 +360,21 @@ def _faults_of_tasks(found: Situation, was: Mapping[int, Allocation]) -> Iterato
             yield from _faults_of_new_units(found.ledger, task, mine, was)
             continue
         if isinstance(task, Extension):
-            if {each.resource_id for each in mine} != {each.resource_id for each in task.allocations}:
+            if {allocation.resource_id for allocation in mine} != {
+                allocation.resource_id for allocation in task.allocations
+            }:
                 yield f"{task} has left its hosts: {mine}"
-            if any(each.period.end < task.until for each in mine):
+            if any(allocation.period.end < task.until for allocation in mine):
                 yield f"{task} does not last: {mine}"
             continue
         yield from _faults_of_units(task.reservation_id, task.demand, mine)
         span = task.span
-        if not task.demand.minimum <= sum(each.units for each in mine) <= task.demand.maximum:
+        if not task.demand.minimum <= sum(allocation.units for allocation in mine) <= task.demand.maximum:
             yield f"{task} has {mine}"
         is_delayed = task.keeps_start
-        if any(each.period != span and not is_delayed for each in mine):
+        if any(allocation.period != span and not is_delayed for allocation in mine):
             yield f"{task} has another time: {mine}"
-        numbers = {str(each.resource_id) for each in mine}
+        numbers = {str(allocation.resource_id) for allocation in mine}
         if not set(task.demand.named) <= numbers:
             yield f"{task} lacks a host that it names: {mine}"
 
@@ -372,29 +384,31 @@ def _faults_of_new_units(
 ) -> Iterator[str]:
     """Yield what is wrong with the units that a reservation has got besides those that it had."""
     yield from _faults_of_units(task.reservation_id, task.demand, mine)
-    new = [each for each in mine if each.id not in was]
-    had = [each for each in was.values() if each.reservation_id == task.reservation_id]
+    new = [allocation for allocation in mine if allocation.id not in was]
+    had = [allocation for allocation in was.values() if allocation.reservation_id == task.reservation_id]
     if not set(had) <= set(mine):
         yield f"{task} has lost some of {had}"
-    if not task.demand.minimum <= sum(each.units for each in new) <= task.demand.maximum:
+    if not task.demand.minimum <= sum(allocation.units for allocation in new) <= task.demand.maximum:
         yield f"{task} has {new}"
-    for each in new:
-        if each.period != task.span or each.state is not task.state:
-            yield f"{task} has {each}"
-        is_open = each.resource_id not in task.without and (task.only is None or each.resource_id in task.only)
-        if not is_open or not serves(ledger.resources[each.resource_id], task.demand):
-            yield f"{task} is on a host that it cannot have: {each}"
-    if not set(task.demand.named) <= {str(each.resource_id) for each in mine}:
+    for allocation in new:
+        if allocation.period != task.span or allocation.state is not task.state:
+            yield f"{task} has {allocation}"
+        is_open = allocation.resource_id not in task.without and (
+            task.only is None or allocation.resource_id in task.only
+        )
+        if not is_open or not serves(ledger.resources[allocation.resource_id], task.demand):
+            yield f"{task} is on a host that it cannot have: {allocation}"
+    if not set(task.demand.named) <= {str(allocation.resource_id) for allocation in mine}:
         yield f"{task} lacks a host that it names: {mine}"
 
 
 def _faults_of_units(name: str, asked: Demand, mine: Sequence[Allocation]) -> Iterator[str]:
     """Yield how the units of a reservation lie otherwise than they may."""
     units: Counter[int] = Counter()
-    for each in mine:
-        units[each.resource_id] += each.units
-        if each.amounts != asked.amounts.times(each.units) or each.exclusive != asked.exclusive:
-            yield f"{name} has {each}"
+    for allocation in mine:
+        units[allocation.resource_id] += allocation.units
+        if allocation.amounts != asked.amounts.times(allocation.units) or allocation.exclusive != asked.exclusive:
+            yield f"{name} has {allocation}"
     if asked.spread is Spread.AFFINITY and len(units) > 1:
         yield f"{name} is not together: {units}"
     if asked.spread is Spread.ANTI_AFFINITY and any(count > 1 for count in units.values()):
@@ -407,35 +421,38 @@ def _faults_of_others(
     """Yield what others have lost, and what has moved that must not."""
     ledger, terms = found.ledger, found.terms
     after = ledger.allocations
-    for each in was.values():
-        if each.reservation_id in names or after.get(each.id) == each:
+    for allocation in was.values():
+        if allocation.reservation_id in names or after.get(allocation.id) == allocation:
             continue
-        is_fixed = terms.fixed_until is not None and each.period.start <= terms.fixed_until
-        if (each.state is not PLANNED or is_fixed) and not _goes_along(each, moving):
-            yield f"{each} has changed though it must not"
-        if str(each.resource_id) in ledger.demands[each.reservation_id].named:
-            yield f"{each} has left a host that it names"
-    for name in {each.reservation_id for each in was.values()} - set(names):
-        mine, before = ledger.of_reservation(name), [each for each in was.values() if each.reservation_id == name]
+        is_fixed = terms.fixed_until is not None and allocation.period.start <= terms.fixed_until
+        if (allocation.state is not PLANNED or is_fixed) and not _goes_along(allocation, moving):
+            yield f"{allocation} has changed though it must not"
+        if str(allocation.resource_id) in ledger.demands[allocation.reservation_id].named:
+            yield f"{allocation} has left a host that it names"
+    for name in {allocation.reservation_id for allocation in was.values()} - set(names):
+        mine, before = (
+            ledger.of_reservation(name),
+            [allocation for allocation in was.values() if allocation.reservation_id == name],
+        )
         if _units_by_period(mine) != _units_by_period(before):
             yield f"{name} had {before} and has {mine}"
         yield from _faults_of_units(name, ledger.demands[name], mine)
-        for each in mine:
-            resource = ledger.resources[each.resource_id]
-            is_new = each.resource_id not in {other.resource_id for other in before}
+        for allocation in mine:
+            resource = ledger.resources[allocation.resource_id]
+            is_new = allocation.resource_id not in {other.resource_id for other in before}
             if is_new and not serves(resource, ledger.demands[name]):
-                yield f"{each} has moved to a host that it cannot have"
+                yield f"{allocation} has moved to a host that it cannot have"
 
 
-def _goes_along(each: Allocation, moving: Allocation | None) -> bool:
+def _goes_along(allocation: Allocation, moving: Allocation | None) -> bool:
     """Whether an allocation is that which moves in any case, or is on its host together with it."""
     if moving is None:
         return False
-    return (each.reservation_id, each.resource_id) == (moving.reservation_id, moving.resource_id)
+    return (allocation.reservation_id, allocation.resource_id) == (moving.reservation_id, moving.resource_id)
 
 
 def _units_by_period(allocations: Iterable[Allocation]) -> Mapping[Period, int]:
     units: dict[Period, int] = defaultdict(int)
-    for each in allocations:
-        units[each.period] += each.units
+    for allocation in allocations:
+        units[allocation.period] += allocation.units
     return dict(units)

@@ -1,4 +1,4 @@
-"""The resources among which is chosen: which ones, in which order, and with what is known of each."""
+"""The resources among which is chosen: which ones, in which order, and with what is known of candidate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def found(ledger: PlainLedger, demand: Demand, period: Period, **how) -> list[Ca
 
 
 def free(ledger: PlainLedger, start: float = 1, end: float = 2, *, count: int = 1, **how) -> set[int]:
-    return {each.resource_id for each in found(ledger, whole(count), hours(start, end), **how)}
+    return {candidate.resource_id for candidate in found(ledger, whole(count), hours(start, end), **how)}
 
 
 @pytest.mark.parametrize("state", [PLANNED, HELD, RELEASED])
@@ -53,8 +53,8 @@ def test_candidates_have_the_bounds_of_their_free_stretch():
     for number, (start, end) in enumerate(((1, 2), (3, 4), (8, 9), (11, 12))):
         book(ledger, f"booked-{number}", whole(), hours(start, end), {1: 1})
     bounds = {
-        each.resource_id: (each.version, each.free_since, each.free_until)
-        for each in found(ledger, whole(2), hours(5, 7))
+        candidate.resource_id: (candidate.version, candidate.free_since, candidate.free_until)
+        for candidate in found(ledger, whole(2), hours(5, 7))
     }
     assert bounds == {1: (5, NOW + 4 * HOUR, NOW + 8 * HOUR), 2: (1, None, None)}
 
@@ -63,7 +63,7 @@ def test_the_walk_begins_at_the_seed_and_ends_before_it():
     ledger, period = site(5), hours(1, 2)
     for seed in range(1, 6):
         ordered = order_of(found(ledger, whole(), period, seed=seed), whole(), period, seed=seed)
-        assert [each.resource_id for each in ordered] == [*range(seed, 6), *range(1, seed)]
+        assert [candidate.resource_id for candidate in ordered] == [*range(seed, 6), *range(1, seed)]
 
 
 def test_special_resources_come_last():
@@ -72,7 +72,7 @@ def test_special_resources_come_last():
         ledger.resources[number] = replace(ledger.resources[number], scarcity=scarcity)
     for seed, expected in ((0, [3, 4, 2, 1]), (4, [4, 3, 2, 1])):
         ordered = order_of(found(ledger, whole(), period, seed=seed), whole(), period, seed=seed)
-        assert [each.resource_id for each in ordered] == expected
+        assert [candidate.resource_id for candidate in ordered] == expected
 
 
 def test_the_number_of_candidates_is_bounded():
@@ -108,7 +108,7 @@ def test_resources_in_shared_use_are_candidates_however_far_they_are_from_the_se
     ledger = site(200)
     book(ledger, "booked", parts(), hours(0, 6), {150: 1})
     candidates = found(ledger, parts(), hours(1, 2))
-    assert 150 in {each.resource_id for each in candidates}
+    assert 150 in {candidate.resource_id for candidate in candidates}
     assert len(candidates) < 60
 
 
@@ -116,7 +116,7 @@ def test_named_resources_are_candidates_however_far_they_are():
     ledger = site(200)
     for demand in (whole(named=[150]), replace(parts(), named=("150",))):
         candidates = found(ledger, demand, hours(1, 2))
-        assert [each.resource_id for each in candidates if each.is_named] == [150]
+        assert [candidate.resource_id for candidate in candidates if candidate.is_named] == [150]
 
 
 def test_traits_and_limits_of_the_cloud_are_kept():
@@ -158,7 +158,7 @@ def test_parts_that_share_one_microsecond_conflict(
     book(ledger, "booked", two, hours(1, 2), {1: 1}, state)
     room = 0 if shares else 1
     snapshot = ledger.snapshot()
-    assert sum(each.units for each in found(ledger, two, period)) == room
+    assert sum(candidate.units for candidate in found(ledger, two, period)) == room
     assert snapshot.room_on(0, two, period) == room
     assert [stage.count for stage in stages(snapshot, two, period)] == [1, 1, room, room]
     movable = blocked_by_plans(snapshot, Vacancy(two, period), terms_of(ledger))
@@ -214,7 +214,7 @@ def test_a_huge_amount_is_refused_without_an_error(spread: Spread):
     for units, size in product((1, 3, HUGE), (1, HUGE, HUGE * 3, 10**30)):
         wanted = parts(units, size, spread)
         fits = size == 1 and (units == 1 or spread is not Spread.AFFINITY)
-        assert sum(each.units for each in found(ledger, wanted, hours(1, 2))) == (2 if fits else 0)
+        assert sum(candidate.units for candidate in found(ledger, wanted, hours(1, 2))) == (2 if fits else 0)
         assert blocked_by_plans(ledger.snapshot(), Vacancy(wanted, hours(1, 2)), terms_of(ledger)) == []
         assert stages(ledger.snapshot(), wanted, hours(1, 2))[-1].count <= 2
 
@@ -226,7 +226,7 @@ def test_a_host_may_have_more_than_fits_an_integer():
 
     def disks(units: int, size: int) -> list[int]:
         wanted = replace(parts(units, 1, Spread.AFFINITY), amounts=Capacity({"DISK_GB": size}))
-        return [each.units for each in found(ledger, wanted, hours(1, 2))]
+        return [candidate.units for candidate in found(ledger, wanted, hours(1, 2))]
 
     assert disks(4, HUGE) == [4]
     book(ledger, "booked", replace(parts(), amounts=Capacity({"DISK_GB": HUGE})), hours(0, 6), {1: 3})

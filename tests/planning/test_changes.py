@@ -47,14 +47,14 @@ def test_new_allocations_depend_on_the_version_of_their_host(ledger: PlainLedger
 
 #: What an allocation of two units from hour two to four may become, and whether that takes something that it had not.
 CHANGES = {
-    "elsewhere": (lambda each: replace(each, resource_id=2), True),
-    "longer": (lambda each: replace(each, period=hours(2, 5)), True),
-    "earlier": (lambda each: replace(each, period=hours(1, 3)), True),
-    "larger": (lambda each: replace(each, units=3, amounts=TWO.amounts.times(3)), True),
-    "shorter": (lambda each: replace(each, period=hours(2, 3)), False),
-    "later": (lambda each: replace(each, period=hours(3, 4)), False),
-    "smaller": (lambda each: replace(each, units=1, amounts=TWO.amounts), False),
-    "held": (lambda each: replace(each, state=AllocationState.HELD), False),
+    "elsewhere": (lambda allocation: replace(allocation, resource_id=2), True),
+    "longer": (lambda allocation: replace(allocation, period=hours(2, 5)), True),
+    "earlier": (lambda allocation: replace(allocation, period=hours(1, 3)), True),
+    "larger": (lambda allocation: replace(allocation, units=3, amounts=TWO.amounts.times(3)), True),
+    "shorter": (lambda allocation: replace(allocation, period=hours(2, 3)), False),
+    "later": (lambda allocation: replace(allocation, period=hours(3, 4)), False),
+    "smaller": (lambda allocation: replace(allocation, units=1, amounts=TWO.amounts), False),
+    "held": (lambda allocation: replace(allocation, state=AllocationState.HELD), False),
 }
 
 
@@ -87,13 +87,16 @@ def test_the_allocations_of_reservations_after_the_changes(ledger: PlainLedger):
     after = before.without([first, second]).with_([moved]).allocate("first", TWO, hours(2, 4), {1: 1})
     changes = changes_of(before, after)
     assert changes.applied_to([second], {"second"}) == []
-    assert [(each.resource_id, each.units) for each in changes.applied_to([first], {"first"})] == [(2, 2), (1, 1)]
+    assert [(allocation.resource_id, allocation.units) for allocation in changes.applied_to([first], {"first"})] == [
+        (2, 2),
+        (1, 1),
+    ]
 
 
 def test_a_later_change_of_a_new_allocation_is_one_new_allocation(ledger: PlainLedger):
     before = ledger.snapshot()
     after = before.allocate("new", whole(), hours(2, 3), {2: 1})
-    [new] = [each for each in after.on(after.row_of(2)) if each.id < 0]
+    [new] = [allocation for allocation in after.on(after.row_of(2)) if allocation.id < 0]
     after = after.without([new]).with_([replace(new, period=hours(5, 6))])
     [added] = changes_of(before, after).added
     assert added.period == hours(5, 6)
@@ -148,7 +151,7 @@ def content(snapshot: Snapshot) -> dict[int, tuple[int, tuple[Allocation, ...]]]
     """Return the version and the allocations of each resource."""
     ids = snapshot.catalogue.ids
     return {
-        ids[row]: (int(snapshot.versions[row]), tuple(sorted(snapshot.on(row), key=lambda each: each.id)))
+        ids[row]: (int(snapshot.versions[row]), tuple(sorted(snapshot.on(row), key=lambda allocation: allocation.id)))
         for row in range(len(snapshot.catalogue))
     }
 

@@ -60,15 +60,15 @@ def is_possible(found: Situation) -> bool:
     ledger = found.ledger
     there: dict[int, list[Allocation]] = defaultdict(list)
     groups: dict[tuple[str, Period], dict[int, int]] = defaultdict(dict)
-    for each in ledger.allocations.values():
-        is_named = str(each.resource_id) in ledger.demands[each.reservation_id].named
+    for allocation in ledger.allocations.values():
+        is_named = str(allocation.resource_id) in ledger.demands[allocation.reservation_id].named
         fixed_until = found.terms.fixed_until
-        is_fixed = fixed_until is not None and each.period.start <= fixed_until
-        if each.state is PLANNED and not is_fixed and not is_named:
-            units = groups[each.reservation_id, each.period]
-            units[each.resource_id] = units.get(each.resource_id, 0) + each.units
+        is_fixed = fixed_until is not None and allocation.period.start <= fixed_until
+        if allocation.state is PLANNED and not is_fixed and not is_named:
+            units = groups[allocation.reservation_id, allocation.period]
+            units[allocation.resource_id] = units.get(allocation.resource_id, 0) + allocation.units
         else:
-            there[each.resource_id].append(each)
+            there[allocation.resource_id].append(allocation)
     pieces = [
         Piece(ledger.demands[name], span, sum(units.values()), units) for (name, span), units in groups.items()
     ] + [Piece(task.demand, task.period, task.demand.minimum) for task in found.tasks if isinstance(task, NewUnits)]
@@ -79,12 +79,16 @@ def _can_be_placed(ledger: PlainLedger, there: Mapping[int, list[Allocation]], p
     if not pieces:
         return True
     first, *others = pieces
-    numbers = [each.id for each in ledger.resources.values() if each.id in first.current or serves(each, first.demand)]
+    numbers = [
+        resource.id
+        for resource in ledger.resources.values()
+        if resource.id in first.current or serves(resource, first.demand)
+    ]
     named = set(map(int, first.demand.named)) if not first.current else set()
     for units in distributions(first.demand, first.units, numbers):
         if not named <= units.keys():
             continue
-        after = {number: list(each) for number, each in there.items()}
+        after = {number: list(allocations) for number, allocations in there.items()}
         for number, count in units.items():
             amounts = first.demand.amounts.times(count)
             placed = Allocation(0, number, "", first.period, PLANNED, amounts, first.demand.exclusive, count)
@@ -192,4 +196,4 @@ def test_what_stays_is_not_touched():
     ledger.demands["new"] = task.demand
     assert carry_out(Situation(ledger, [task], terms_of(ledger)), before, answer.snapshot) == []
     assert {*stays, *held} <= set(ledger.allocations.values())
-    assert [each.resource_id for each in ledger.of_reservation("first")] == [3]
+    assert [allocation.resource_id for allocation in ledger.of_reservation("first")] == [3]

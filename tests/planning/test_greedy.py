@@ -52,12 +52,15 @@ def one_after_the_other(found: Situation, before: Snapshot) -> list[Snapshot]:
 
 
 def content(snapshot: Snapshot) -> set[Allocation]:
-    return {each for row in range(len(snapshot.catalogue)) for each in snapshot.on(row)}
+    return {allocation for row in range(len(snapshot.catalogue)) for allocation in snapshot.on(row)}
 
 
 def units(snapshot: Snapshot, name: str) -> int:
     return sum(
-        each.units for row in range(len(snapshot.catalogue)) for each in snapshot.on(row) if each.reservation_id == name
+        allocation.units
+        for row in range(len(snapshot.catalogue))
+        for allocation in snapshot.on(row)
+        if allocation.reservation_id == name
     )
 
 
@@ -104,7 +107,7 @@ def test_whole_hosts_are_the_same_ones_as_one_after_the_other():
 
 
 def hosts_of(snapshot: Snapshot, name: str) -> set[int]:
-    return {each.resource_id for each in content(snapshot) if each.reservation_id == name}
+    return {allocation.resource_id for allocation in content(snapshot) if allocation.reservation_id == name}
 
 
 def test_a_few_reservations_and_other_tasks_are_left_to_the_usual_way():

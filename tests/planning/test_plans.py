@@ -53,12 +53,14 @@ def test_a_plan_that_leaves_its_host_finds_another():
         nonlocal moved
         dice = Random(seed)
         found = situation(dice, lambda _dice, _ledger: ())
-        plans = [each for each in found.ledger.allocations.values() if each.state is PLANNED]
+        plans = [allocation for allocation in found.ledger.allocations.values() if allocation.state is PLANNED]
         if not plans:
             return
         chosen, before = dice.choice(plans), found.ledger.snapshot()
         demand = found.ledger.demands[chosen.reservation_id]
-        taken = frozenset(each.resource_id for each in plans if each.reservation_id == chosen.reservation_id)
+        taken = frozenset(
+            allocation.resource_id for allocation in plans if allocation.reservation_id == chosen.reservation_id
+        )
         after = relocate(before, chosen, demand, found.terms, without=taken)
         if after is None:
             return
@@ -81,8 +83,8 @@ def test_a_running_allocation_is_doubled_on_another_host():
         nonlocal doubled
         dice = Random(seed)
         found = situation(dice, lambda _dice, _ledger: ())
-        running = [each for each in found.ledger.allocations.values() if each.state is not PLANNED]
-        running = [each for each in running if each.period.end > found.ledger.now]
+        running = [allocation for allocation in found.ledger.allocations.values() if allocation.state is not PLANNED]
+        running = [allocation for allocation in running if allocation.period.end > found.ledger.now]
         if not running:
             return
         chosen, before = dice.choice(running), found.ledger.snapshot()
@@ -98,11 +100,13 @@ def test_a_running_allocation_is_doubled_on_another_host():
         assert carry_out(found, before, after, growing=chosen.reservation_id) == []
         has = found.ledger.of_reservation(chosen.reservation_id)
         assert set(had) <= set(has)
-        new = [each for each in has if each not in had]
-        assert {each.resource_id for each in new} == {number}
-        assert {each.period for each in new} == {rest}
-        together = [each.units for each in had if each.resource_id == chosen.resource_id]
-        assert sum(each.units for each in new) == (sum(together) if demand.spread is Spread.AFFINITY else chosen.units)
+        new = [allocation for allocation in has if allocation not in had]
+        assert {allocation.resource_id for allocation in new} == {number}
+        assert {allocation.period for allocation in new} == {rest}
+        together = [allocation.units for allocation in had if allocation.resource_id == chosen.resource_id]
+        assert sum(allocation.units for allocation in new) == (
+            sum(together) if demand.spread is Spread.AFFINITY else chosen.units
+        )
 
     keeps()
     assert doubled > 20

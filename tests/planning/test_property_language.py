@@ -38,7 +38,7 @@ def matching(owned: list[dict[str, str]], expression: Expression) -> list[bool]:
     expression=Expression((AnyOf((GPU_IS_1, Expression((Not(Expression((Comparison(">", "gpu", "0"),))),)))),)),
 )
 def test_a_catalogue_and_single_resources_agree(owned: list[dict[str, str]], expression: Expression):
-    assert matching(owned, expression) == [expression.matches(each) for each in owned]
+    assert matching(owned, expression) == [expression.matches(properties) for properties in owned]
 
 
 def test_tricky_values_compare_as_single_ones():
@@ -47,7 +47,7 @@ def test_tricky_values_compare_as_single_ones():
     for wanted in filter(None, TRICKY):
         for op in OPERATORS:
             expression = Expression((Comparison(op, "value", wanted),))
-            assert matching(owned, expression) == [expression.matches(each) for each in owned], (op, wanted)
+            assert matching(owned, expression) == [expression.matches(properties) for properties in owned], (op, wanted)
 
 
 def test_expressions_find_the_described_resources():

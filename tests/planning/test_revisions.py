@@ -53,11 +53,18 @@ def revised(ledger: PlainLedger, task: Revision) -> Snapshot | NoRoom:
 
 
 def on(snapshot: Snapshot, name: str) -> list[Allocation]:
-    return [each for row in range(len(snapshot.catalogue)) for each in snapshot.on(row) if each.reservation_id == name]
+    return [
+        allocation
+        for row in range(len(snapshot.catalogue))
+        for allocation in snapshot.on(row)
+        if allocation.reservation_id == name
+    ]
 
 
 def planned(dice: Random, ledger: PlainLedger) -> str | None:
-    names = sorted({each.reservation_id for each in ledger.allocations.values() if each.state is PLANNED})
+    names = sorted(
+        {allocation.reservation_id for allocation in ledger.allocations.values() if allocation.state is PLANNED}
+    )
     return dice.choice(names) if names else None
 
 
@@ -86,8 +93,10 @@ def test_a_change_that_asks_for_no_more_is_never_refused_and_keeps_what_fits():
         outcome = plan(snapshot, [task], found.terms)
         assert isinstance(outcome, Plan)
         assert carry_out(found, snapshot, outcome.snapshot) == []
-        good = {each.resource_id for each in plans if serves(ledger.resources[each.resource_id], asked)}
-        named = {each.resource_id for each in plans if str(each.resource_id) in asked.named}
+        good = {
+            allocation.resource_id for allocation in plans if serves(ledger.resources[allocation.resource_id], asked)
+        }
+        named = {allocation.resource_id for allocation in plans if str(allocation.resource_id) in asked.named}
         units, had = units_by_resource(ledger.of_reservation(name)), units_by_resource(plans)
         assert all(units[number] for number in named)
         kept = sum(min(units[number], had[number]) for number in good | named)
@@ -108,10 +117,10 @@ def test_whole_hosts_that_are_free_at_another_time_are_kept():
         ledger = site(dice)
         start = dice.randint(1, 6)
         numbers = [
-            each.id
-            for each in ledger.resources.values()
+            resource.id
+            for resource in ledger.resources.values()
             if not any(
-                other.resource_id == each.id and other.period.overlaps(hours(start, start + 2))
+                other.resource_id == resource.id and other.period.overlaps(hours(start, start + 2))
                 for other in ledger.allocations.values()
             )
         ][:3]
@@ -124,23 +133,23 @@ def test_whole_hosts_that_are_free_at_another_time_are_kept():
         if isinstance(outcome, NoRoom):
             return
         good = {
-            each.resource_id
-            for each in plans
-            if serves(ledger.resources[each.resource_id], task.demand)
+            allocation.resource_id
+            for allocation in plans
+            if serves(ledger.resources[allocation.resource_id], task.demand)
             and fits(
                 ledger,
-                each.resource_id,
+                allocation.resource_id,
                 [
-                    replace(each, period=task.period),
+                    replace(allocation, period=task.period),
                     *(
                         other
                         for other in ledger.allocations.values()
-                        if other.resource_id == each.resource_id and other.id != each.id
+                        if other.resource_id == allocation.resource_id and other.id != allocation.id
                     ),
                 ],
             )
         }
-        assert good <= {each.resource_id for each in on(outcome, "mine")}
+        assert good <= {allocation.resource_id for allocation in on(outcome, "mine")}
 
     keeps()
     assert changed > 50
@@ -158,14 +167,16 @@ def test_a_shrunk_reservation_stays_although_its_host_takes_no_new_leases(ledger
     book(ledger, "other", whole(2), hours(2, 4), {2: 1, 3: 1}, AllocationState.HELD)
     after = revised(ledger, revision(ledger, "mine", demand=parts(1)))
     assert isinstance(after, Snapshot)
-    assert [(each.id, each.resource_id, each.units) for each in on(after, "mine")] == [(1, 1, 1)]
+    assert [(allocation.id, allocation.resource_id, allocation.units) for allocation in on(after, "mine")] == [
+        (1, 1, 1)
+    ]
 
 
 def test_a_host_that_does_not_match_any_more_is_left_if_there_is_another(ledger: PlainLedger):
     book(ledger, "mine", whole(), hours(2, 4), {1: 1})
     after = revised(ledger, revision(ledger, "mine", demand=whole(rack="b")))
     assert isinstance(after, Snapshot)
-    assert [each.resource_id for each in on(after, "mine")] == [3]
+    assert [allocation.resource_id for allocation in on(after, "mine")] == [3]
 
 
 def test_a_delayed_plan_stays_delayed_unless_the_start_changes(ledger: PlainLedger):
@@ -180,7 +191,7 @@ def test_a_delayed_plan_stays_delayed_unless_the_start_changes(ledger: PlainLedg
     assert (kept.id, kept.period, kept.booked_from) == (plan_.id, hours(2.5, 5), hours(2, 5).start)
     after = revised(ledger, replace(task, period=hours(1, 5), keeps_start=False))
     assert isinstance(after, Snapshot)
-    assert [each.period for each in on(after, "mine")] == [hours(1, 5)]
+    assert [allocation.period for allocation in on(after, "mine")] == [hours(1, 5)]
 
 
 def extension(ledger: PlainLedger, name: str, until: float) -> Extension:
@@ -193,8 +204,8 @@ def test_plans_make_way_for_a_longer_lease_on_its_own_host(ledger: PlainLedger):
     book(ledger, "planned", parts(1, 2), hours(3, 5), {1: 1})
     after = do(ledger.snapshot(), extension(ledger, "running", 4), terms_of(ledger))
     assert isinstance(after, Snapshot)
-    assert [(each.resource_id, each.period) for each in on(after, "running")] == [(1, hours(-1, 4))]
-    assert [each.resource_id for each in on(after, "planned")] in ([2], [3])
+    assert [(allocation.resource_id, allocation.period) for allocation in on(after, "running")] == [(1, hours(-1, 4))]
+    assert [allocation.resource_id for allocation in on(after, "planned")] in ([2], [3])
 
 
 @pytest.mark.parametrize("case", ["held", "named", "fixed", "unmatched"])

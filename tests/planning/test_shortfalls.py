@@ -37,7 +37,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def units_on(ledger: PlainLedger, number: int, asked: Demand, span: Period) -> int:
     """Return how many units have room on a host throughout, one by one."""
-    there = [each for each in ledger.allocations.values() if each.resource_id == number]
+    there = [allocation for allocation in ledger.allocations.values() if allocation.resource_id == number]
     for count in range(10):
         more = asked.amounts.times(count + 1)
         one_more = Allocation(0, number, "", span, PLANNED, more, asked.exclusive, count + 1)
@@ -53,11 +53,13 @@ def test_the_stages_equal_counting():
         dice = Random(seed)
         ledger = site(dice)
         asked, span = demand(dice, list(ledger.resources.values())), period(dice)
-        reservable = [each for each in ledger.resources.values() if each.reservable]
+        reservable = [resource for resource in ledger.resources.values() if resource.reservable]
         matching = [
-            each for each in reservable if serves(each, asked) and each.capacity["VCPU"] >= asked.amounts["VCPU"]
+            resource
+            for resource in reservable
+            if serves(resource, asked) and resource.capacity["VCPU"] >= asked.amounts["VCPU"]
         ]
-        counts = [count for each in matching if (count := units_on(ledger, each.id, asked, span))]
+        counts = [count for resource in matching if (count := units_on(ledger, resource.id, asked, span))]
         expected = [("reservable", len(reservable)), ("matching", len(matching))]
         if asked.exclusive:
             expected.append(("free", len(counts)))

@@ -110,8 +110,8 @@ def delete(world: World, lease: Lease) -> None:
 def amounts(lease: Lease) -> dict[str, int]:
     """Return the requested units of each reservation."""
     return {
-        each.id: int(str(each.parameters["min" if each.resource_type == HOST else "amount"]))
-        for each in lease.reservations
+        reservation.id: int(str(reservation.parameters["min" if reservation.resource_type == HOST else "amount"]))
+        for reservation in lease.reservations
     }
 
 

@@ -118,8 +118,10 @@ def test_filters_judge_only_changes_of_dates_or_reservations(world: World, witne
     assert current["reservations"][0]["id"] == new["reservations"][0]["id"]
     assert {event["event_type"] for event in current["events"]} == {"start_lease", "before_end_lease", "end_lease"}
 
-    number = lease.reservations[0].id
-    world.leases.update(OWNER, lease.id, LeaseChange(reservations=(ReservationChange(number, {"min": 2, "max": 2}),)))
+    reservation_id = lease.reservations[0].id
+    world.leases.update(
+        OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation_id, {"min": 2, "max": 2}),))
+    )
     *_, (_, _, (current, new)) = witness.asked
     assert [len(names) for names in hosts_in(current) + hosts_in(new)] == [1, 2]
 

@@ -156,7 +156,9 @@ class Demander:
 def is_possible(world: World, wanted: Sequence[ReservationRequest], period: Period) -> bool:
     """Whether everything that has not started can be arranged so that this fits."""
     types = world.service.components.types
-    return can_be_arranged(world, [Asked(demand_of(types, completed(world, each)), period) for each in wanted])
+    return can_be_arranged(
+        world, [Asked(demand_of(types, completed(world, requested)), period) for requested in wanted]
+    )
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def can_be_arranged(
         hosts = {host.id: host for host in tx.ledger.resources() if host.resource_type == HOST}
         uses = [use for use in tx.ledger.uses(now) if use.resource_id in hosts]
         reservations = tx.leases.reservations_by_ids({use.reservation_id for use in uses})
-    demands = {reservation_id: demand_of(types, each) for reservation_id, each in reservations.items()}
+    demands = {reservation_id: demand_of(types, reservation) for reservation_id, reservation in reservations.items()}
     demands |= {f"new {position}": asked.demand for position, asked in enumerate(wanted)}
     serving = {
         name: {host.id for host in hosts.values() if host.reservable and serves(host, demand)}
@@ -247,8 +249,8 @@ Placed = dict[tuple[str, Period], dict[int, Any]]
 
 def _whole(placed: Placed, demands: Mapping[str, Demand], fixed: Sequence[Taken], host: int, instant: datetime) -> Any:
     """Return how many allocations take a host as a whole at an instant."""
-    current = [each for each in fixed if each.host == host and each.period.contains(instant)]
-    return sum(1 for each in current if each.exclusive) + sum(
+    current = [use for use in fixed if use.host == host and use.period.contains(instant)]
+    return sum(1 for use in current if use.exclusive) + sum(
         numbers[host]
         for (name, span), numbers in placed.items()
         if span.contains(instant) and host in numbers and demands[name].exclusive
@@ -264,8 +266,8 @@ def _parts(
     resource_class: str,
 ) -> Any:
     """Return how much of a class is taken of a host at an instant by allocations that do not take it as a whole."""
-    current = [each for each in fixed if each.host == host and each.period.contains(instant)]
-    return sum(each.amounts[resource_class] for each in current if not each.exclusive) + sum(
+    current = [use for use in fixed if use.host == host and use.period.contains(instant)]
+    return sum(use.amounts[resource_class] for use in current if not use.exclusive) + sum(
         numbers[host] * demands[name].amounts[resource_class]
         for (name, span), numbers in placed.items()
         if span.contains(instant) and host in numbers and not demands[name].exclusive

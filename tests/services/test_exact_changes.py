@@ -41,7 +41,7 @@ def assert_rearranged(world: World, chain: Chain) -> None:
             reservations = tx.leases.get(lease.id).reservations  # type: ignore[union-attr]  # it exists
             by_id[lease.id] = {
                 allocation.resource_id
-                for allocation in tx.allocations.of_reservations([each.id for each in reservations])
+                for allocation in tx.allocations.of_reservations([reservation.id for reservation in reservations])
             }
         names = {
             resource_id: tx.resources.by_ids([resource_id])[resource_id].external_id for resource_id in range(1, 5)
@@ -262,14 +262,15 @@ class Changer(Demander):
         end = begin + self.dice.randint(1, 4) * HOUR
         types = self.world.service.components.types
         wanted = [
-            Asked(demand_of(types, each), Period(begin, end + self._cleaning_time)) for each in lease.reservations
+            Asked(demand_of(types, reservation), Period(begin, end + self._cleaning_time))
+            for reservation in lease.reservations
         ]
-        expected = can_be_arranged(self.world, wanted, replaced=[each.id for each in lease.reservations])
+        expected = can_be_arranged(self.world, wanted, replaced=[reservation.id for reservation in lease.reservations])
         return expected, lambda: self.world.leases.update(OWNER, lease.id, LeaseChange(starts_at=begin, ends_at=end))
 
     def _prolong(self, lease: Lease) -> tuple[bool, Callable[[], Lease]]:
         end = lease.ends_at + self.dice.randint(1, 4) * HOUR
-        until = {each.id: end + self._cleaning_time for each in lease.reservations}
+        until = {reservation.id: end + self._cleaning_time for reservation in lease.reservations}
         expected = can_be_arranged(self.world, [], until=until)
         return expected, lambda: self.world.leases.update(OWNER, lease.id, LeaseChange(ends_at=end))
 

@@ -210,8 +210,10 @@ def test_service_is_notified_of_a_lease_from_start_to_end(world: World, credits:
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
     world.leases.update(OWNER, lease.id, LeaseChange(name="renamed"))
     world.pass_time(2 * HOUR)  # it runs
-    number = lease.reservations[0].id
-    world.leases.update(OWNER, lease.id, LeaseChange(reservations=(ReservationChange(number, {"min": 2, "max": 2}),)))
+    reservation_id = lease.reservations[0].id
+    world.leases.update(
+        OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation_id, {"min": 2, "max": 2}),))
+    )
     grown = world.leases.add_reservation(OWNER, lease.id, reservation(1, 1))
     world.leases.drop_reservation(OWNER, lease.id, grown.reservations[1].id)
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=world.clock.now() + HOUR))
@@ -403,13 +405,13 @@ def test_notified_growth_that_is_undone_is_corrected(world: World, credits: Cred
     now = world.clock.now()
     lease = world.leases.create(OWNER, LeaseRequest("l", now, now + 2 * HOUR, now + HOUR / 2, (reservation(1, 1),)))
     world.pass_time(timedelta(minutes=1))
-    number = lease.reservations[0].id
-    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reservation_id=number, count=None))
-    more = LeaseChange(reservations=(ReservationChange(number, {"min": 2, "max": 2}),))
+    reservation_id = lease.reservations[0].id
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reservation_id=reservation_id, count=None))
+    more = LeaseChange(reservations=(ReservationChange(reservation_id, {"min": 2, "max": 2}),))
     world.leases.update(OWNER, lease.id, more)
     world.db.write(lambda tx: notify_updated(tx, lease.id, now=world.clock.now()))
     world.cloud.clear_faults()
-    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=number, count=1))
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=reservation_id, count=1))
     world.pass_time(timedelta(minutes=5))
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
     hosts = [len(body["lease"]["reservations"][0]["allocations"]) for body in credits.bodies_of("commit-update")]

@@ -193,7 +193,7 @@ def test_request_is_refused_without_changing_hosts_if_plans_leave_too_few_wherev
         assert refused.value.is_proven
 
     run = statements(world, ask)
-    assert not [each for each in run if each.startswith(("UPDATE resources", "INSERT INTO allocations"))]
+    assert not [statement for statement in run if statement.startswith(("UPDATE resources", "INSERT INTO allocations"))]
 
 
 def test_plans_move_to_hosts_that_a_request_does_not_want(world: World):

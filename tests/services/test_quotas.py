@@ -58,8 +58,8 @@ def test_hosts_count_at_their_peak(world: World):
         world.leases.update(OWNER, later.id, LeaseChange(starts_at=later.starts_at - HOUR))
     with pytest.raises(OverQuota):
         world.leases.add_reservation(OWNER, later.id, reservation(1, 1))
-    number = later.reservations[0].id
-    one_host = LeaseChange(reservations=(ReservationChange(number, {"min": 1, "max": 1}),))
+    reservation_id = later.reservations[0].id
+    one_host = LeaseChange(reservations=(ReservationChange(reservation_id, {"min": 1, "max": 1}),))
     world.leases.update(OWNER, later.id, one_host)
     assert len(world.leases.add_reservation(OWNER, later.id, reservation(1, 1)).reservations) == 2
 

@@ -294,11 +294,13 @@ class TestRevisions:
             return changes_of(snapshot, after)
 
         changes = ask(db, revised)
-        assert {each.resource_id for each in changes.dropped} == {ids[name] for name in ids.keys() - set(kept)}
+        assert {allocation.resource_id for allocation in changes.dropped} == {
+            ids[name] for name in ids.keys() - set(kept)
+        }
         assert changes.versions == ({} if (start, end) == (1, 2) else {ids["mine"]: 1})
         write(db, changes)
-        assert [each.resource_id for each in allocations_of(db, lease)] == [ids[name] for name in kept]
-        assert {each.period for each in allocations_of(db, lease)} == {hours(start, end)}
+        assert [allocation.resource_id for allocation in allocations_of(db, lease)] == [ids[name] for name in kept]
+        assert {allocation.period for allocation in allocations_of(db, lease)} == {hours(start, end)}
 
 
 class TestPlansInTheWay:
@@ -345,7 +347,10 @@ class TestApplying:
         leases = [add_lease(db, host) for host in hosts]
         plans = allocations_of(db, *leases)
         write(db, together(*(moved(plan, host) for plan, host in zip(plans, [*hosts[1:], hosts[0]], strict=True))))
-        assert [each.resource_id for lease in leases for each in allocations_of(db, lease)] == [*hosts[1:], hosts[0]]
+        assert [allocation.resource_id for lease in leases for allocation in allocations_of(db, lease)] == [
+            *hosts[1:],
+            hosts[0],
+        ]
 
     @pytest.mark.parametrize("change", list(CHANGES))
     def test_allocation_that_has_changed_since_is_not_changed(self, db: Database, change: str):
@@ -358,7 +363,7 @@ class TestApplying:
             [plan] = allocations_of(db, lease)
             db.write(partial(meanwhile, allocation=plan, other=third))
             assert_overtaken(db, partial(CHANGES[change], allocation=plan, other=second))
-            there = [each.id for each in allocations_of(db, lease)]
+            there = [allocation.id for allocation in allocations_of(db, lease)]
             db.write(partial(remove, ids=there))
 
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -403,7 +408,9 @@ class TestApplying:
         assert [before.period.end for before, _ in changes.changed] == [later]
         assert changes.versions == {host: 1}
         write(db, changes, now=later)
-        assert [(each.period, each.state) for each in allocations_of(db, lease)] == [(hours(0, 2), HELD)]
+        assert [(allocation.period, allocation.state) for allocation in allocations_of(db, lease)] == [
+            (hours(0, 2), HELD)
+        ]
 
     def test_periods(self, db: Database):
         first, second, other = add_hosts(db, 3)
@@ -431,7 +438,7 @@ class TestApplying:
         lease = add_lease(db, first, second)
         plans = allocations_of(db, lease)
         write(db, together(Changes(changed=[(plans[0], plans[0])]), rescheduled(plans[1], to=hours(1, 3))))
-        assert [each.period for each in allocations_of(db, lease)] == [hours(1, 2), hours(1, 3)]
+        assert [allocation.period for allocation in allocations_of(db, lease)] == [hours(1, 2), hours(1, 3)]
 
     def test_equal_new_allocations_are_all_written(self, db: Database):
         """A resource may serve a reservation twice in the same way."""
@@ -439,11 +446,11 @@ class TestApplying:
         mine, theirs = add_lease(db), add_lease(db)
         one = added(reservation_of(mine), {first: 2, second: 2}, hours(1, 2), SHARED)
         write(db, together(one, one, added(reservation_of(theirs), {first: 2}, hours(1, 2), SHARED)))
-        assert [(each.resource_id, each.units) for each in allocations_of(db, mine)] == [
+        assert [(allocation.resource_id, allocation.units) for allocation in allocations_of(db, mine)] == [
             *[(first, 2)] * 2,
             *[(second, 2)] * 2,
         ]
-        assert [(each.resource_id, each.units) for each in allocations_of(db, theirs)] == [(first, 2)]
+        assert [(allocation.resource_id, allocation.units) for allocation in allocations_of(db, theirs)] == [(first, 2)]
 
     @pytest.mark.parametrize("hosts", [FEW_ROWS // 2, FEW_ROWS // 2 + 1], ids=["few", "many"])
     def test_few_and_many_new_allocations_are_written_alike(self, db: Database, hosts: int):
@@ -457,7 +464,7 @@ class TestApplying:
         write(db, new)
         for lease in leases:
             found = allocations_of(db, lease)
-            assert [replace(each, id=0) for each in found] == [
+            assert [replace(allocation, id=0) for allocation in found] == [
                 Allocation(0, host, reservation_of(lease), period, PLANNED, Capacity({"VCPU": 3}), False, 3, NOW)
                 for host in ids
             ]

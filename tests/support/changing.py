@@ -28,7 +28,7 @@ def shrunk(allocation: Allocation, units: int, demand: Demand) -> Changes:
 
 def rescheduled(*allocations: Allocation, to: Period) -> Changes:
     """Return the change to another period."""
-    return Changes(changed=[(each, replace(each, period=to)) for each in allocations])
+    return Changes(changed=[(allocation, replace(allocation, period=to)) for allocation in allocations])
 
 
 def delayed(plan: Allocation, until: datetime) -> Changes:
@@ -73,7 +73,7 @@ def added(
 def together(*several: Changes) -> Changes:
     """Return all of these changes."""
     return Changes(
-        [each for changes in several for each in changes.added],
-        [each for changes in several for each in changes.changed],
-        [each for changes in several for each in changes.dropped],
+        [allocation for changes in several for allocation in changes.added],
+        [pair for changes in several for pair in changes.changed],
+        [allocation for changes in several for allocation in changes.dropped],
     )

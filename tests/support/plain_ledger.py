@@ -75,15 +75,17 @@ class PlainLedger:
     def pass_time(self, now: datetime) -> None:
         """Let leases start and end, as the engine does: what is planned is held, and what is held is given back."""
         self.now = now
-        for each in list(self.allocations.values()):
-            if each.period.end <= now:
-                self.over.append(self.allocations.pop(each.id))
-            elif each.period.start <= now:
-                self.allocations[each.id] = replace(each, state=AllocationState.HELD)
+        for allocation in list(self.allocations.values()):
+            if allocation.period.end <= now:
+                self.over.append(self.allocations.pop(allocation.id))
+            elif allocation.period.start <= now:
+                self.allocations[allocation.id] = replace(allocation, state=AllocationState.HELD)
 
     def of_reservation(self, reservation_id: str) -> tuple[Allocation, ...]:
         """Return the allocations of a reservation that are not over."""
-        return tuple(each for each in self.allocations.values() if each.reservation_id == reservation_id)
+        return tuple(
+            allocation for allocation in self.allocations.values() if allocation.reservation_id == reservation_id
+        )
 
 
 class PlainPlanning(Planning):
@@ -101,7 +103,7 @@ class PlainPlanning(Planning):
     def terms(self, snapshot: Snapshot, tasks: Sequence[Task], *, now: datetime, seed: int) -> Terms:
         demands = {**self._ledger.demands, **{task.reservation_id: task.demand for task in tasks}}
         terms = super().terms(snapshot, tasks, now=now, seed=seed)
-        return replace(terms, demands_of=lambda ids: {each: demands[each] for each in ids})
+        return replace(terms, demands_of=lambda ids: {name: demands[name] for name in ids})
 
 
 def _listed(allocation: Allocation) -> ListedUse:

@@ -74,7 +74,9 @@ def _of_mariadb(connection: Connection, done: Sequence[Statement]) -> list[State
 
 def _rows(done: Sequence[Statement]) -> list[Statement]:
     """The rows that the migrations wrote, and the newest revision."""
-    inserts = [each for each in done if each[0].startswith("INSERT") and "alembic_version" not in each[0]]
+    inserts = [
+        statement for statement in done if statement[0].startswith("INSERT") and "alembic_version" not in statement[0]
+    ]
     return [*inserts, (f"INSERT INTO alembic_version VALUES ('{schema.head()}')", None)]
 
 
