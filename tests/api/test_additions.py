@@ -12,8 +12,8 @@ from tests.api.rig import FLAVORS, HOSTS, Api, open_api
 
 def matching(api: Api, **asked: Any) -> int:
     """How many of the hosts match what is asked for."""
-    wanted = {**HOSTS, "min": 99, "max": 99, **asked}
-    refused = api.using(version="1.2").post("/v1/leases", api.using(version="1.2").lease_body(reservations=[wanted]))
+    requested = {**HOSTS, "min": 99, "max": 99, **asked}
+    refused = api.using(version="1.2").post("/v1/leases", api.using(version="1.2").lease_body(reservations=[requested]))
     assert refused.status_code == 409, refused.text
     found: int = refused.json["details"]["stages"][1]["count"]
     return found

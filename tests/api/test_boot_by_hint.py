@@ -42,9 +42,9 @@ class Nova:
         self._filtered = filter_factory({}, **self._options, **more)(self)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        wanted = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))["server"]
+        requested = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))["server"]
         world = self._api.world.cloud.world.instances
-        server_id = world.boot(PROJECT, wanted["flavorRef"], metadata=wanted.get("metadata", {}))
+        server_id = world.boot(PROJECT, requested["flavorRef"], metadata=requested.get("metadata", {}))
         self.made(server_id)
         start_response("202 Accepted", [("Content-Type", "application/json")])
         return [json.dumps({"server": {"id": server_id}}).encode()]

@@ -514,16 +514,16 @@ def test_a_numeric_property_is_compared_only_with_numbers(api: Api, name: str, o
     """As text 524288 is more than 1t."""
     for host in ("1", "2"):
         api.using("admin").put(f"/v1/os-hosts/{host}", {"properties": {"ssd_gb": "960", "rack": "r1"}})
-    wanted = {**HOSTS, "resource_properties": json.dumps([op, f"${name}", value])}
-    refused = api.post("/v1/leases", api.lease_body(reservations=[wanted]))
+    requested = {**HOSTS, "resource_properties": json.dumps([op, f"${name}", value])}
+    refused = api.post("/v1/leases", api.lease_body(reservations=[requested]))
     assert refused.status_code == 400, refused.text
     assert refused.json["field"] == "reservations[0].resource_properties"
     assert f"The property {name} is a number everywhere" in refused.json["error_message"]
     lease = api.book()
-    change = {"id": lease["reservations"][0]["id"], "resource_properties": wanted["resource_properties"]}
+    change = {"id": lease["reservations"][0]["id"], "resource_properties": requested["resource_properties"]}
     for answer in (
         api.put(f"/v1/leases/{lease['id']}", {"reservations": [change]}),
-        api.post(f"/v1/leases/{lease['id']}/reservations", wanted),
+        api.post(f"/v1/leases/{lease['id']}/reservations", requested),
     ):
         assert answer.status_code == 400, answer.text
         assert "is a number everywhere" in answer.json["error_message"]
@@ -534,12 +534,12 @@ def test_accepted_comparisons_of_numbers_and_texts(api: Api):
     for host, slot in (("1", "12"), ("2", "12b")):
         api.using("admin").put(f"/v1/os-hosts/{host}", {"properties": {"slot": slot, "rack": "r1"}})
     for expression in (["==", "$slot", "12b"], [">=", "$rack", "r0"], ["==", "$vcpus", "64"], ["!=", "$nosuch", "x"]):
-        wanted = {**HOSTS, "resource_properties": json.dumps(expression)}
-        answer = api.post("/v1/leases", api.lease_body(reservations=[wanted]))
+        requested = {**HOSTS, "resource_properties": json.dumps(expression)}
+        answer = api.post("/v1/leases", api.lease_body(reservations=[requested]))
         assert answer.status_code in {201, 409}, answer.text
     old = api.using(version="1.0")
-    wanted = {**HOSTS, "resource_properties": json.dumps([">=", "$memory_mb", "1t"])}
-    assert old.post("/v1/leases", old.lease_body(reservations=[wanted])).status_code == 201
+    requested = {**HOSTS, "resource_properties": json.dumps([">=", "$memory_mb", "1t"])}
+    assert old.post("/v1/leases", old.lease_body(reservations=[requested])).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -594,7 +594,7 @@ def test_the_refusal_of_a_long_lease_says_how_long_it_would_be(api: Api, tmp_pat
 
 #: For each type: its path, the field with its name, its registration and a reservation.
 PAST_RESOURCES = pytest.mark.parametrize(
-    ("path", "name", "register", "wanted"),
+    ("path", "name", "register", "requested"),
     [
         ("os-hosts", "hypervisor_hostname", {"name": "sim-host-001"}, HOSTS),
         (
@@ -615,14 +615,14 @@ PAST_RESOURCES = pytest.mark.parametrize(
 
 @PAST_RESOURCES
 def test_a_past_lease_names_what_it_had_also_when_that_is_unregistered(
-    tmp_path: Path, path: str, name: str, register: dict[str, Any], wanted: dict[str, Any]
+    tmp_path: Path, path: str, name: str, register: dict[str, Any], requested: dict[str, Any]
 ) -> None:
     listed = path.removeprefix("os-").replace("-", "_")
     with open_api(tmp_path, hosts=1) as api:
         admin = api.using("admin", "1.3")
         if path != "os-hosts":
             assert admin.post(f"/v1/{path}", register).status_code == 201
-        lease = api.using(version="1.3").book(start=0, hours=1, reservations=[wanted])
+        lease = api.using(version="1.3").book(start=0, hours=1, reservations=[requested])
         api.world.pass_time(timedelta(hours=2))
         owner = api.using(version="1.3")
         before = owner.get(f"/v1/leases/{lease['id']}/{listed}").json[listed]
@@ -649,13 +649,13 @@ def _allocations(admin: Api, path: str, query: str = "") -> list[dict[str, Any]]
 
 @PAST_RESOURCES
 def test_allocations_of_a_past_lease_name_what_is_unregistered(
-    tmp_path: Path, path: str, name: str, register: dict[str, Any], wanted: dict[str, Any]
+    tmp_path: Path, path: str, name: str, register: dict[str, Any], requested: dict[str, Any]
 ) -> None:
     with open_api(tmp_path, hosts=1) as api:
         admin = api.using("admin", "1.3")
         if path != "os-hosts":
             assert admin.post(f"/v1/{path}", register).status_code == 201
-        lease = api.using(version="1.3").book(start=0, hours=1, reservations=[wanted])
+        lease = api.using(version="1.3").book(start=0, hours=1, reservations=[requested])
         of_lease = f"lease_id={lease['id']}"
         of_reservation = f"reservation_id={lease['reservations'][0]['id']}"
         api.world.pass_time(timedelta(hours=2))

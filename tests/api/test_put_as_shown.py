@@ -28,8 +28,8 @@ def lease(newest: Api) -> Any:
     newest.register_address()
     events = [{"time": rfc3339(newest.now + 2 * HOUR), "message": "half"}]
     before_end = rfc3339(newest.now + 3 * HOUR)
-    wanted = [HOSTS, INSTANCES, FLAVORS, ADDRESSES]
-    body = newest.lease_body(start=1, hours=3, reservations=wanted, events=events, before_end_date=before_end)
+    requested = [HOSTS, INSTANCES, FLAVORS, ADDRESSES]
+    body = newest.lease_body(start=1, hours=3, reservations=requested, events=events, before_end_date=before_end)
     answer = newest.post("/v1/leases", body)
     assert answer.status_code == 201, answer.text
     return shown(newest, answer.json["lease"]["id"])

@@ -263,13 +263,13 @@ def test_an_address_that_cannot_be_had_is_the_reason(api: Api, version: str, req
         api.register_address(address)
     asked = api.using(version=version)
     lease = asked.book(reservations=[{**ADDRESSES, "required_floatingips": [ADDRESS]}])
-    wanted = {**ADDRESSES, "required_floatingips": [required]}
-    refused = asked.post("/v1/leases", asked.lease_body(reservations=[INSTANCES, wanted]))
+    requested = {**ADDRESSES, "required_floatingips": [required]}
+    refused = asked.post("/v1/leases", asked.lease_body(reservations=[INSTANCES, requested]))
     assert refused.json["error_message"].startswith("Not enough floating IPs available")
     assert "Not all of those that are required_floatingips can be had." in refused.json["error_message"]
     if version != "1.0":
         assert (refused.status_code, refused.json["field"]) == (409, "reservations[1].required_floatingips")
-    too_many = asked.post("/v1/leases", asked.lease_body(reservations=[{**wanted, "amount": 9}]))
+    too_many = asked.post("/v1/leases", asked.lease_body(reservations=[{**requested, "amount": 9}]))
     assert "required" not in too_many.json["error_message"]
     assert asked.get("/v1/leases").json["leases"] == [lease]
 

@@ -418,8 +418,8 @@ def test_a_server_refused_for_a_reservation_is_free_for_another_lease(api: Api) 
 
 
 def test_a_server_is_named_once_in_a_lease(api: Api) -> None:
-    wanted = reservation(server_id=boot(api))
-    refused = api.post("/v1/leases", api.lease_body(reservations=[wanted, wanted]))
+    requested = reservation(server_id=boot(api))
+    refused = api.post("/v1/leases", api.lease_body(reservations=[requested, requested]))
     assert (refused.status_code, refused.json["field"]) == (400, "reservations[1]")
     assert "named twice" in refused.json["error_message"]
 

@@ -133,8 +133,8 @@ class TestTypes:
         address = {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS}
         made(admin.post("/v1/floatingips", {**address, "region": SOUTH}))
         addresses = {"resource_type": "virtual:floatingip", "network_id": NETWORK, "amount": 1}
-        wanted = [HOSTS, INSTANCES, FLAVORS, addresses, VOLUMES]
-        lease = api.book(start=0, reservations=[{**body, "region": SOUTH} for body in wanted])
+        requested = [HOSTS, INSTANCES, FLAVORS, addresses, VOLUMES]
+        lease = api.book(start=0, reservations=[{**body, "region": SOUTH} for body in requested])
         regions.engine.settle()
         lease = shown(api, lease)
         assert (lease["status"], {reservation["region"] for reservation in lease["reservations"]}) == (
@@ -159,11 +159,11 @@ class TestTypes:
     def test_a_server(self, regions: Regions, api: Api) -> None:
         regions.south.world.add_host("general")
         server_id = regions.south.world.instances.boot(PROJECT, TINY)
-        wanted = {"resource_type": "virtual:server", "server_id": server_id}
-        refused = api.post("/v1/leases", api.lease_body(reservations=[wanted]))
+        requested = {"resource_type": "virtual:server", "server_id": server_id}
+        refused = api.post("/v1/leases", api.lease_body(reservations=[requested]))
         assert (refused.status_code, refused.json["field"]) == (400, "reservations[0].server_id")
         assert refused.json["error_message"].startswith("Region north: ")  # where it was looked for
-        lease = api.book(reservations=[{**wanted, "region": SOUTH}])
+        lease = api.book(reservations=[{**requested, "region": SOUTH}])
         regions.engine.settle()
         assert servers(regions.south)[server_id].shelved
         regions.pass_time(timedelta(hours=1.5))
@@ -207,8 +207,8 @@ class TestRefusals:
         other, full = order
         api.book(reservations=[{**HOSTS, "min": 2, "max": 2, "region": full}])
         before = api.dump()
-        wanted = [{**HOSTS, "region": other}, {**HOSTS, "region": full}]
-        refused = api.post("/v1/leases", api.lease_body(reservations=wanted))
+        requested = [{**HOSTS, "region": other}, {**HOSTS, "region": full}]
+        refused = api.post("/v1/leases", api.lease_body(reservations=requested))
         assert (refused.status_code, refused.json["field"]) == (409, "reservations[1].min")
         assert api.dump() == before
         assert regions.free() == (2, 2)

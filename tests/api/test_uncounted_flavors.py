@@ -35,19 +35,19 @@ def refused(answer: Any) -> None:
 
 @pytest.mark.parametrize("resource_type", ["flavor:instance", "virtual:server"])
 def test_an_uncounted_flavor_is_refused_by_name(newest: Api, resource_type: str) -> None:
-    wanted = asked(resource_type, "special")
-    body = newest.lease_body(reservations=[wanted])
+    requested = asked(resource_type, "special")
+    body = newest.lease_body(reservations=[requested])
     refused(newest.post("/v1/leases", body))
     refused(newest.post("/v1/leases?dry_run=true", body))
-    refused(newest.post("/v1/offers", {"duration": 3600, "reservations": [wanted]}))
+    refused(newest.post("/v1/offers", {"duration": 3600, "reservations": [requested]}))
     assert newest.get("/v1/leases").json["leases"] == []
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_an_uncounted_flavor_is_refused_at_each_version(newest: Api, version: str) -> None:
-    wanted = {**asked("flavor:instance", "special"), "affinity": None}
+    requested = {**asked("flavor:instance", "special"), "affinity": None}
     older = newest.using(version=version)
-    answer = older.post("/v1/leases", older.lease_body(reservations=[wanted]))
+    answer = older.post("/v1/leases", older.lease_body(reservations=[requested]))
     assert answer.status_code == 400
     assert NAMED in answer.json["error_message"]
 
@@ -72,8 +72,8 @@ def test_a_server_of_an_uncounted_flavor_is_refused_by_name(newest: Api) -> None
     flavor = servers[server_id].flavor
     assert flavor is not None
     flavor.extra_specs = dict(SPECS)
-    wanted = {"resource_type": "virtual:server", "server_id": server_id}
-    refused(newest.post("/v1/leases", newest.lease_body(reservations=[wanted])))
+    requested = {"resource_type": "virtual:server", "server_id": server_id}
+    refused(newest.post("/v1/leases", newest.lease_body(reservations=[requested])))
     # No room is promised to a server that stays in its place, only its end is set: nothing has to be counted.
-    in_place = newest.lease_body(reservations=[{**wanted, "in_place": True}])
+    in_place = newest.lease_body(reservations=[{**requested, "in_place": True}])
     assert newest.post("/v1/leases", in_place).status_code == 201

@@ -263,9 +263,9 @@ class History:
     def book(self, api: Api) -> bool:
         dice, count = self.dice, self.dice.randint(1, 2)
         parts = {**INSTANCES, "vcpus": dice.randint(1, 2), "memory_mb": 512, "disk_gb": 0, "amount": count}
-        wanted = dice.choice(({**HOSTS, "min": count, "max": count}, parts))
+        requested = dice.choice(({**HOSTS, "min": count, "max": count}, parts))
         start, length = dice.randint(0, 6) * STEP, dice.randint(1, 9) * STEP
-        body = api.lease_body(start=start / HOUR, hours=length / HOUR, reservations=[wanted])
+        body = api.lease_body(start=start / HOUR, hours=length / HOUR, reservations=[requested])
         return bool(api.post("/v1/leases", body).status_code == 201)
 
     def change(self, api: Api) -> bool:

@@ -65,10 +65,10 @@ def changed(request: LeaseRequest, alternative: Alternative) -> LeaseRequest:
 
 def check_refusal(history: History) -> bool:
     """Request a random lease; return whether it was refused, after a check of its alternatives."""
-    dice, world, wanted = history.dice, history.world, history.wanted()
+    dice, world, requested = history.dice, history.world, history.requested()
     start = history.now + dice.randint(0, 8) * HOUR
     end = start + dice.randint(1, 5) * HOUR
-    request = LeaseRequest("wanted", start, end, reservations=wanted)
+    request = LeaseRequest("wanted", start, end, reservations=requested)
     try:
         history.leases.append(world.leases.create(OWNER, request))
     except NotEnoughResources as refusal:
@@ -80,15 +80,15 @@ def check_refusal(history: History) -> bool:
     assert len(alternatives) == len(found) <= 3
     for alternative in found:
         world.leases.delete(OWNER, world.leases.create(OWNER, changed(request, alternative)).id)
-    check_start(history, wanted, start, end, alternatives.get(Change.START))
-    check_end(history, wanted, start, end, alternatives.get(Change.END))
+    check_start(history, requested, start, end, alternatives.get(Change.START))
+    check_end(history, requested, start, end, alternatives.get(Change.END))
     check_amount(history, request, lacking, alternatives.get(Change.AMOUNT))
     return True
 
 
 def check_start(
     history: History,
-    wanted: tuple[ReservationRequest, ...],
+    requested: tuple[ReservationRequest, ...],
     start: datetime,
     end: datetime,
     alternative: Alternative | None,
@@ -99,23 +99,23 @@ def check_start(
         assert alternative.ends_at - alternative.starts_at == end - start
         latest = alternative.starts_at
     starts = (start + index * HOUR / 2 for index in range(4 * HORIZON))
-    assert history.first_fitting(wanted, (start for start in starts if start < latest), end - start) is None
+    assert history.first_fitting(requested, (start for start in starts if start < latest), end - start) is None
 
 
 def check_end(
     history: History,
-    wanted: tuple[ReservationRequest, ...],
+    requested: tuple[ReservationRequest, ...],
     start: datetime,
     end: datetime,
     alternative: Alternative | None,
 ) -> None:
     """The lease begins as requested, and cannot last longer."""
     if alternative is None:
-        assert not history.has_room(wanted, start, start + MINUTE)
+        assert not history.has_room(requested, start, start + MINUTE)
         return
     assert alternative.starts_at == start
     assert alternative.ends_at < end
-    assert not history.has_room(wanted, start, min(alternative.ends_at + HOUR / 2, end))
+    assert not history.has_room(requested, start, min(alternative.ends_at + HOUR / 2, end))
 
 
 def check_amount(history: History, request: LeaseRequest, lacking: int, alternative: Alternative | None) -> None:

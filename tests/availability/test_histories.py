@@ -64,7 +64,7 @@ class LimitedHistory(History):
         }
         rebuild(world, quotas=Quotas(FixedLimits(self.limits, (STRANGER.project_id,)), horizon=LIMIT_HORIZON))
 
-    def wanted(self) -> tuple[ReservationRequest, ...]:
+    def requested(self) -> tuple[ReservationRequest, ...]:
         """Return the reservations of a random lease: some ask for a range, and several for parts of the same hosts."""
         dice = self.dice
         match dice.choice(("any", "any", "range", "parts", "parts")):
@@ -73,7 +73,7 @@ class LimitedHistory(History):
                 return (reservation(least, least + dice.randint(1, 2)),)
             case "parts":
                 return tuple(instance_reservation(1, vcpus=dice.choice((2, 3, 4))) for _ in range(dice.choice((2, 3))))
-        return super().wanted()
+        return super().requested()
 
     def step(self) -> None:
         """Make a random request of one of the projects, let a host fail to end or shrink, or let time pass."""
@@ -83,7 +83,7 @@ class LimitedHistory(History):
                 case "book":
                     start, actor = dice.randint(0, HORIZON - 4), dice.choice((OWNER, STRANGER))
                     hours = dice.randint(1, 5)
-                    lease = world.reserve(*self.wanted(), start=start, hours=hours, actor=actor)
+                    lease = world.reserve(*self.requested(), start=start, hours=hours, actor=actor)
                     if actor is OWNER:
                         self.leases.append(lease)
                 case "late" if self.leases:
@@ -94,9 +94,9 @@ class LimitedHistory(History):
                 case _:
                     super().step()
 
-    def fits(self, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
+    def fits(self, requested: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
         try:
-            return super().fits(wanted, start, end)
+            return super().fits(requested, start, end)
         except OverQuota:
             return False
 
@@ -108,7 +108,7 @@ class LimitedHistory(History):
                 for each in tx.projects.booked(OWNER.project_id, after=self.now)
             ]
 
-    def is_within_limits(self, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
+    def is_within_limits(self, requested: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
         """Whether the least units of a lease are within the limits, counted instant by instant."""
         now, until = self.now, self.now + LIMIT_HORIZON
         booked = self.booked()
@@ -116,8 +116,8 @@ class LimitedHistory(History):
             leases = tx.projects.count_leases(OWNER.project_id)
         if leases + 1 > max(self.limits.get("leases", math.inf), leases):
             return False
-        for noun in {NOUNS[request.resource_type] for request in wanted}:
-            units = sum(amount_of(request) for request in wanted if NOUNS[request.resource_type] == noun)
+        for noun in {NOUNS[request.resource_type] for request in requested}:
+            units = sum(amount_of(request) for request in requested if NOUNS[request.resource_type] == noun)
             mine = [(since, to, count) for name, since, to, count in booked if name == noun]
             after = [*mine, (start, end, units)]
             peaks, hours = (
@@ -129,9 +129,9 @@ class LimitedHistory(History):
                     return False
         return True
 
-    def first_fitting(self, wanted: Sequence[ReservationRequest], starts: Any, length: timedelta) -> datetime | None:
-        within = (start for start in starts if self.is_within_limits(wanted, start, start + length))
-        return super().first_fitting(wanted, within, length)
+    def first_fitting(self, requested: Sequence[ReservationRequest], starts: Any, length: timedelta) -> datetime | None:
+        within = (start for start in starts if self.is_within_limits(requested, start, start + length))
+        return super().first_fitting(requested, within, length)
 
 
 def _instants(uses: Sequence[tuple[datetime, datetime, int]], now: datetime) -> list[datetime]:
@@ -147,73 +147,75 @@ def _length(uses: Sequence[tuple[datetime, datetime, int]], start: datetime, end
     return sum(lengths, timedelta(0))
 
 
-def take(history: LimitedHistory, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> None:
+def take(history: LimitedHistory, requested: Sequence[ReservationRequest], start: datetime, end: datetime) -> None:
     """Book what was offered, and delete it."""
-    lease = history.world.leases.create(OWNER, LeaseRequest("taken", start, end, reservations=tuple(wanted)))
+    lease = history.world.leases.create(OWNER, LeaseRequest("taken", start, end, reservations=tuple(requested)))
     history.world.leases.delete(OWNER, lease.id)
 
 
 def check_first(history: LimitedHistory) -> None:
-    wanted = history.wanted()
+    requested = history.requested()
     length = history.dice.randint(1, 4) * HOUR
     earliest = history.now + history.dice.randint(0, 3) * HOUR
     latest = history.now + HORIZON * HOUR
-    found = history.world.service.manager.offers.first(OWNER, OfferQuery(wanted, Window(length, earliest, latest), 1))
+    found = history.world.service.manager.offers.first(
+        OWNER, OfferQuery(requested, Window(length, earliest, latest), 1)
+    )
     assert found.is_complete
     until = latest + SECOND
     for offer in found.offers:
-        take(history, wanted, offer.starts_at, offer.ends_at)
-        assert history.is_within_limits(wanted, offer.starts_at, offer.ends_at)
+        take(history, requested, offer.starts_at, offer.ends_at)
+        assert history.is_within_limits(requested, offer.starts_at, offer.ends_at)
         until = offer.starts_at
     starts = [earliest + index * HOUR / 2 for index in range(2 * HORIZON)]
-    assert history.first_fitting(wanted, [start for start in starts if start < until], length) is None
+    assert history.first_fitting(requested, [start for start in starts if start < until], length) is None
 
 
 def check_longest(history: LimitedHistory) -> None:
-    wanted, start = history.wanted(), history.now + history.dice.randint(0, 5) * HOUR
+    requested, start = history.requested(), history.now + history.dice.randint(0, 5) * HOUR
     try:
-        found = history.world.service.manager.offers.longest(OWNER, wanted, start)
+        found = history.world.service.manager.offers.longest(OWNER, requested, start)
     except (NotEnoughResources, OverQuota):
-        assert not history.fits(wanted, start, start + SECOND)
+        assert not history.fits(requested, start, start + SECOND)
         return
     assert found.is_complete
-    take(history, wanted, start, found.ends_at or start + timedelta(days=1000))
-    assert found.ends_at is None or not history.fits(wanted, start, found.ends_at + HOUR / 2)
+    take(history, requested, start, found.ends_at or start + timedelta(days=1000))
+    assert found.ends_at is None or not history.fits(requested, start, found.ends_at + HOUR / 2)
 
 
 def check_largest(history: LimitedHistory) -> None:
     start = history.now + history.dice.randint(0, 5) * HOUR
     end = start + history.dice.randint(1, 5) * HOUR
-    wanted = history.wanted()[0]
-    found = history.world.service.manager.offers.largest(OWNER, wanted, start, end)
+    requested = history.requested()[0]
+    found = history.world.service.manager.offers.largest(OWNER, requested, start, end)
     assert found.is_complete
     for amount, fits in ((found.amount, True), (found.amount + 1, False)):
-        sizes = {"min": amount, "max": amount} if "min" in wanted.parameters else {"amount": amount}
-        resized = replace(wanted, parameters={**wanted.parameters, **sizes})
+        sizes = {"min": amount, "max": amount} if "min" in requested.parameters else {"amount": amount}
+        resized = replace(requested, parameters={**requested.parameters, **sizes})
         assert not amount or history.fits([resized], start, end) == fits, amount
 
 
 def check_alternatives(history: LimitedHistory) -> None:
     """Take each alternative to a refusal, with a date of the action before the end and an event inside the lease."""
-    dice, world, wanted = history.dice, history.world, history.wanted()
+    dice, world, requested = history.dice, history.world, history.requested()
     start = history.now + dice.randint(0, 8) * HOUR
     end = start + dice.randint(1, 5) * HOUR
     inside = start + (end - start) * dice.choice((0.25, 0.5, 0.9))
     dates: dict[str, Any] = dice.choice(({}, {"before_end_at": inside}, {"events": (UserEvent(inside, "x"),)}))
-    request = LeaseRequest("wanted", start, end, reservations=wanted, **dates)
+    request = LeaseRequest("wanted", start, end, reservations=requested, **dates)
     try:
         history.leases.append(world.leases.create(OWNER, request))
     except NotEnoughResources as refusal:
         for alternative in world.service.manager.alternatives.to_lease(OWNER, request, refusal.shortfall.reservation):
             world.leases.delete(OWNER, world.leases.create(OWNER, changed(request, alternative)).id)
     except OverQuota:
-        assert not history.is_within_limits(wanted, start, end)
+        assert not history.is_within_limits(requested, start, end)
 
 
 def check_choices(history: LimitedHistory) -> None:
     """Ask for two choices in both orders: they are booked, wait, or are refused alike."""
     dice, world = history.dice, history.world
-    choices = (history.wanted(), history.wanted())
+    choices = (history.requested(), history.requested())
     start = history.now + dice.randint(1, 6) * HOUR
     outcomes = []
     for ordered in (choices, choices[::-1]):
@@ -226,25 +228,25 @@ def check_choices(history: LimitedHistory) -> None:
         outcomes.append("waits" if lease.status is LeaseStatus.WAITING else "booked")
         world.leases.delete(OWNER, lease.id)
     assert outcomes[0] == outcomes[1]
-    assert ("booked" in outcomes) == any(history.fits(wanted, start, start + 2 * HOUR) for wanted in choices)
+    assert ("booked" in outcomes) == any(history.fits(requested, start, start + 2 * HOUR) for requested in choices)
 
 
 def check_hours(history: LimitedHistory) -> None:
     """Ask for starts at times of the day; the clock of the zone is set in this night."""
-    dice, wanted = history.dice, history.wanted()
+    dice, requested = history.dice, history.requested()
     since, until = sorted(time(dice.randint(0, 6), dice.choice((0, 30))) for _ in range(2))
     zone, now = ZoneInfo("Europe/Paris"), history.now
     times, length = StartTimes((), since, until, "Europe/Paris"), dice.randint(1, 3) * HOUR
     window = Window(length, now, now + HORIZON * HOUR, times)
-    found = history.world.service.manager.offers.first(OWNER, OfferQuery(wanted, window, 1))
+    found = history.world.service.manager.offers.first(OWNER, OfferQuery(requested, window, 1))
     starts = [now + index * HOUR / 2 for index in range(2 * HORIZON)]
     allowed = [start for start in starts if since <= start.astimezone(zone).time() <= until]
     last = now + HORIZON * HOUR
     for offer in found.offers:
         assert since <= offer.starts_at.astimezone(zone).time() <= until
-        take(history, wanted, offer.starts_at, offer.ends_at)
+        take(history, requested, offer.starts_at, offer.ends_at)
         last = offer.starts_at
-    assert history.first_fitting(wanted, [start for start in allowed if start < last], length) is None
+    assert history.first_fitting(requested, [start for start in allowed if start < last], length) is None
 
 
 def check_prolongation(history: LimitedHistory) -> None:
@@ -265,23 +267,23 @@ def check_prolongation(history: LimitedHistory) -> None:
 
 def check_soon(history: LimitedHistory) -> None:
     """Search for leases that begin in this minute, and may be over before now: they are refused, or can be taken."""
-    dice, world, wanted = history.dice, history.world, history.wanted()
+    dice, world, requested = history.dice, history.world, history.requested()
     world.pass_time(MINUTE / 2)
     start, length = minute_of(history.now), dice.choice((1, 10, 40, 90)) * SECOND
     offers, window = world.service.manager.offers, Window(length, start, dice.choice((None, start + HOUR)))
-    for offer in offers.first(OWNER, OfferQuery(wanted, window, 1)).offers:
+    for offer in offers.first(OWNER, OfferQuery(requested, window, 1)).offers:
         assert offer.ends_at > history.now
-        take(history, wanted, offer.starts_at, offer.ends_at)
-    request = FlexibleRequest("soon", (wanted,), window, waits=dice.random() < 0.5 and window.latest is not None)
+        take(history, requested, offer.starts_at, offer.ends_at)
+    request = FlexibleRequest("soon", (requested,), window, waits=dice.random() < 0.5 and window.latest is not None)
     for ask in (
         lambda: world.service.manager.dry_runs.create(OWNER, replace(request, waits=False)),
         lambda: world.leases.delete(OWNER, world.leases.create(OWNER, request).id),
-        lambda: offers.largest(OWNER, wanted[0], start, start + length),
+        lambda: offers.largest(OWNER, requested[0], start, start + length),
     ):
         with suppress(NotEnoughResources, OverQuota, Conflict, InvalidParameter):
             ask()
     with suppress(NotEnoughResources, OverQuota):
-        found = offers.longest(OWNER, wanted, start)
+        found = offers.longest(OWNER, requested, start)
         assert found.ends_at is None or found.ends_at > history.now
     world.pass_time(MINUTE / 2)
 

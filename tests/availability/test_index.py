@@ -59,7 +59,7 @@ class History:
 
     def book(self) -> None:
         dice = self.dice
-        wanted: list[ReservationRequest] = [
+        requested: list[ReservationRequest] = [
             dice.choice(
                 (
                     reservation(1, dice.randint(1, 2)),
@@ -70,7 +70,7 @@ class History:
             for _ in range(dice.randint(1, 2))
         ]
         start = dice.randint(0, 6)
-        self.leases.append(self.world.reserve(*wanted, start=start, hours=dice.randint(1, 4)))
+        self.leases.append(self.world.reserve(*requested, start=start, hours=dice.randint(1, 4)))
 
     def change(self) -> None:
         lease, dice = self.dice.choice(self.leases or [None]), self.dice

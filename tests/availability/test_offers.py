@@ -71,7 +71,7 @@ class History:
     def now(self) -> datetime:
         return self.world.clock.now()
 
-    def wanted(self) -> tuple[ReservationRequest, ...]:
+    def requested(self) -> tuple[ReservationRequest, ...]:
         """Return the reservations of a random lease."""
         dice = self.dice
         kinds = (
@@ -91,7 +91,7 @@ class History:
             match dice.choice(("book", "book", "book", "book", "delete", "host", "pass")):
                 case "book":
                     start = dice.randint(0, HORIZON - 4)
-                    self.leases.append(self.world.reserve(*self.wanted(), start=start, hours=dice.randint(1, 5)))
+                    self.leases.append(self.world.reserve(*self.requested(), start=start, hours=dice.randint(1, 5)))
                 case "delete" if self.leases:
                     self.world.leases.delete(OWNER, dice.choice(self.leases).id)
                 case "host":
@@ -106,21 +106,21 @@ class History:
                 case "pass":
                     self.world.pass_time(HOUR)
 
-    def fits(self, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
+    def fits(self, requested: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
         """Whether such a lease can be booked."""
-        request = LeaseRequest("trial", start, end, reservations=tuple(wanted))
+        request = LeaseRequest("trial", start, end, reservations=tuple(requested))
         try:
             self.world.service.manager.dry_runs.create(OWNER, request)
         except NotEnoughResources:
             return False
         return True
 
-    def has_room(self, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
+    def has_room(self, requested: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
         """Whether such a lease can be booked; mostly the model knows that it cannot."""
-        return self.first_fitting(wanted, [start], end - start) is not None
+        return self.first_fitting(requested, [start], end - start) is not None
 
     def first_fitting(
-        self, wanted: Sequence[ReservationRequest], starts: Iterable[datetime], length: timedelta
+        self, requested: Sequence[ReservationRequest], starts: Iterable[datetime], length: timedelta
     ) -> datetime | None:
         """Return the first of these starts at which such a lease can be booked.
 
@@ -128,8 +128,8 @@ class History:
         """
         packing = Packing(self.world)
         for start in starts:
-            may_fit = packing.may_fit(wanted, start, start + length)
-            if (may_fit or self.sample.random() < TRIED_ANYWAY) and self.fits(wanted, start, start + length):
+            may_fit = packing.may_fit(requested, start, start + length)
+            if (may_fit or self.sample.random() < TRIED_ANYWAY) and self.fits(requested, start, start + length):
                 assert may_fit, f"the model has no room at {start}"
                 return start
         return None
@@ -137,11 +137,11 @@ class History:
 
 def check_first(history: History) -> int:
     """Search for the first periods, take each, and try all earlier ones; return how many periods were found."""
-    world, wanted = history.world, history.wanted()
+    world, requested = history.world, history.requested()
     length = history.dice.randint(1, 4) * HOUR
     earliest = history.now + history.dice.randint(0, 3) * HOUR
     latest = history.now + HORIZON * HOUR
-    found = world.service.manager.offers.first(OWNER, OfferQuery(wanted, Window(length, earliest, latest), limit=2))
+    found = world.service.manager.offers.first(OWNER, OfferQuery(requested, Window(length, earliest, latest), limit=2))
     assert found.is_complete
     starts = [earliest + index * HOUR / 2 for index in range(2 * HORIZON)]
     begin = earliest
@@ -149,41 +149,41 @@ def check_first(history: History) -> int:
         assert begin <= offer.starts_at <= latest
         assert offer.ends_at == offer.starts_at + length
         earlier = (start for start in starts if begin <= start < offer.starts_at)
-        assert history.first_fitting(wanted, earlier, length) is None
-        assert Packing(world).may_fit(wanted, offer.starts_at, offer.ends_at)
-        request = LeaseRequest("taken", offer.starts_at, offer.ends_at, reservations=wanted)
+        assert history.first_fitting(requested, earlier, length) is None
+        assert Packing(world).may_fit(requested, offer.starts_at, offer.ends_at)
+        request = LeaseRequest("taken", offer.starts_at, offer.ends_at, reservations=requested)
         world.leases.delete(OWNER, world.leases.create(OWNER, request).id)
         begin = offer.ends_at
     if len(found.offers) < 2:
         later = (start for start in starts if begin <= start <= latest)
-        assert history.first_fitting(wanted, later, length) is None
+        assert history.first_fitting(requested, later, length) is None
     return len(found.offers)
 
 
 def check_longest(history: History) -> None:
     """Search for the longest lease; it fits, and none that is longer does."""
-    wanted, start = history.wanted(), history.now + history.dice.randint(0, 5) * HOUR
+    requested, start = history.requested(), history.now + history.dice.randint(0, 5) * HOUR
     try:
-        found = history.world.service.manager.offers.longest(OWNER, wanted, start)
+        found = history.world.service.manager.offers.longest(OWNER, requested, start)
     except NotEnoughResources:
-        assert not history.fits(wanted, start, start + timedelta(seconds=1))
+        assert not history.fits(requested, start, start + timedelta(seconds=1))
         return
     assert found.is_complete
     end = found.ends_at or start + timedelta(days=1000)
-    assert history.fits(wanted, start, end)
-    assert found.ends_at is None or not history.fits(wanted, start, end + HOUR / 2)
+    assert history.fits(requested, start, end)
+    assert found.ends_at is None or not history.fits(requested, start, end + HOUR / 2)
 
 
 def check_largest(history: History) -> None:
     """Search for the largest amount; it fits, and no larger one does."""
     start = history.now + history.dice.randint(0, 5) * HOUR
     end = start + history.dice.randint(1, 5) * HOUR
-    wanted = history.wanted()[0]
-    found = history.world.service.manager.offers.largest(OWNER, wanted, start, end)
+    requested = history.requested()[0]
+    found = history.world.service.manager.offers.largest(OWNER, requested, start, end)
     assert found.is_complete
     for amount, fits in ((found.amount, True), (found.amount + 1, False)):
-        sizes = {"min": amount, "max": amount} if "min" in wanted.parameters else {"amount": amount}
-        resized = ReservationRequest(wanted.resource_type, {**wanted.parameters, **sizes})
+        sizes = {"min": amount, "max": amount} if "min" in requested.parameters else {"amount": amount}
+        resized = ReservationRequest(requested.resource_type, {**requested.parameters, **sizes})
         if amount:
             assert history.fits([resized], start, end) == fits, amount
 

@@ -73,13 +73,13 @@ def is_bookable(world: World, request: LeaseRequest) -> bool:
     return True
 
 
-def check_first(world: World, wanted: tuple[ReservationRequest, ...], length: timedelta) -> None:
+def check_first(world: World, requested: tuple[ReservationRequest, ...], length: timedelta) -> None:
     """Search for the first periods, and try each start."""
     starts = [NOW + index * HOUR / 2 for index in SEARCHED]
-    requests = [LeaseRequest("trial", start, start + length, reservations=wanted) for start in starts]
+    requests = [LeaseRequest("trial", start, start + length, reservations=requested) for start in starts]
     first = next((request.starts_at for request in requests if is_bookable(world, request)), None)
     window = Window(length, starts[0], starts[-1])
-    found = world.service.manager.offers.first(OWNER, OfferQuery(wanted, window, 1))
+    found = world.service.manager.offers.first(OWNER, OfferQuery(requested, window, 1))
     assert found.is_complete
     assert next((offer.starts_at for offer in found.offers), None) == first
 

@@ -36,7 +36,7 @@ OPERATIONS = REPOSITORY / "docs" / "operations"
 ADMINISTRATORS: Mapping[str, str] = {POSTGRESQL: "postgres", MARIADB: "root"}
 
 
-def commands(page: str, heading: str, *wanted: str) -> list[str]:
+def commands(page: str, heading: str, *requested: str) -> list[str]:
     """Return the commands in that section of a page that contain one of the words."""
     [section] = re.findall(rf"^## {heading}\n(.*?)^## ", (OPERATIONS / page).read_text(), re.DOTALL | re.MULTILINE)
     lines = [
@@ -44,7 +44,7 @@ def commands(page: str, heading: str, *wanted: str) -> list[str]:
         for block in re.findall(r"^```\w+\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
         for line in block.splitlines()
     ]
-    return [line for line in lines if any(word in line for word in wanted)]
+    return [line for line in lines if any(word in line for word in requested)]
 
 
 def type_in(lines: list[str], folder: Path, **environ: str) -> None:
@@ -175,9 +175,9 @@ def hosts_in_group(world: World, lease: Lease) -> list[str]:
     return [names[number] for number in world.cloud.world.groups()[lease.reservations[0].id].hosts]
 
 
-def of_standalone(folder: Path, *wanted: str) -> list[str]:
+def of_standalone(folder: Path, *requested: str) -> list[str]:
     """Return commands of the page of the standalone service, with the folders and the Python of this test."""
-    found = commands("standalone.md", "Backup", *wanted)
+    found = commands("standalone.md", "Backup", *requested)
     return [line.replace("/tmp/", f"{folder}/").replace(".venv/bin/python", sys.executable) for line in found]
 
 

@@ -139,8 +139,10 @@ def test_a_standalone_service_has_regions(tmp_path: Path) -> None:
             check=True,
         )
         assert listed.stdout.splitlines() == ["south:1 south", "south:2 south"]
-        wanted = [{"resource_type": "physical:host", "min": 1, "max": 1, "region": name} for name in ("north", "south")]
-        status, lease = demo.book(0, seconds=3600, others=wanted)
+        requested = [
+            {"resource_type": "physical:host", "min": 1, "max": 1, "region": name} for name in ("north", "south")
+        ]
+        status, lease = demo.book(0, seconds=3600, others=requested)
         assert status == 201, lease
         demo.wait_for_status(lease["id"], "ACTIVE")
         held = demo.call("GET", f"/leases/{lease['id']}/hosts")[1]["hosts"]

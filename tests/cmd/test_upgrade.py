@@ -264,10 +264,10 @@ def assert_shown_as_before(owner: Api, revision: str) -> None:
     assert shown == {lease["id"]: lease for lease in SHOWN}
     for lease in shown:
         rows = [row.values for row in past_rows.rows_of(revision) if row.table == "events"]
-        wanted = [row for row in rows if row["event_type"] != "update_lease"]  # the API does not show that event
+        requested = [row for row in rows if row["event_type"] != "update_lease"]  # the API does not show that event
         assert events[lease] == {
             (row["event_type"], f"{row['due_at']:%Y-%m-%dT%H:%M:%S}.000000", row["status"])
-            for row in wanted
+            for row in requested
             if row["lease_id"] == lease
         }
     assert owner.get(f"/v1/leases/{DELETED}").status_code == 404

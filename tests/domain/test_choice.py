@@ -42,7 +42,7 @@ candidates = st.lists(
 )
 
 
-def wanted(units: int, spread: Spread | None = None) -> Demand:
+def demand_for(units: int, spread: Spread | None = None) -> Demand:
     """So many whole resources, or units that lie so."""
     return Demand(
         inventory="physical:host",
@@ -57,7 +57,7 @@ def wanted(units: int, spread: Spread | None = None) -> Demand:
 
 
 def chosen(found: list[Candidate], count: int, seed: int = 0) -> list[int]:
-    return [candidate.resource_id for candidate in choose(found, wanted(count), PERIOD, seed=seed)]
+    return [candidate.resource_id for candidate in choose(found, demand_for(count), PERIOD, seed=seed)]
 
 
 def test_least_special_resources_come_first():
@@ -101,12 +101,12 @@ def test_the_choice_does_not_depend_on_the_order_of_candidates(
 ):
     shuffled = list(found)
     random.shuffle(shuffled)
-    assert choose(shuffled, wanted(count), PERIOD, seed=seed) == choose(found, wanted(count), PERIOD, seed=seed)
+    assert choose(shuffled, demand_for(count), PERIOD, seed=seed) == choose(found, demand_for(count), PERIOD, seed=seed)
 
 
 @given(candidates, st.integers(0, 12), st.integers(0, 60))
 def test_choice_takes_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, seed: int):
-    taken = choose(found, wanted(count), PERIOD, seed=seed)
+    taken = choose(found, demand_for(count), PERIOD, seed=seed)
     ids = {selection.resource_id for selection in taken}
     left = [candidate for candidate in found if candidate.resource_id not in ids]
     assert len(taken) == min(count, len(found))
@@ -120,9 +120,9 @@ def test_choice_takes_candidates_and_leaves_the_most_special(found: list[Candida
 
 @given(candidates, st.integers(0, 60))
 def test_larger_request_starts_with_the_same_resources(found: list[Candidate], seed: int):
-    every = choose(found, wanted(len(found)), PERIOD, seed=seed)
+    every = choose(found, demand_for(len(found)), PERIOD, seed=seed)
     for count in range(len(found)):
-        assert choose(found, wanted(count), PERIOD, seed=seed) == every[:count]
+        assert choose(found, demand_for(count), PERIOD, seed=seed) == every[:count]
 
 
 @pytest.mark.parametrize(
@@ -157,29 +157,29 @@ class TestParts:
 
     def test_shared_units_prefer_resources_that_are_always_in_use(self):
         found = [self.room(1, 8, idle=1), self.room(2, 8), self.room(3, 8, idle=1)]
-        assert self.selections(found, wanted(10, Spread.ANY)) == [(2, 8), (1, 2)]
+        assert self.selections(found, demand_for(10, Spread.ANY)) == [(2, 8), (1, 2)]
 
     def test_shared_units_then_prefer_resources_without_a_gap(self):
         found = [self.room(1, 4, idle=1, before=0), self.room(2, 3, before=1), self.room(3, 8, before=0)]
-        assert self.selections(found, wanted(14, Spread.ANY)) == [(3, 8), (2, 3), (1, 3)]
+        assert self.selections(found, demand_for(14, Spread.ANY)) == [(3, 8), (2, 3), (1, 3)]
 
     def test_the_tightest_room_that_is_large_enough_comes_first(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.selections(found, wanted(3, Spread.ANY)) == [(2, 3)]
-        assert self.selections(found, wanted(4, Spread.ANY)) == [(2, 3), (3, 1)]
+        assert self.selections(found, demand_for(3, Spread.ANY)) == [(2, 3)]
+        assert self.selections(found, demand_for(4, Spread.ANY)) == [(2, 3), (3, 1)]
 
     def test_apart_puts_each_unit_on_its_own_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.selections(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (3, 1)]
-        assert len(self.selections(found, wanted(5, Spread.ANTI_AFFINITY))) == 3
+        assert self.selections(found, demand_for(2, Spread.ANTI_AFFINITY)) == [(2, 1), (3, 1)]
+        assert len(self.selections(found, demand_for(5, Spread.ANTI_AFFINITY))) == 3
 
     def test_together_puts_all_units_on_one_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
-        assert self.selections(found, wanted(4, Spread.AFFINITY)) == [(3, 4)]
+        assert self.selections(found, demand_for(4, Spread.AFFINITY)) == [(3, 4)]
         # As many as possible, even if fewer would do.
-        assert self.selections(found, replace(wanted(9, Spread.AFFINITY), minimum=2)) == [(1, 8)]
-        assert self.selections([], wanted(1, Spread.AFFINITY)) == []
+        assert self.selections(found, replace(demand_for(9, Spread.AFFINITY), minimum=2)) == [(1, 8)]
+        assert self.selections([], demand_for(1, Spread.AFFINITY)) == []
 
     def test_named_resources_come_first(self):
         found = [self.room(1, 1), self.room(2, 1, is_named=True), self.room(3, 1)]
-        assert self.selections(found, wanted(2, Spread.ANTI_AFFINITY)) == [(2, 1), (1, 1)]
+        assert self.selections(found, demand_for(2, Spread.ANTI_AFFINITY)) == [(2, 1), (1, 1)]

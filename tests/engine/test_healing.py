@@ -351,9 +351,9 @@ class TestPlans:
         [modest] = [lease for lease in others if world.hosts_of(lease.id)[0] in {"sim-host-001", "sim-host-002"}]
         [free] = world.hosts_of(next(lease for lease in others if lease is not modest).id)
         world.leases.delete(OWNER, next(lease for lease in others if lease is not modest).id)
-        wanted = world.hosts_of(modest.id)
+        requested = world.hosts_of(modest.id)
         fail(world, *world.hosts_of(choosy.id))
-        assert (world.hosts_of(choosy.id), world.hosts_of(modest.id)) == (wanted, [free])
+        assert (world.hosts_of(choosy.id), world.hosts_of(modest.id)) == (requested, [free])
         assert flags(world, choosy) == (False, False, False)
 
     def test_without_a_free_host_the_lease_is_degraded_until_the_host_is_back(self, world: World):

@@ -28,9 +28,9 @@ def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
         instances.add_flavor("spot", vcpus=quarter, extra_specs={"blazar:preemptible": "true"})
         servers = {instances.boot("somebody", "spot") for _ in range(4)}
         parameters = {"amount": 1, "vcpus": quarter, "memory_mb": 512, "disk_gb": 1, "affinity": None}
-        wanted = ReservationRequest("virtual:instance", {**parameters, "resource_properties": ""})
+        requested = ReservationRequest("virtual:instance", {**parameters, "resource_properties": ""})
         starts_at = NOW + timedelta(hours=1)
-        request = LeaseRequest("lease", starts_at, starts_at + timedelta(hours=1), reservations=(wanted, wanted))
+        request = LeaseRequest("lease", starts_at, starts_at + timedelta(hours=1), reservations=(requested, requested))
         lease = world.leases.create(OWNER, request)
         service = PreemptionService(world.db, rules)
         preemption = Preemption(service, world.cloud)

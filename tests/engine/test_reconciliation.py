@@ -45,9 +45,9 @@ def group_of(world: World, lease: Lease) -> str:
 def assert_as_it_should_be(world: World) -> None:
     """Every started reservation has its hosts, and its owner; all others are in the pool."""
     groups = world.cloud.world.groups()
-    wanted = {command.reservation_id: command for command in world.service.reconciliation.running(HOST)}
-    assert groups.keys() == wanted.keys()
-    for reservation_id, command in wanted.items():
+    expected = {command.reservation_id: command for command in world.service.reconciliation.running(HOST)}
+    assert groups.keys() == expected.keys()
+    for reservation_id, command in expected.items():
         assert sorted(groups[reservation_id].hosts) == sorted(resource.external_id for resource in command.resources)
         assert groups[reservation_id].project_id == command.project_id
     assert world.cloud.world.pool() == {resource.external_id for resource in world.service.reconciliation.unheld(HOST)}

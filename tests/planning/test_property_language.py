@@ -44,10 +44,10 @@ def test_a_catalogue_and_single_resources_agree(owned: list[dict[str, str]], exp
 def test_tricky_values_compare_as_single_ones():
     """All pairs, by every operator; a resource for each value."""
     owned = [{"value": text} for text in TRICKY]
-    for wanted in filter(None, TRICKY):
+    for value in filter(None, TRICKY):
         for op in OPERATORS:
-            expression = Expression((Comparison(op, "value", wanted),))
-            assert matching(owned, expression) == [expression.matches(properties) for properties in owned], (op, wanted)
+            expression = Expression((Comparison(op, "value", value),))
+            assert matching(owned, expression) == [expression.matches(properties) for properties in owned], (op, value)
 
 
 def test_expressions_find_the_described_resources():

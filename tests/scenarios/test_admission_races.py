@@ -89,10 +89,10 @@ def together(*works: Callable[[], object]) -> list[object]:
         return list(pool.map(run, works))
 
 
-def book(world: World, wanted: Sequence[ReservationRequest], start: int, hours: int) -> Lease | None:
+def book(world: World, requested: Sequence[ReservationRequest], start: int, hours: int) -> Lease | None:
     """Book a lease; None if there is no room. All other errors fail the test."""
     try:
-        return world.reserve(*wanted, start=start, hours=hours)
+        return world.reserve(*requested, start=start, hours=hours)
     except NotEnoughResources:
         return None
 
@@ -146,7 +146,7 @@ class Booker:
         self.deleted: list[Lease] = []
         self.refused = 0
 
-    def wanted(self) -> list[ReservationRequest]:
+    def requested(self) -> list[ReservationRequest]:
         dice = self.dice
         kinds = (
             lambda: reservation(count := dice.randint(1, 2), count),
@@ -165,7 +165,7 @@ class Booker:
                 self.deleted.append(lease)
                 continue
             start = self.dice.randint(1, HOURS - 1)
-            lease_or_none = book(self.world, self.wanted(), start, self.dice.randint(1, min(3, HOURS - start)))
+            lease_or_none = book(self.world, self.requested(), start, self.dice.randint(1, min(3, HOURS - start)))
             if lease_or_none is None:
                 self.refused += 1
             else:

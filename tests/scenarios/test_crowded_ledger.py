@@ -226,12 +226,12 @@ class CrowdedMachine(LedgerMachine):
     def place(self, crowd: Crowd, booking: Booking) -> Known:
         """Book a lease on its resources in the crowd."""
         self.reservable({allocation.resource_id for allocation in booking.allocations})
-        wanted = [allocation.asked for allocation in booking.allocations]
+        requested = [allocation.asked for allocation in booking.allocations]
         request = LeaseRequest(
             "lease",
             crowd.at(booking.start),
             crowd.at(booking.end),
-            reservations=tuple(asked.request for asked in wanted),
+            reservations=tuple(asked.request for asked in requested),
         )
         try:
             lease = self.world.leases.create(OWNER, request)
@@ -246,7 +246,7 @@ class CrowdedMachine(LedgerMachine):
                     for reservation_id, allocation in zip(ids, booking.allocations, strict=True)
                 ]
             )
-        return Known(lease, dict(zip(ids, wanted, strict=True)))
+        return Known(lease, dict(zip(ids, requested, strict=True)))
 
     def reservable(self, resource_ids: set[int]) -> None:
         """Make only these resources reservable."""
@@ -372,7 +372,7 @@ def _with(room: Room, demand: ModelDemand, placement: Mapping[int, int]) -> Room
     return Room(room.resources, [*room.uses, *taken], room.late)
 
 
-def _wanted(rng: Random) -> Asked:
+def _requested(rng: Random) -> Asked:
     kind = rng.choice(["hosts", "instances", "instances", "instances"])
     rack = rng.choice(["", "", "", "r1", "r2"])
     if kind == "hosts":
@@ -392,9 +392,9 @@ def _times(rng: Random) -> tuple[int, int]:
 def a_request_that_needs_a_move(machine: CrowdedMachine, rng: Random) -> None:
     def look(crowd: Crowd) -> Step | None:
         start, length = _times(rng)
-        wanted = _wanted(rng)
-        demand = ModelDemand(wanted, wanted.amount, crowd.at(start), crowd.at(start + length))
-        return (lambda: machine.create(start, length, [wanted])) if needs_a_move(crowd, demand) else None
+        requested = _requested(rng)
+        demand = ModelDemand(requested, requested.amount, crowd.at(start), crowd.at(start + length))
+        return (lambda: machine.create(start, length, [requested])) if needs_a_move(crowd, demand) else None
 
     seek(machine, rng, look)
 
@@ -407,8 +407,8 @@ def a_request_that_needs_a_move_to_a_host_with_limits(machine: CrowdedMachine, r
 
     def look(crowd: Crowd) -> Step | None:
         start, length = _times(rng)
-        wanted = Asked("instances", 1, vcpus=rng.randint(most + 1, VCPUS))
-        demand = ModelDemand(wanted, 1, crowd.at(start), crowd.at(start + length))
+        requested = Asked("instances", 1, vcpus=rng.randint(most + 1, VCPUS))
+        demand = ModelDemand(requested, 1, crowd.at(start), crowd.at(start + length))
         if not needs_a_move(crowd, demand):
             return None
         resources = {resource.id: resource for resource in crowd.resources.values() if resource.id != host.id}
@@ -418,7 +418,7 @@ def a_request_that_needs_a_move_to_a_host_with_limits(machine: CrowdedMachine, r
             for booking in crowd.bookings
             if all(allocation.resource_id != host.id for allocation in booking.allocations)
         ]
-        return None if others.could(others.room(), [demand]) else lambda: machine.create(start, length, [wanted])
+        return None if others.could(others.room(), [demand]) else lambda: machine.create(start, length, [requested])
 
     host = machine.host(limited)
     seek(machine, rng, look)
@@ -432,10 +432,10 @@ def a_request_for_addresses_by_name(machine: CrowdedMachine, rng: Random) -> Non
         start, length = _times(rng)
         known = [resources[resource_id].name for resource_id in crowd.addresses]
         names = frozenset(rng.sample(known, rng.randint(0, 2)))
-        wanted = Asked("addresses", rng.randint(max(1, len(names)), 2), names=names)
-        if needs_a_move(crowd, ModelDemand(wanted, wanted.amount, crowd.at(start), crowd.at(start + length))):
+        requested = Asked("addresses", rng.randint(max(1, len(names)), 2), names=names)
+        if needs_a_move(crowd, ModelDemand(requested, requested.amount, crowd.at(start), crowd.at(start + length))):
             machine.fill(crowd)
-            machine.create(start, length, [wanted])
+            machine.create(start, length, [requested])
             machine.invariants_hold()
             return
     assume(False)
@@ -444,12 +444,12 @@ def a_request_for_addresses_by_name(machine: CrowdedMachine, rng: Random) -> Non
 def a_request_for_several_that_just_fit(machine: CrowdedMachine, rng: Random) -> None:
     def look(crowd: Crowd) -> Step | None:
         start, length = _times(rng)
-        wanted = [_wanted(rng) for _ in range(rng.randint(2, 3))]
+        requested = [_requested(rng) for _ in range(rng.randint(2, 3))]
         demands = [
             ModelDemand(asked, asked.amount, crowd.at(start), crowd.at(start + length), f"new.{position}")
-            for position, asked in enumerate(wanted)
+            for position, asked in enumerate(requested)
         ]
-        return (lambda: machine.create(start, length, wanted)) if depends_on_the_order(crowd, demands) else None
+        return (lambda: machine.create(start, length, requested)) if depends_on_the_order(crowd, demands) else None
 
     seek(machine, rng, look, most=6)
 
@@ -669,17 +669,17 @@ def a_plan_that_can_move_behind_many_that_cannot(machine: CrowdedMachine, rng: R
     crowd = Crowd(machine.now, machine.resources())
     *others, _last = crowd.hosts
     free = rng.choice(others[-3:])
-    wanted = rng.choice([Asked("hosts", 1, rack="r1"), Asked("instances", 1, vcpus=VCPUS, rack="r1")])
-    asked = replace(wanted, rack="")
+    requested = rng.choice([Asked("hosts", 1, rack="r1"), Asked("instances", 1, vcpus=VCPUS, rack="r1")])
+    asked = replace(requested, rack="")
     named = tuple(
         ModelAllocation(replace(asked, host=crowd.resources[resource_id].name), resource_id)
         for resource_id in others
         if resource_id != free
     )
     crowd.bookings = [Booking(1, 2, named), Booking(1, 2, (ModelAllocation(asked, free),))]
-    assert needs_a_move(crowd, ModelDemand(wanted, 1, crowd.at(1), crowd.at(2)))
+    assert needs_a_move(crowd, ModelDemand(requested, 1, crowd.at(1), crowd.at(2)))
     machine.fill(crowd)
-    machine.create(1, 1, [wanted])
+    machine.create(1, 1, [requested])
     machine.invariants_hold()
 
 

@@ -156,8 +156,8 @@ class Rivals:
         world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/203.0.113.10", {})
         lend(world)
         requests = [
-            LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(wanted,))
-            for wanted in (self.first, self.second)
+            LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(requested,))
+            for requested in (self.first, self.second)
         ]
         works: list[Callable[[], object]] = [partial(world.leases.create, OWNER, request) for request in requests]
         return race(world, monkeypatch, [PLAN], works, wait)

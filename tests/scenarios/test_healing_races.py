@@ -177,11 +177,13 @@ def heal_and_start(
 
 
 @pytest.mark.parametrize("database", SERVERS)
-@pytest.mark.parametrize("wanted", [pytest.param(WHOLE, id="a host"), pytest.param(SHARED, id="an instance")])
-def test_plan_that_is_healed_while_it_starts_agrees_with_the_cloud(fresh_database, monkeypatch, database: str, wanted):
+@pytest.mark.parametrize("requested", [pytest.param(WHOLE, id="a host"), pytest.param(SHARED, id="an instance")])
+def test_plan_that_is_healed_while_it_starts_agrees_with_the_cloud(
+    fresh_database, monkeypatch, database: str, requested
+):
     """The first operation locks the lease, so the host in the cloud is the one in the ledger."""
     with fresh_database(database) as url, open_world(url, hosts=2) as world:
-        lease_id, met = heal_and_start(world, monkeypatch, wanted)
+        lease_id, met = heal_and_start(world, monkeypatch, requested)
         assert not met
         world.engine.settle()
         assert ledger.leases(url)[lease_id].status == "ACTIVE"

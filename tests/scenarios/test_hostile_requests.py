@@ -281,20 +281,20 @@ def _lease(draw: Random) -> str:
 def _added(draw: Random) -> str:
     """Return a reservation that is valid except for a part."""
     size = _size(draw)
-    wanted: dict[str, object] = dict(draw.choice([WHOLE, SHARED]))
+    requested: dict[str, object] = dict(draw.choice([WHOLE, SHARED]))
     mark = "@"
     match draw.randrange(5):
         case 0:
-            wanted[draw.choice(["hypervisor_properties", "resource_properties"])] = _expression(draw, size)
+            requested[draw.choice(["hypervisor_properties", "resource_properties"])] = _expression(draw, size)
         case 1:
-            wanted[draw.choice(["amount", "max", "vcpus", "memory_mb"])] = 2 ** draw.randrange(64)
+            requested[draw.choice(["amount", "max", "vcpus", "memory_mb"])] = 2 ** draw.randrange(64)
         case 2:
-            wanted["resource_traits"] = {f"T{number}": "required" for number in range(size // 24)}
+            requested["resource_traits"] = {f"T{number}": "required" for number in range(size // 24)}
         case 3:
-            wanted = {"reservations": [wanted] * (size // len(json.dumps(wanted)))}
+            requested = {"reservations": [requested] * (size // len(json.dumps(requested)))}
         case _:
-            wanted[draw.choice([*wanted, "affinity", "extra_specs", "region", "before_end", "extra"])] = mark
-    return json.dumps(wanted).replace(json.dumps(mark), _value(draw, size))
+            requested[draw.choice([*requested, "affinity", "extra_specs", "region", "before_end", "extra"])] = mark
+    return json.dumps(requested).replace(json.dumps(mark), _value(draw, size))
 
 
 def _change(draw: Random, lease: LiveLease) -> str:

@@ -222,18 +222,20 @@ class Room:
         for use in self.uses:
             if not use.planned or use.reservation_id in mine or use.reservation_id not in asked:
                 continue
-            wanted = asked[use.reservation_id]
+            requested = asked[use.reservation_id]
             others = [other for other in self.uses if other is not use]
             siblings = [other for other in others if other.reservation_id == use.reservation_id]
-            if self.resources[use.resource_id].name in wanted.names:
+            if self.resources[use.resource_id].name in requested.names:
                 continue
-            if wanted.affinity and siblings:
+            if requested.affinity and siblings:
                 continue
-            apart = frozenset(sibling.resource_id for sibling in siblings) if wanted.affinity is False else frozenset()
+            apart = (
+                frozenset(sibling.resource_id for sibling in siblings) if requested.affinity is False else frozenset()
+            )
             room = Room(self.resources, others, self.late)
             closed = apart | {use.resource_id}
             demand = ModelDemand(
-                replace(wanted, names=frozenset()), use.units, max(use.start, now), use.end, without=closed
+                replace(requested, names=frozenset()), use.units, max(use.start, now), use.end, without=closed
             )
             for resource_id, resource in self.resources.items():
                 if room.units(demand, resource) >= use.units:
@@ -312,16 +314,16 @@ class LedgerMachine(RuleBasedStateMachine):
     # --- the rules: users
 
     @precondition(lambda self: len(self.living()) < LEASES)
-    @rule(delay=delays, length=lengths, wanted=st.lists(reservations, min_size=1, max_size=3))
-    def create(self, delay: int, length: int, wanted: list[Asked]) -> None:
+    @rule(delay=delays, length=lengths, requested=st.lists(reservations, min_size=1, max_size=3))
+    def create(self, delay: int, length: int, requested: list[Asked]) -> None:
         start = self.now + delay * TICK
         end = start + length * TICK
-        request = LeaseRequest("lease", start, end, reservations=tuple(asked.request for asked in wanted))
-        demands = [ModelDemand(asked, asked.amount, start, self.until(end)) for asked in wanted]
+        request = LeaseRequest("lease", start, end, reservations=tuple(asked.request for asked in requested))
+        demands = [ModelDemand(asked, asked.amount, start, self.until(end)) for asked in requested]
         lease = self.ask(lambda: self.world.leases.create(OWNER, request), demands)
         if lease is not None:
             ids = [created.id for created in lease.reservations]
-            self.all.append(Known(lease, dict(zip(ids, wanted, strict=True))))
+            self.all.append(Known(lease, dict(zip(ids, requested, strict=True))))
 
     @precondition(lambda self: self.living())
     @rule(
@@ -347,9 +349,9 @@ class LedgerMachine(RuleBasedStateMachine):
             if amount is not None and not (running and amount < asked[reservation_id].amount):
                 asked[reservation_id] = asked[reservation_id].with_amount(amount)
         changes = tuple(
-            ReservationChange(reservation_id, wanted.change)
-            for reservation_id, wanted in asked.items()
-            if wanted != known.asked[reservation_id]
+            ReservationChange(reservation_id, requested.change)
+            for reservation_id, requested in asked.items()
+            if requested != known.asked[reservation_id]
         )
         change = LeaseChange(
             starts_at=None if new_start == lease.starts_at else new_start,
@@ -361,7 +363,9 @@ class LedgerMachine(RuleBasedStateMachine):
         less = (
             new_end <= lease.ends_at
             and new_start >= lease.starts_at
-            and all(wanted.amount <= known.asked[reservation_id].amount for reservation_id, wanted in asked.items())
+            and all(
+                requested.amount <= known.asked[reservation_id].amount for reservation_id, requested in asked.items()
+            )
         )
         demands = self.demands_of(lease, known, asked, new_start, new_end, running=running)
         if refused and running:
@@ -513,20 +517,20 @@ class LedgerMachine(RuleBasedStateMachine):
         """Return the additional needs of the lease; none if the model does not know them."""
         if not running:
             return [
-                ModelDemand(wanted, wanted.amount, max(start, self.now), self.until(end), reservation_id)
-                for reservation_id, wanted in asked.items()
+                ModelDemand(requested, requested.amount, max(start, self.now), self.until(end), reservation_id)
+                for reservation_id, requested in asked.items()
             ]
         if end > lease.ends_at:
             return []
         mine = [use for use in self.uses() if use.reservation_id in asked]
         demands = []
-        for reservation_id, wanted in asked.items():
-            more = wanted.amount - known.asked[reservation_id].amount
+        for reservation_id, requested in asked.items():
+            more = requested.amount - known.asked[reservation_id].amount
             have = frozenset(use.resource_id for use in mine if use.reservation_id == reservation_id)
-            if more > 0 and wanted.names <= {self.resources()[resource_id].name for resource_id in have}:
-                apart = have if wanted.kind != "instances" or wanted.affinity is False else frozenset()
-                only = have if wanted.affinity else None
-                grown = replace(wanted, names=frozenset())
+            if more > 0 and requested.names <= {self.resources()[resource_id].name for resource_id in have}:
+                apart = have if requested.kind != "instances" or requested.affinity is False else frozenset()
+                only = have if requested.affinity else None
+                grown = replace(requested, names=frozenset())
                 demands.append(ModelDemand(grown, more, self.now, self.until(end), reservation_id, only, apart))
         return demands
 

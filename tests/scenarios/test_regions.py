@@ -195,9 +195,9 @@ def test_flavor_of_a_request_is_looked_up_in_the_region_of_the_reservation(regio
     asked = {"flavor_id": "2", "amount": 1, "affinity": True, "before_end": "default"}
 
     def book(region: str) -> Lease:
-        wanted = ReservationRequest("flavor:instance", asked, region)
+        requested = ReservationRequest("flavor:instance", asked, region)
         return regions.leases.create(
-            OWNER, LeaseRequest("x", begin, begin + timedelta(hours=1), reservations=(wanted,))
+            OWNER, LeaseRequest("x", begin, begin + timedelta(hours=1), reservations=(requested,))
         )
 
     with pytest.raises(InvalidParameter, match="2"):
@@ -217,8 +217,8 @@ GROUPED = {"flavor_id": "2", "amount": 1, "affinity": True, "before_end": "defau
 def grouped(*regions: str) -> LeaseRequest:
     """Request instances in these regions with server groups, which are created in the name of the owner."""
     begin = NOW + timedelta(hours=1)
-    wanted = tuple(ReservationRequest("flavor:instance", GROUPED, region) for region in regions)
-    return LeaseRequest("grouped", begin, begin + timedelta(hours=1), reservations=wanted)
+    requested = tuple(ReservationRequest("flavor:instance", GROUPED, region) for region in regions)
+    return LeaseRequest("grouped", begin, begin + timedelta(hours=1), reservations=requested)
 
 
 def trusts(regions: Regions) -> tuple[int, int]:

@@ -50,9 +50,9 @@ class Count:
         return {name: now[name] - self._before[name] for name in now if now[name] != self._before[name]}
 
 
-def asked(world: World, wanted: ReservationRequest | None = None) -> LeaseRequest:
+def asked(world: World, requested: ReservationRequest | None = None) -> LeaseRequest:
     begin = world.clock.now() + timedelta(hours=1)
-    return LeaseRequest("lease", begin, begin + timedelta(hours=1), reservations=(wanted or reservation(1, 1),))
+    return LeaseRequest("lease", begin, begin + timedelta(hours=1), reservations=(requested or reservation(1, 1),))
 
 
 def apart(amount: int) -> ReservationRequest:

@@ -165,9 +165,9 @@ def test_booking_equals_the_judged_request(world: World, witness: Witness):
 
     def answer() -> None:
         if not others:
-            [[wanted]] = hosts_in(witness.asked[0][2][0])
-            others.append(wanted)
-            world.book(1, start=1, name="other", hypervisor_properties=f'["==", "$hypervisor_hostname", "{wanted}"]')
+            [[requested]] = hosts_in(witness.asked[0][2][0])
+            others.append(requested)
+            world.book(1, start=1, name="other", hypervisor_properties=f'["==", "$hypervisor_hostname", "{requested}"]')
 
     witness.answer = answer
     lease = world.book(1, start=1)

@@ -100,7 +100,7 @@ class Demander:
         self.leases: list[Lease] = []
         self.asked = self.refused = 0
 
-    def wanted(self) -> tuple[ReservationRequest, ...]:
+    def requested(self) -> tuple[ReservationRequest, ...]:
         if self.load is Load.MIXED:
             return (self._hosts(1), self._instances())
         if self.load is Load.CLASSES:
@@ -137,14 +137,14 @@ class Demander:
             self.world.pass_time(HOUR)
         if self.leases and self.dice.random() < 0.1:
             self.world.leases.delete(OWNER, self.leases.pop(self.dice.randrange(len(self.leases))).id)
-        start, wanted = self.dice.randint(1, 8), self.wanted()
+        start, requested = self.dice.randint(1, 8), self.requested()
         hours = self.dice.randint(1, 4)
         begin = self.world.clock.now() + start * HOUR
         cleaning_time = self.world.service.components.rules.cleaning_time
-        expected = is_possible(self.world, wanted, Period(begin, begin + hours * HOUR + cleaning_time))
+        expected = is_possible(self.world, requested, Period(begin, begin + hours * HOUR + cleaning_time))
         refusal = None
         try:
-            self.leases.append(self.world.reserve(*wanted, start=start, hours=hours))
+            self.leases.append(self.world.reserve(*requested, start=start, hours=hours))
         except NotEnoughResources as error:
             refusal = error
         self.asked += 1
@@ -153,11 +153,11 @@ class Demander:
         return expected, refusal
 
 
-def is_possible(world: World, wanted: Sequence[ReservationRequest], period: Period) -> bool:
+def is_possible(world: World, requested: Sequence[ReservationRequest], period: Period) -> bool:
     """Whether everything that has not started can be arranged so that this fits."""
     types = world.service.components.types
     return can_be_arranged(
-        world, [Asked(demand_of(types, completed(world, requested)), period) for requested in wanted]
+        world, [Asked(demand_of(types, completed(world, reservation)), period) for reservation in requested]
     )
 
 
@@ -191,7 +191,7 @@ def serves(host: ListedResource, demand: Demand) -> bool:
 
 def can_be_arranged(
     world: World,
-    wanted: Sequence[Asked],
+    requested: Sequence[Asked],
     *,
     replaced: Collection[str] = (),
     until: Mapping[str, datetime] = MappingProxyType({}),
@@ -206,7 +206,7 @@ def can_be_arranged(
         uses = [use for use in tx.ledger.uses(now) if use.resource_id in hosts]
         reservations = tx.leases.reservations_by_ids({use.reservation_id for use in uses})
     demands = {reservation_id: demand_of(types, reservation) for reservation_id, reservation in reservations.items()}
-    demands |= {f"new {position}": asked.demand for position, asked in enumerate(wanted)}
+    demands |= {f"new {position}": asked.demand for position, asked in enumerate(requested)}
     serving = {
         name: {host.id for host in hosts.values() if host.reservable and serves(host, demand)}
         for name, demand in demands.items()
@@ -218,7 +218,7 @@ def can_be_arranged(
             fixed.append(Taken(use.resource_id, Period(use.starts_at, end), use.amounts, use.exclusive))
         elif use.reservation_id not in replaced:
             units[use.reservation_id, Period(use.starts_at, use.ends_at)] += use.units
-    for position, asked in enumerate(wanted):
+    for position, asked in enumerate(requested):
         units[f"new {position}", asked.period] = asked.demand.minimum if asked.units is None else asked.units
         serving[f"new {position}"] -= set(asked.without)
         if asked.only is not None:
@@ -274,16 +274,22 @@ def _parts(
     )
 
 
-def completed(world: World, wanted: ReservationRequest) -> ReservationRequest:
+def completed(world: World, requested: ReservationRequest) -> ReservationRequest:
     """Return a request with what the cloud says of its flavor, as the service completes it."""
-    flavor = FLAVORS.get(str(wanted.parameters.get("flavor_id")))
+    flavor = FLAVORS.get(str(requested.parameters.get("flavor_id")))
     if flavor is None:
-        return wanted
+        return requested
     vcpus, memory, gpus = flavor
     specs = {"resources:CUSTOM_GPU": str(gpus)} if gpus else {}
-    described = {"id": wanted.parameters["flavor_id"], "vcpus": vcpus, "ram": memory, "disk": 1, "extra_specs": specs}
-    resource_type = world.service.components.types[wanted.resource_type]
-    return replace(wanted, parameters=resource_type.complete(wanted.parameters, described))
+    described = {
+        "id": requested.parameters["flavor_id"],
+        "vcpus": vcpus,
+        "ram": memory,
+        "disk": 1,
+        "extra_specs": specs,
+    }
+    resource_type = world.service.components.types[requested.resource_type]
+    return replace(requested, parameters=resource_type.complete(requested.parameters, described))
 
 
 @pytest.mark.slow

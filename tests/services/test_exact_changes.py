@@ -253,7 +253,7 @@ class Changer(Demander):
         return Period(max(lease.starts_at, self.world.clock.now()), lease.ends_at + self._cleaning_time)
 
     def _add(self, lease: Lease) -> tuple[bool, Callable[[], Lease]]:
-        added = self.wanted()[0]
+        added = self.requested()[0]
         expected = is_possible(self.world, [added], self._period(lease))
         return expected, lambda: self.world.leases.add_reservation(OWNER, lease.id, added)
 
@@ -261,11 +261,13 @@ class Changer(Demander):
         begin = self.world.clock.now() + self.dice.randint(1, 8) * HOUR
         end = begin + self.dice.randint(1, 4) * HOUR
         types = self.world.service.components.types
-        wanted = [
+        requested = [
             Asked(demand_of(types, reservation), Period(begin, end + self._cleaning_time))
             for reservation in lease.reservations
         ]
-        expected = can_be_arranged(self.world, wanted, replaced=[reservation.id for reservation in lease.reservations])
+        expected = can_be_arranged(
+            self.world, requested, replaced=[reservation.id for reservation in lease.reservations]
+        )
         return expected, lambda: self.world.leases.update(OWNER, lease.id, LeaseChange(starts_at=begin, ends_at=end))
 
     def _prolong(self, lease: Lease) -> tuple[bool, Callable[[], Lease]]:

@@ -33,11 +33,11 @@ def prepare(world: World, trouble: str | None) -> None:
         resize(world, 6)
     elif trouble is not None:
         whole = reservation(1, 1, resource_properties=OTHER)
-        wanted = whole if trouble == "overdue host" else instance_reservation(1, vcpus=8, resource_properties=OTHER)
-        old = world.reserve(wanted, start=0, hours=1)
+        requested = whole if trouble == "overdue host" else instance_reservation(1, vcpus=8, resource_properties=OTHER)
+        old = world.reserve(requested, start=0, hours=1)
         world.engine.settle()
         world.teardown_lasts(old, until=NOW + 99 * HOUR)
-        world.reserve(wanted, start=1 + 5 / 60, hours=1)
+        world.reserve(requested, start=1 + 5 / 60, hours=1)
     world.clock.set(NOW + HOUR + MINUTE)
     world.engine.settle()
 

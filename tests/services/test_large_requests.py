@@ -213,11 +213,11 @@ def test_large_lease_is_judged_once_and_booked_as_judged(tmp_path: Path):
         assert judge.asked == 1
 
 
-@pytest.mark.parametrize("wanted", [apart(6), apart(1)], ids=["large", "small"])
-def test_request_over_its_time_budget_is_refused_and_changes_nothing(tmp_path: Path, wanted):
+@pytest.mark.parametrize("requested", [apart(6), apart(1)], ids=["large", "small"])
+def test_request_over_its_time_budget_is_refused_and_changes_nothing(tmp_path: Path, requested):
     with open_world(tmp_path, hosts=HOSTS, planning_time=timedelta(0)) as world:
         with pytest.raises(Unavailable, match="took longer than 0 seconds; nothing was changed"):
-            world.reserve(*wanted, start=1)
+            world.reserve(*requested, start=1)
         assert world.leases.list(OWNER, LeaseQuery(10)).items == ()
 
 

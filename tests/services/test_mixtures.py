@@ -147,13 +147,13 @@ def refusal_of(operation: Callable[[], object]) -> TenureError | None:
     return None
 
 
-def book(world: World, wanted: list[Asked], period: list[int]) -> list[str]:
+def book(world: World, requested: list[Asked], period: list[int]) -> list[str]:
     begin, end = (world.clock.now() + hour * HOUR for hour in period)
-    fits = len(wanted) == 1 and has_room(world, wanted[0], begin, end)
-    request = LeaseRequest("mixed", begin, end, reservations=tuple(kind.request(world) for kind in wanted))
+    fits = len(requested) == 1 and has_room(world, requested[0], begin, end)
+    request = LeaseRequest("mixed", begin, end, reservations=tuple(kind.request(world) for kind in requested))
     lease_id = str(uuid4())
     refusal = refusal_of(lambda: world.leases.create(OWNER, request, lease_id=lease_id))
-    assert refusal is None or not fits, f"{wanted} was refused: {refusal}"
+    assert refusal is None or not fits, f"{requested} was refused: {refusal}"
     return [] if refusal else [lease_id]
 
 
@@ -200,10 +200,10 @@ def change(
     world.engine.settle()
 
 
-def add(world: World, lease: Lease, wanted: Asked) -> None:
-    fits = lease.status is LeaseStatus.PENDING and has_room(world, wanted, lease.starts_at, lease.ends_at)
-    refusal = refusal_of(lambda: world.leases.add_reservation(OWNER, lease.id, wanted.request(world)))
-    assert refusal is None or not fits, f"{wanted} was refused: {refusal}"
+def add(world: World, lease: Lease, requested: Asked) -> None:
+    fits = lease.status is LeaseStatus.PENDING and has_room(world, requested, lease.starts_at, lease.ends_at)
+    refusal = refusal_of(lambda: world.leases.add_reservation(OWNER, lease.id, requested.request(world)))
+    assert refusal is None or not fits, f"{requested} was refused: {refusal}"
     world.engine.settle()
 
 
@@ -235,9 +235,9 @@ def described(reservation: Reservation, amount: int | None) -> Asked:
     return Asked(reservation.resource_type, int(str(count)), kind, parameters.get("affinity"))
 
 
-def has_room(world: World, wanted: Asked, begin: datetime, end: datetime, *, but: str | None = None) -> bool:
+def has_room(world: World, requested: Asked, begin: datetime, end: datetime, *, but: str | None = None) -> bool:
     """Whether there is room without moving any plan, counted hour by hour, without what ``but`` has."""
-    inventory = ADDRESS if wanted.resource_type == ADDRESS else HOST
+    inventory = ADDRESS if requested.resource_type == ADDRESS else HOST
     with world.db.read() as tx:
         uses = tx.session.execute(
             select(
@@ -254,19 +254,19 @@ def has_room(world: World, wanted: Asked, begin: datetime, end: datetime, *, but
             )
         ).all()
     sizes: dict[str, int] = {"WHOLE": 1}
-    if wanted.resource_type == INSTANCE:
-        sizes = {"VCPU": wanted.kind, "MEMORY_MB": 1024, "DISK_GB": 1}
-    elif wanted.resource_type == FLAVOR:
-        sizes = FLAVORS[wanted.kind]
+    if requested.resource_type == INSTANCE:
+        sizes = {"VCPU": requested.kind, "MEMORY_MB": 1024, "DISK_GB": 1}
+    elif requested.resource_type == FLAVOR:
+        sizes = FLAVORS[requested.kind]
     rooms = []
     for resource in resources:
-        if wanted.kind == "device" and TRAIT not in resource.traits:
+        if requested.kind == "device" and TRAIT not in resource.traits:
             continue
         moments = [begin + step * HOUR for step in range(round((end - begin) / HOUR))]
         rooms.append(min(_units_at(resource, uses, moment, sizes) for moment in moments))
-    if wanted.resource_type in {HOST, ADDRESS} or wanted.affinity is False:
-        return sum(map(bool, rooms)) >= wanted.amount
-    return (max(rooms, default=0) if wanted.affinity else sum(rooms)) >= wanted.amount
+    if requested.resource_type in {HOST, ADDRESS} or requested.affinity is False:
+        return sum(map(bool, rooms)) >= requested.amount
+    return (max(rooms, default=0) if requested.affinity else sum(rooms)) >= requested.amount
 
 
 def _units_at(resource: Any, uses: Any, moment: datetime, sizes: Mapping[str, int]) -> int:

@@ -61,10 +61,10 @@ def test_required_address_in_use_is_refused(world: World):
 def test_plan_moves_off_a_required_address(world: World):
     any_two, third = book(world, 2), None
     [free] = {FIRST, SECOND, THIRD} - addresses(world, any_two)
-    wanted = sorted(addresses(world, any_two))[0]
-    third = book(world, 1, wanted)
-    assert addresses(world, third) == {wanted}
-    assert addresses(world, any_two) == {FIRST, SECOND, THIRD} - {wanted}
+    requested = sorted(addresses(world, any_two))[0]
+    third = book(world, 1, requested)
+    assert addresses(world, third) == {requested}
+    assert addresses(world, any_two) == {FIRST, SECOND, THIRD} - {requested}
     assert free in addresses(world, any_two)
 
 

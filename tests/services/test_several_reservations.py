@@ -23,8 +23,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def change_all(world: World, lease: Lease, *changes: tuple[int, dict[str, object]]) -> Lease:
     """Change several reservations of the lease at once, in this order: the index of each, and its parameters."""
-    wanted = tuple(ReservationChange(lease.reservations[index].id, parameters) for index, parameters in changes)
-    return world.leases.update(OWNER, lease.id, LeaseChange(reservations=wanted))
+    requested = tuple(ReservationChange(lease.reservations[index].id, parameters) for index, parameters in changes)
+    return world.leases.update(OWNER, lease.id, LeaseChange(reservations=requested))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -100,9 +100,9 @@ def test_host_serves_whole_and_part_reservations_in_turn(world: World):
     world.reserve(hosts(3), start=1)
     world.reserve(instances(ROOM), start=2)
     world.reserve(hosts(3), start=3)
-    for wanted in (hosts(1), instances(1)):
+    for requested in (hosts(1), instances(1)):
         with pytest.raises(NotEnoughResources):
-            world.reserve(wanted, start=1.5)
+            world.reserve(requested, start=1.5)
 
 
 def test_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):

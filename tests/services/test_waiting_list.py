@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def ask(
     world: World,
-    *wanted: ReservationRequest,
+    *requested: ReservationRequest,
     start: float = 1,
     actor: Actor = OWNER,
     lease_id: str | None = None,
@@ -45,7 +45,7 @@ def ask(
 ) -> Lease:
     """Ask for a lease of two hosts for an hour, which waits if there is no room."""
     begin = world.clock.now() + start * HOUR
-    request = FlexibleRequest("waiting", (wanted or (TWO,),), None, begin, begin + HOUR, waits=True, **fields)
+    request = FlexibleRequest("waiting", (requested or (TWO,),), None, begin, begin + HOUR, waits=True, **fields)
     return world.leases.create(actor, request, lease_id=lease_id)
 
 
@@ -192,8 +192,8 @@ def test_a_request_whose_choices_exceed_a_limit_or_lack_room_waits_in_any_order(
     before = world.book(1, start=1)
     choices = [(reservation(1, 1),), (reservation(2, 2),)]
     begin = world.clock.now() + HOUR
-    wanted = tuple(choices[index] for index in order)
-    request = FlexibleRequest("waiting", wanted, None, begin, begin + HOUR, waits=True, is_listed=True)
+    requested = tuple(choices[index] for index in order)
+    request = FlexibleRequest("waiting", requested, None, begin, begin + HOUR, waits=True, is_listed=True)
     with pytest.raises((OverQuota, NotEnoughResources)):
         world.leases.create(OWNER, replace(request, waits=False))
     lease = world.leases.create(OWNER, request)

@@ -108,13 +108,13 @@ class Packing:
             resource.capacity["VCPU"] if resource.resource_type == HOST else 1 for resource in self._resources
         )
 
-    def may_fit(self, wanted: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
+    def may_fit(self, requested: Sequence[ReservationRequest], start: datetime, end: datetime) -> bool:
         """Whether there is room for a new lease at each instant of a period."""
-        pieces = [self._piece(request.resource_type, request.parameters) for request in wanted]
+        pieces = [self._piece(request.resource_type, request.parameters) for request in requested]
         times = {start, *(use.starts_at for use in self._uses if start < use.starts_at < end)}
         return all(self._may_fit_at(pieces, time) for time in sorted(times))
 
-    def _may_fit_at(self, wanted: Sequence[Piece], time: datetime) -> bool:
+    def _may_fit_at(self, requested: Sequence[Piece], time: datetime) -> bool:
         """Whether there is room at an instant.
 
         Where an overdue allocation, or a shrunk host, leaves too little for the plans that are there, these may stay,
@@ -122,7 +122,7 @@ class Packing:
         """
         crowded = self._crowded_at(time)
         return any(
-            self._may_fit_if(wanted, time, frozenset(closed))
+            self._may_fit_if(requested, time, frozenset(closed))
             for count in range(len(crowded) + 1)
             for closed in combinations(crowded, count)
         )
@@ -139,7 +139,7 @@ class Packing:
             site for site, vcpus in taken.items() if vcpus > self._capacities[site] or wholes[site] + (vcpus > 0) > 1
         ]
 
-    def _may_fit_if(self, wanted: Sequence[Piece], time: datetime, closed: frozenset[int]) -> bool:
+    def _may_fit_if(self, requested: Sequence[Piece], time: datetime, closed: frozenset[int]) -> bool:
         """Whether there is room at an instant if everything stays at the closed sites, and nothing is added there."""
         free = [TAKEN if site in closed else capacity for site, capacity in enumerate(self._capacities)]
         planned: dict[str, list[Use]] = {}
@@ -150,7 +150,9 @@ class Packing:
                 planned.setdefault(use.reservation_id, []).append(use)
             else:
                 free[use.site] = free[use.site] - use.vcpus if use.vcpus else TAKEN
-        pieces = [replace(piece, sites=tuple(site for site in piece.sites if site not in closed)) for piece in wanted]
+        pieces = [
+            replace(piece, sites=tuple(site for site in piece.sites if site not in closed)) for piece in requested
+        ]
         for reservation_id, uses in planned.items():
             piece = self._planned[reservation_id]
             # A plan may stay on a disabled resource.

@@ -43,14 +43,16 @@ class Regions(World):
 
     def over_both(self, *, start: float = 0.0, south: int = 1) -> Lease:
         begin = self.clock.now() + timedelta(hours=start)
-        wanted = (replace(reservation(1, 1), region=NORTH), replace(reservation(south, south), region=SOUTH))
-        return self.leases.create(OWNER, LeaseRequest("both", begin, begin + timedelta(hours=1), reservations=wanted))
+        requested = (replace(reservation(1, 1), region=NORTH), replace(reservation(south, south), region=SOUTH))
+        return self.leases.create(
+            OWNER, LeaseRequest("both", begin, begin + timedelta(hours=1), reservations=requested)
+        )
 
     def host_in(self, region: str) -> Lease:
         """Book a lease of a host in this region, in an hour."""
         begin = self.clock.now()
-        wanted = (replace(reservation(1, 1), region=region),)
-        return self.leases.create(OWNER, LeaseRequest("one", begin, begin + timedelta(hours=1), reservations=wanted))
+        requested = (replace(reservation(1, 1), region=region),)
+        return self.leases.create(OWNER, LeaseRequest("one", begin, begin + timedelta(hours=1), reservations=requested))
 
     def status(self, lease: Lease) -> LeaseStatus:
         return self.leases.get(OWNER, lease.id).status

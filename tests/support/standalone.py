@@ -81,14 +81,14 @@ class Caller:
         assert status == 200, answer
         return answer["lease"]
 
-    def wait_for_status(self, lease_id: str, *wanted: str) -> Any:
+    def wait_for_status(self, lease_id: str, *requested: str) -> Any:
         """Wait until the lease has one of these statuses, and return it."""
 
         def settled() -> Any:
             lease = self.lease(lease_id)
-            return lease if lease["status"] in wanted else None
+            return lease if lease["status"] in requested else None
 
-        return wait_for(lambda: f"{' or '.join(wanted)} of {self.lease(lease_id)}", settled)
+        return wait_for(lambda: f"{' or '.join(requested)} of {self.lease(lease_id)}", settled)
 
 
 def rfc3339(moment: datetime) -> str:

@@ -64,8 +64,8 @@ class World(Simulation):
         """Book a lease of hosts that starts in ``start`` hours."""
         minimum, maximum = hosts if isinstance(hosts, tuple) else (hosts, hosts)
         name = parameters.pop("name", "lease")
-        wanted = reservation(minimum, maximum, **parameters)
-        return self.reserve(wanted, start=start, hours=hours, actor=actor, name=name)
+        requested = reservation(minimum, maximum, **parameters)
+        return self.reserve(requested, start=start, hours=hours, actor=actor, name=name)
 
     def reserve(
         self,
@@ -175,14 +175,14 @@ def instance_reservation(amount: int = 1, **parameters: object) -> ReservationRe
 
 def flavor_reservation(flavor_id: str, amount: int = 1, **parameters: object) -> ReservationRequest:
     """Return a request for instances of a flavor of the cloud."""
-    wanted = {"flavor_id": flavor_id, "amount": amount, "affinity": None}
-    return ReservationRequest("flavor:instance", {**wanted, **parameters})
+    requested = {"flavor_id": flavor_id, "amount": amount, "affinity": None}
+    return ReservationRequest("flavor:instance", {**requested, **parameters})
 
 
 def address_reservation(amount: int = 1, *required: str, **parameters: object) -> ReservationRequest:
     """Return a request for floating IPs of the simulated cloud's public network, with these required ones."""
-    wanted = {"network_id": PUBLIC_NETWORK, "amount": amount, "required_floatingips": list(required)}
-    return ReservationRequest("virtual:floatingip", {**wanted, **parameters})
+    requested = {"network_id": PUBLIC_NETWORK, "amount": amount, "required_floatingips": list(required)}
+    return ReservationRequest("virtual:floatingip", {**requested, **parameters})
 
 
 def url_in(location: str | Path) -> str:
