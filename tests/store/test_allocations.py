@@ -60,7 +60,7 @@ CHANGES: dict[str, Change] = {
     "shrink": lambda tx, allocation, other: apply(tx, shrunk(allocation, 1, demand())),
     "reschedule": lambda tx, allocation, other: apply(tx, rescheduled(allocation, to=hours(5, 6))),
     "drop": lambda tx, allocation, other: apply(tx, dropped(allocation)),
-    "let go": lambda tx, allocation, other: tx.allocations.let_go(allocation, 0, now=NOW),
+    "reduce kept": lambda tx, allocation, other: tx.allocations.reduce_kept(allocation, 0, now=NOW),
 }
 
 #: What else may happen to an allocation after it was read.
@@ -356,7 +356,7 @@ class TestApplying:
     def test_allocation_that_has_changed_since_is_not_changed(self, db: Database, change: str):
         first, second, third = add_hosts(db, 3, capacity=Capacity({WHOLE: 3}))
         for name, meanwhile in MEANWHILE.items():
-            if (change, name) == ("let go", "reschedule"):
+            if (change, name) == ("reduce kept", "reschedule"):
                 continue  # what is let go has no end that could change
             lease = add_lease(db)
             write(db, added(reservation_of(lease), {first: 3}, hours(1, 2), demand()))
@@ -727,9 +727,9 @@ class TestGivingBack:
         assert [allocation.period for allocation in allocations_of(db, *leases)] == [hours(0, 2), hours(2 - tick, 2)]
         assert free(db, 2, 3) == [first, second]
 
-    def test_kept_allocation_can_be_let_go_at_its_start(self, db: Database):
-        def let_go(allocation: Allocation, units: int, tx: Transaction) -> None:
-            tx.allocations.let_go(allocation, units, now=NOW)
+    def test_kept_allocation_can_be_reduced_at_its_start(self, db: Database):
+        def reduce_kept(allocation: Allocation, units: int, tx: Transaction) -> None:
+            tx.allocations.reduce_kept(allocation, units, now=NOW)
 
         [host] = add_hosts(db, 1)
         lease = add_lease(db, start=0, end=1)
@@ -737,7 +737,7 @@ class TestGivingBack:
         kept = AllocationState.KEPT
         db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, whole, demand(), state=kept))
         [there] = allocations_of(db, lease)
-        db.write(partial(let_go, there, 0))
+        db.write(partial(reduce_kept, there, 0))
         [left] = allocations_of(db, lease)
         assert (left.units, left.period, left.state) == (1, Period(NOW, NOW + TICK), RELEASED)
 

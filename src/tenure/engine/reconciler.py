@@ -79,9 +79,9 @@ class Reconciler:
         count = 0
         for inventory in self._inventories:
             for region, cloud in drivers_by_region(self._driver, inventory).items():
-                for look in (self._take_back, self._compare, self._let_go):
+                for step in (self._take_back, self._compare, self._release_deleted):
                     try:
-                        count += look(inventory, region, cloud)
+                        count += step(inventory, region, cloud)
                     except CloudError as error:
                         LOG.warning("the reconciliation pass will be tried again: %s", error)
         self._revoke_trusts()
@@ -162,12 +162,14 @@ class Reconciler:
             self._return_to_pool(inventory, resource)
         return len(reconciling) + len(loose) + len(lasting)
 
-    def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
+    def _release_deleted(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Free the room of kept things that their owners have deleted. This is not a difference, so it returns 0."""
         kept = [subject for subject in self._reconciliation.kept(inventory) if region in {None, subject.region}]
         if kept:
             remaining = cloud.remaining(inventory, kept)
-            gone = self._reconciliation.let_go(inventory, remaining, of={subject.reservation_id for subject in kept})
+            gone = self._reconciliation.release_deleted(
+                inventory, remaining, of={subject.reservation_id for subject in kept}
+            )
             if gone:
                 LOG.info("%d of what was kept of %s is gone; its room is free", gone, inventory)
         return 0

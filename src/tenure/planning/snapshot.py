@@ -295,7 +295,7 @@ class Snapshot:
         return self.without(allocations).with_(longer)
 
     def without(self, allocations: Iterable[Allocation]) -> Snapshot:
-        """Return the snapshot without these allocations, which are told by resource and id."""
+        """Return the snapshot without these allocations, which are found by resource and id."""
         after = dict(self.replaced)
         for allocation in allocations:
             row = self.row_of(allocation.resource_id)

@@ -323,7 +323,7 @@ class AllocationStore:
         """Release the held allocations of these reservations, or of those ``only`` the given allocations.
 
         Allocations that last beyond ``until`` are cut there. They are deleted only if nothing is left of them.
-        Allocations without an end are kept: they take their room until ``let_go``.
+        Allocations without an end are kept: they take their room until ``reduce_kept``.
         """
         if not reservation_ids:
             return
@@ -380,7 +380,7 @@ class AllocationStore:
         )
         return [_allocation(row) for row in rows]
 
-    def let_go(self, allocation: Allocation, units: int, *, now: datetime) -> None:
+    def reduce_kept(self, allocation: Allocation, units: int, *, now: datetime) -> None:
         """Reduce a kept allocation to this many units from now on; what goes becomes history.
 
         The caller raises the version of the resource. Raises ``Overtaken`` if it has changed since it was read.

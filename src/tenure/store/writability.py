@@ -82,7 +82,7 @@ class Writability:
         return self._answer
 
     def known_ailment(self) -> str | None:
-        """Return why nothing can be booked, as far as that can be told without the database."""
+        """Return why nothing can be booked, as far as that is known without the database."""
         known = None if self._file is None else self._file.lost() or self._file.short_of_space()
         return known or (_DAMAGED if self._damaged else None)
 

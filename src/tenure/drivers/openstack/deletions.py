@@ -14,7 +14,7 @@ from tenure.drivers.openstack.compute import Compute, Server
 _SHARE: Final = 4
 _SOONEST: Final = timedelta(seconds=2)
 _LATEST: Final = timedelta(seconds=30)
-#: After which time a deletion is requested again: of a host that died, Nova deletes a server when it is told again.
+#: After which time a deletion is requested again: of a host that died, Nova deletes a server at the second request.
 _STUCK: Final = timedelta(minutes=2)
 
 

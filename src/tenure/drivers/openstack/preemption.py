@@ -61,7 +61,7 @@ class Preemption:
         for error in errors:  # a server that cannot be notified or stopped is deleted all the same
             if not isinstance(error, Forbidden):
                 raise error
-            LOG.warning("a server in the way of reservation %s is not told: %s", command.reservation_id, error)
+            LOG.warning("a server in the way of reservation %s is not notified: %s", command.reservation_id, error)
         return [Preempted(server.id, server.project_id, resource) for server, resource in found]
 
     def clear(self, command: Command) -> int:

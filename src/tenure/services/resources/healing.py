@@ -60,8 +60,8 @@ class Healed:
 
 
 @dataclass(slots=True)
-class _Look:
-    """What healing has found for a lease, and what it plans to do. It changes while the lease is looked through."""
+class _HealingPlan:
+    """What a lease lacks, and how it is to be healed. It grows while the allocations of the lease are checked."""
 
     lease: Lease
     now: datetime
@@ -114,36 +114,36 @@ class Healer:
         lease = tx.leases.get(lease_id, lock=True)
         if lease is None or lease.status not in _HEALABLE:
             return 0, False
-        look = self._look(tx, lease)
+        plan = self._plan(tx, lease)
         for reservation in _live(lease):
-            allocations = look.allocations_with_resources(reservation)
-            failures = self._failures(look, reservation, allocations)
+            allocations = plan.allocations_with_resources(reservation)
+            failures = self._failures(plan, reservation, allocations)
             left: set[int] = set()
             for allocation, resource in allocations:
-                if self._has_moved_along(look, allocation):
+                if self._has_moved_along(plan, allocation):
                     continue
                 if resource.id in left:  # there is more room where another allocation was
                     failures.pop(allocation.id, None)
-                    failures |= self._failures(look, reservation, [(allocation, resource)])
+                    failures |= self._failures(plan, reservation, [(allocation, resource)])
                 reason = failures.get(allocation.id)
                 if reason is None:
                     continue
                 if allocation.state is AllocationState.PLANNED:
-                    healed = self._move(look, reservation, allocation, resource)
-                elif resource.health.works or not look.is_idle:
+                    healed = self._move(plan, reservation, allocation, resource)
+                elif resource.health.works or not plan.is_idle:
                     healed = False
                 elif lease.status is LeaseStatus.STARTING:
-                    healed = self._move(look, reservation, allocation, resource)
+                    healed = self._move(plan, reservation, allocation, resource)
                 else:
-                    if self._is_due(resource, look.now):
-                        self._replace(tx, look, reservation, allocation, resource)
+                    if self._is_due(resource, plan.now):
+                        self._replace(tx, plan, reservation, allocation, resource)
                     healed = False  # not before the cloud has followed
                 if healed:
                     left.add(resource.id)
                 else:
-                    look.missing.setdefault(reservation.id, reason)
-        self._write(tx, look, ENGINE)
-        return len(look.moved), bool(look.missing)
+                    plan.missing.setdefault(reservation.id, reason)
+        self._write(tx, plan, ENGINE)
+        return len(plan.moved), bool(plan.missing)
 
     def empty(
         self, tx: Transaction, lease_id: str, resource: Resource, *, running: bool, actor: Actor
@@ -155,12 +155,12 @@ class Healer:
         lease = tx.leases.get(lease_id, lock=True)
         if lease is None:
             return ()
-        look = self._look(tx, lease)
-        outcomes = self._move_all_off(tx, look, resource, running=running)
-        if look.moved:
-            self._find_missing(tx, look)
-            self._write(tx, look, actor)
-        return _affected_allocations(tx, look, outcomes)
+        plan = self._plan(tx, lease)
+        outcomes = self._move_all_off(tx, plan, resource, running=running)
+        if plan.moved:
+            self._find_missing(tx, plan)
+            self._write(tx, plan, actor)
+        return _affected_allocations(tx, plan, outcomes)
 
     def preview_emptying(
         self, tx: Transaction, lease_id: str, resource: Resource, *, running: bool
@@ -169,8 +169,8 @@ class Healer:
         lease = tx.leases.get(lease_id)
         if lease is None:
             return ()
-        look = self._look(tx, lease)
-        return _affected_allocations(tx, look, self._move_all_off(tx, look, resource, running=running))
+        plan = self._plan(tx, lease)
+        return _affected_allocations(tx, plan, self._move_all_off(tx, plan, resource, running=running))
 
     def keepers(self, tx: Transaction, resource: Resource) -> tuple[AffectedAllocation, ...]:
         """Return the allocations that keep the resource when it is disabled."""
@@ -186,7 +186,7 @@ class Healer:
 
     # --- inside
 
-    def _look(self, tx: Transaction, lease: Lease) -> _Look:
+    def _plan(self, tx: Transaction, lease: Lease) -> _HealingPlan:
         """Raises ``Overtaken`` if the allocations change while they are read."""
         now = tx.now()
         snapshot = self._planning.snapshot()
@@ -197,7 +197,7 @@ class Healer:
             by_reservation[allocation.reservation_id].append(allocation)
         # Another seed each time, so that a resource which the cloud has refused is not always the first choice.
         terms = self._planning.terms(snapshot, (), now=now, seed=crc32(f"{lease.id} {now}".encode()))
-        return _Look(
+        return _HealingPlan(
             lease,
             now,
             terms,
@@ -214,7 +214,7 @@ class Healer:
         )
 
     def _failures(
-        self, look: _Look, reservation: Reservation, allocations: Sequence[tuple[Allocation, Resource]]
+        self, plan: _HealingPlan, reservation: Reservation, allocations: Sequence[tuple[Allocation, Resource]]
     ) -> dict[int, Reason]:
         """Return the failed allocations among these, each with the reason."""
         found: dict[int, Reason] = {}
@@ -225,13 +225,13 @@ class Healer:
                     reservation, resource, f"is {_WORDS[resource.health]}", str(resource.health_reason)
                 )
         demand = demand_of(self._types, reservation)
-        matching = look.after.catalogue.matching(demand.of_units(1), reservable=False)
+        matching = plan.after.catalogue.matching(demand.of_units(1), reservable=False)
         for allocation, resource in allocations:
             if allocation.id in found:
                 continue
-            if not matching[look.after.row_of(resource.id)]:
+            if not matching[plan.after.row_of(resource.id)]:
                 found[allocation.id] = self._reason(reservation, resource, "no longer meets what was requested")
-            elif not demand.exclusive and not self._has_room(look, reservation, demand, allocation):
+            elif not demand.exclusive and not self._has_room(plan, reservation, demand, allocation):
                 found[allocation.id] = self._reason(
                     reservation, resource, "no longer has room for what is reserved there"
                 )
@@ -240,15 +240,15 @@ class Healer:
     def _reason(self, reservation: Reservation, resource: Resource, text: str, more: str = "") -> Reason:
         return reason_about(self._types, reservation, resource, text, more)
 
-    def _has_room(self, look: _Look, reservation: Reservation, demand: Demand, allocation: Allocation) -> bool:
+    def _has_room(self, plan: _HealingPlan, reservation: Reservation, demand: Demand, allocation: Allocation) -> bool:
         """Whether the resource of an allocation has room for all units of the reservation there, from now on."""
-        if allocation.period.end <= look.now:
+        if allocation.period.end <= plan.now:
             return True
-        row = look.after.row_of(allocation.resource_id)
-        own = [other for other in look.after.on(row) if other.reservation_id == reservation.id]
-        rest = Period(max(allocation.period.start, look.now), allocation.period.end)
+        row = plan.after.row_of(allocation.resource_id)
+        own = [other for other in plan.after.on(row) if other.reservation_id == reservation.id]
+        rest = Period(max(allocation.period.start, plan.now), allocation.period.end)
         units = sum(other.units for other in own)
-        return look.after.without(own).room_on(row, demand.of_units(1), rest, overdue=False) >= units
+        return plan.after.without(own).room_on(row, demand.of_units(1), rest, overdue=False) >= units
 
     def _is_due(self, resource: Resource, now: datetime) -> bool:
         since, patience = resource.health_since, self._rules.replace_after
@@ -256,145 +256,145 @@ class Healer:
             return False
         return since + patience <= now or since > now  # the clock was set back: it has failed for long enough
 
-    def _depend_on_health(self, look: _Look, resource: Resource) -> None:
+    def _depend_on_health(self, plan: _HealingPlan, resource: Resource) -> None:
         """Depend on the resource's health: the transaction fails if the resource has recovered since it was read."""
         if resource.health is not ResourceHealth.WELL:
-            look.depended_on[resource.id] = resource.version
+            plan.depended_on[resource.id] = resource.version
 
-    def _move(self, look: _Look, reservation: Reservation, allocation: Allocation, resource: Resource) -> bool:
+    def _move(self, plan: _HealingPlan, reservation: Reservation, allocation: Allocation, resource: Resource) -> bool:
         demand = demand_of(self._types, reservation)
-        relocated = relocate(look.after, allocation, demand, look.terms, without={allocation.resource_id})
+        relocated = relocate(plan.after, allocation, demand, plan.terms, without={allocation.resource_id})
         if relocated is None:
             return False
-        self._depend_on_health(look, resource)
-        look.after = relocated
-        return self._has_moved_along(look, allocation)
+        self._depend_on_health(plan, resource)
+        plan.after = relocated
+        return self._has_moved_along(plan, allocation)
 
-    def _has_moved_along(self, look: _Look, allocation: Allocation) -> bool:
+    def _has_moved_along(self, plan: _HealingPlan, allocation: Allocation) -> bool:
         """Whether an allocation has moved, by itself or with others of its reservation; then note where it is."""
-        other = None if look.after.has(allocation) else look.after.resource_of(allocation)
+        other = None if plan.after.has(allocation) else plan.after.resource_of(allocation)
         if other is None:
-            return allocation.id in look.moved
-        look.moved[allocation.id] = other
+            return allocation.id in plan.moved
+        plan.moved[allocation.id] = other
         return True
 
     def _replace(
-        self, tx: Transaction, look: _Look, reservation: Reservation, allocation: Allocation, resource: Resource
+        self, tx: Transaction, plan: _HealingPlan, reservation: Reservation, allocation: Allocation, resource: Resource
     ) -> bool:
         """Allocate another resource to a running reservation; the old one is released once the cloud has followed."""
-        until = look.lease.ends_at + self._rules.cleaning_time
-        if look.lease.ends_at <= look.now:
+        until = plan.lease.ends_at + self._rules.cleaning_time
+        if plan.lease.ends_at <= plan.now:
             return False
-        demand, period = demand_of(self._types, reservation), Period(look.now, until)
-        again = duplicate(look.after, allocation, demand, period, look.terms, without={allocation.resource_id})
+        demand, period = demand_of(self._types, reservation), Period(plan.now, until)
+        again = duplicate(plan.after, allocation, demand, period, plan.terms, without={allocation.resource_id})
         if again is None:
             return False
-        self._depend_on_health(look, resource)
-        look.after, other = again
+        self._depend_on_health(plan, resource)
+        plan.after, other = again
         [taken] = tx.resources.by_ids([other]).values()
-        for moving in moving_with(look.before, allocation, demand):
-            look.replaced.setdefault(reservation.id, []).append(moving.id)
-            look.moved[moving.id] = other
+        for moving in moving_with(plan.before, allocation, demand):
+            plan.replaced.setdefault(reservation.id, []).append(moving.id)
+            plan.moved[moving.id] = other
         new_name = name_for_owner(self._types, reservation, taken)
         owner_text = f"{name_for_owner(self._types, reservation, resource)} is replaced"
         if new_name == taken.name:
-            look.words.append(Reason(f"{owner_text} by {new_name}"))
+            plan.words.append(Reason(f"{owner_text} by {new_name}"))
         else:
-            look.words.append(Reason(owner_text, f"{resource.name} is replaced by {taken.name}"))
+            plan.words.append(Reason(owner_text, f"{resource.name} is replaced by {taken.name}"))
         return True
 
     def _move_all_off(
-        self, tx: Transaction, look: _Look, resource: Resource, *, running: bool
+        self, tx: Transaction, plan: _HealingPlan, resource: Resource, *, running: bool
     ) -> list[tuple[Reservation, Allocation, str | None]]:
         """Plan to move a lease's allocations off a resource; return each, with the reason if it stays."""
         return [
-            (reservation, allocation, self._move_off(tx, look, reservation, allocation, found, running))
-            for reservation in _live(look.lease)
-            for allocation, found in look.allocations_with_resources(reservation)
+            (reservation, allocation, self._move_off(tx, plan, reservation, allocation, found, running))
+            for reservation in _live(plan.lease)
+            for allocation, found in plan.allocations_with_resources(reservation)
             if found.id == resource.id
         ]
 
     def _move_off(
         self,
         tx: Transaction,
-        look: _Look,
+        plan: _HealingPlan,
         reservation: Reservation,
         allocation: Allocation,
         resource: Resource,
         running: bool,
     ) -> str | None:
         """Move an allocation on request of an operator; return the reason if it stays, or None if it moves."""
-        status = look.lease.status
-        if is_named(look.after, allocation, demand_of(self._types, reservation)):
+        status = plan.lease.status
+        if is_named(plan.after, allocation, demand_of(self._types, reservation)):
             return "The reservation names this resource, so it cannot move."
-        if self._has_moved_along(look, allocation):
+        if self._has_moved_along(plan, allocation):
             return None
         if allocation.state is AllocationState.PLANNED:
-            return None if self._move(look, reservation, allocation, resource) else "No other resource is free for it."
+            return None if self._move(plan, reservation, allocation, resource) else "No other resource is free for it."
         if status is not LeaseStatus.ACTIVE:
             return f"The lease is {status}; try again later."
         if not running:
             return "The lease is running; its resources are replaced only if the request sets running."
-        if not look.is_idle:
+        if not plan.is_idle:
             return "An operation of the lease is in progress in the cloud; try again."
         return (
-            None if self._replace(tx, look, reservation, allocation, resource) else "No other resource is free for it."
+            None if self._replace(tx, plan, reservation, allocation, resource) else "No other resource is free for it."
         )
 
-    def _find_missing(self, tx: Transaction, look: _Look) -> None:
+    def _find_missing(self, tx: Transaction, plan: _HealingPlan) -> None:
         """Note what the lease lacks once its allocations have moved."""
-        for reservation in _live(look.lease):
-            allocations = look.changes.applied_to(look.allocations[reservation.id], {reservation.id})
+        for reservation in _live(plan.lease):
+            allocations = plan.changes.applied_to(plan.allocations[reservation.id], {reservation.id})
             resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
             placed = [(allocation, resources[allocation.resource_id]) for allocation in allocations]
-            for reason in self._failures(look, reservation, placed).values():
-                look.missing.setdefault(reservation.id, reason)
+            for reason in self._failures(plan, reservation, placed).values():
+                plan.missing.setdefault(reservation.id, reason)
 
-    def _write(self, tx: Transaction, look: _Look, actor: Actor) -> None:
+    def _write(self, tx: Transaction, plan: _HealingPlan, actor: Actor) -> None:
         """Write what is planned and the flags, and have the cloud follow new allocations of a running lease.
 
         A lease that is still being created is not flagged, and no notification is sent: this follows once it is ready.
         """
-        lease, changes = look.lease, look.changes
+        lease, changes = plan.lease, plan.changes
         if changes:
             tx.raise_versions(changes.versions)
-            tx.allocations.apply(changes, now=look.now)
+            tx.allocations.apply(changes, now=plan.now)
         if lease.status is not LeaseStatus.CREATING:
-            lease = flag(tx, lease, look.missing, now=look.now)
-        if look.replaced:
-            event = Event(new_id(), lease.id, EventType.UPDATE, look.now, EventStatus.UNDONE, 0, look.now)
-            payload = UpdatePayload(added=_added(tx, look), replaced=_frozen(look.replaced))
+            lease = flag(tx, lease, plan.missing, now=plan.now)
+        if plan.replaced:
+            event = Event(new_id(), lease.id, EventType.UPDATE, plan.now, EventStatus.UNDONE, 0, plan.now)
+            payload = UpdatePayload(added=_added(tx, plan), replaced=_frozen(plan.replaced))
             tx.events.add([event], payload=payload.to_json())
-            lease = apply(tx, lease, Action.UPDATE, actor=actor, now=look.now, keep_reason=True)
-            words = together(look.words)
-            write_history(tx, lease.id, "replace", lease.status, lease.status, actor=actor, now=look.now, reason=words)
-        elif look.moved and lease is look.lease:
+            lease = apply(tx, lease, Action.UPDATE, actor=actor, now=plan.now, keep_reason=True)
+            words = together(plan.words)
+            write_history(tx, lease.id, "replace", lease.status, lease.status, actor=actor, now=plan.now, reason=words)
+        elif plan.moved and lease is plan.lease:
             # raises only the version, so that concurrent requests read it again
             tx.leases.change(lease, now=lease.updated_at)
-        if look.lease.degraded and not lease.degraded and lease.status is LeaseStatus.ACTIVE:
-            request_reconciliation(tx, lease, now=look.now)  # the missing resource may have lost its aggregate
+        if plan.lease.degraded and not lease.degraded and lease.status is LeaseStatus.ACTIVE:
+            request_reconciliation(tx, lease, now=plan.now)  # the missing resource may have lost its aggregate
 
 
-def _added(tx: Transaction, look: _Look) -> Mapping[str, tuple[int, ...]]:
+def _added(tx: Transaction, plan: _HealingPlan) -> Mapping[str, tuple[int, ...]]:
     """Return the ids of the allocations that replace others, by reservation."""
-    known = {allocation.id for allocations in look.allocations.values() for allocation in allocations}
+    known = {allocation.id for allocations in plan.allocations.values() for allocation in allocations}
     added: dict[str, list[int]] = {}
-    for allocation in tx.allocations.of_reservations(look.replaced.keys(), planned=False):
+    for allocation in tx.allocations.of_reservations(plan.replaced.keys(), planned=False):
         if allocation.id not in known and allocation.state is AllocationState.HELD:
             added.setdefault(allocation.reservation_id, []).append(allocation.id)
     return _frozen(added)
 
 
 def _affected_allocations(
-    tx: Transaction, look: _Look, outcomes: Sequence[tuple[Reservation, Allocation, str | None]]
+    tx: Transaction, plan: _HealingPlan, outcomes: Sequence[tuple[Reservation, Allocation, str | None]]
 ) -> tuple[AffectedAllocation, ...]:
-    others = tx.resources.by_ids(look.moved.values())
+    others = tx.resources.by_ids(plan.moved.values())
     return tuple(
         _affected(
-            look.lease,
+            plan.lease,
             reservation,
             allocation,
-            others[look.moved[allocation.id]].external_id if reason is None else None,
+            others[plan.moved[allocation.id]].external_id if reason is None else None,
             reason,
         )
         for reservation, allocation, reason in outcomes

@@ -96,12 +96,12 @@ class ReconciliationService:
         with self._db.read() as tx:
             return list(kept_commands(tx, {allocation.reservation_id for allocation in tx.allocations.kept(inventory)}))
 
-    def let_go(self, inventory: str, remaining: Mapping[str, int], *, of: Collection[str]) -> int:
+    def release_deleted(self, inventory: str, remaining: Mapping[str, int], *, of: Collection[str]) -> int:
         """Release the room of kept units that have been deleted, of these reservations; return the number of units.
 
         ``remaining`` maps reservation ids to the number of units that still exist.
         """
-        return self._db.write(_let_go, inventory, remaining, of)
+        return self._db.write(_release_deleted, inventory, remaining, of)
 
 
 def _request_reconciliation(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
@@ -120,7 +120,7 @@ def _show_drift(tx: Transaction, reservation_id: str, text: str) -> bool:
     return True
 
 
-def _let_go(tx: Transaction, inventory: str, remaining: Mapping[str, int], of: Collection[str]) -> int:
+def _release_deleted(tx: Transaction, inventory: str, remaining: Mapping[str, int], of: Collection[str]) -> int:
     allocations = [allocation for allocation in tx.allocations.kept(inventory) if allocation.reservation_id in of]
     left = {reservation_id: remaining.get(reservation_id, 0) for reservation_id in of}
     gone = {}
@@ -133,5 +133,5 @@ def _let_go(tx: Transaction, inventory: str, remaining: Mapping[str, int], of: C
     tx.resources.raise_versions({resource_id: resource.version for resource_id, resource in resources.items()})
     now = tx.now()
     for allocation, there in gone.items():
-        tx.allocations.let_go(allocation, there, now=now)
+        tx.allocations.reduce_kept(allocation, there, now=now)
     return sum(allocation.units - there for allocation, there in gone.items())

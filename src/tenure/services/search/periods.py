@@ -29,7 +29,7 @@ from tenure.services.search.service import LONGEST_SPAN
 from tenure.services.search.start_times import stretches_of
 
 MINUTE = timedelta(minutes=1)
-#: How far ahead a search looks, if it is not told.
+#: How far ahead a search looks by default.
 USUAL_REACH = timedelta(days=30)
 _NO_START = "No start up to this date is on these days, at these times."
 
