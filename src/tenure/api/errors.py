@@ -55,9 +55,9 @@ class MalformedVersion(Refusal):
 
     name = "InvalidParameter"
 
-    def __init__(self, asked: str) -> None:
+    def __init__(self, version: str) -> None:
         super().__init__(
-            f"API Version String {asked[:40]} is of invalid format. Must be of format MajorNum.MinorNum.",
+            f"API Version String {version[:40]} is of invalid format. Must be of format MajorNum.MinorNum.",
             field="OpenStack-API-Version",
         )
 
@@ -67,9 +67,9 @@ class VersionNotSupported(Refusal):
 
     name = "NotAcceptable"
 
-    def __init__(self, asked: str, oldest: str, latest: str) -> None:
+    def __init__(self, version: str, oldest: str, latest: str) -> None:
         super().__init__(
-            f"Version {asked[:40]} is not supported by the API. Minimum is {oldest} and maximum is {latest}.",
+            f"Version {version[:40]} is not supported by the API. Minimum is {oldest} and maximum is {latest}.",
             field="OpenStack-API-Version",
         )
 

@@ -272,13 +272,13 @@ class Description:
         self._describing = threading.Lock()
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        asked = req.params.get("version")
+        given = req.params.get("version")
         call = call_of(req)
         version = call.version
-        if asked is not None:
-            version = next((known for known in Version if known.value == asked), None)
+        if given is not None:
+            version = next((known for known in Version if known.value == given), None)
             if version is None:
-                raise VersionNotSupported(str(asked), OLDEST.value, LATEST.value)
+                raise VersionNotSupported(str(given), OLDEST.value, LATEST.value)
         elif version is None and call.version_refusal is not None:
             raise call.version_refusal
         resp.set_header("Vary", HEADER)

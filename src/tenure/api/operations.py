@@ -265,8 +265,8 @@ class Endpoint:
                 request.status = 200
                 _write(resp, request, operation.dry_run.answer, operation.dry_run.run(request), JSON)
             else:
-                asked = getattr(query, "format", operation.renderers[0].format)
-                [renderer] = [renderer for renderer in operation.renderers if renderer.format == asked]
+                format_name = getattr(query, "format", operation.renderers[0].format)
+                [renderer] = [renderer for renderer in operation.renderers if renderer.format == format_name]
                 _write(resp, request, operation.answer, operation.run(request), renderer)
 
         return respond

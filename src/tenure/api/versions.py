@@ -56,18 +56,18 @@ def negotiate(header: str | None) -> Version:
     If it names this service more than once, the last version counts. Raises ``MalformedVersion`` or
     ``VersionNotSupported``.
     """
-    asked = None
+    given = None
     for part in (header or "").split(","):
         words = part.split()
         if words and words[0].lower() == SERVICE_TYPE:
-            asked = " ".join(words[1:])
-    if asked is None:
+            given = " ".join(words[1:])
+    if given is None:
         return OLDEST
-    if asked.lower() == "latest":
+    if given.lower() == "latest":
         return LATEST
-    if not _GRAMMAR.fullmatch(asked):
-        raise MalformedVersion(asked)
+    if not _GRAMMAR.fullmatch(given):
+        raise MalformedVersion(given)
     for version in Version:
-        if version.value == asked:
+        if version.value == given:
             return version
-    raise VersionNotSupported(asked, OLDEST.value, LATEST.value)
+    raise VersionNotSupported(given, OLDEST.value, LATEST.value)

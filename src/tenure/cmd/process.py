@@ -136,14 +136,14 @@ def run(main: Callable[[], int], *, prog: str) -> int:
 
 def wait_for_the_end() -> None:
     """Wait for SIGTERM or SIGINT. After the first one, ignore both, so that they do not disturb the stop."""
-    asked = threading.Event()
+    stop_requested = threading.Event()
 
-    def ask(_number: int, _frame: object) -> None:
+    def request_stop(_number: int, _frame: object) -> None:
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, signal.SIG_IGN)
-        asked.set()
+        stop_requested.set()
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, ask)
-    while not asked.wait(3600):
+        signal.signal(signal_number, request_stop)
+    while not stop_requested.wait(3600):
         pass

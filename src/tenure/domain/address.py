@@ -32,9 +32,9 @@ def lies_in(address: str, subnet: str) -> bool:
     In IPv4 a port cannot have the network address or the broadcast address. Raises ``ValueError`` if an
     argument is not an address or not a subnet.
     """
-    asked, network = ip_address(address), ip_network(subnet, strict=False)
-    if asked not in network:
+    ip, network = ip_address(address), ip_network(subnet, strict=False)
+    if ip not in network:
         return False
-    if network.version == 4 and asked == network.network_address:
+    if network.version == 4 and ip == network.network_address:
         return False
-    return network.version != 4 or network.prefixlen >= 31 or asked != network.broadcast_address
+    return network.version != 4 or network.prefixlen >= 31 or ip != network.broadcast_address

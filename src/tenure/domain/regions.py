@@ -18,17 +18,17 @@ MAX_TRUSTS = 767
 _BETWEEN = ":"
 
 
-def region_of(asked: str | None, regions: Collection[str], *, field: str) -> str:
+def region_of(region: str | None, regions: Collection[str], *, field: str) -> str:
     """Return the region of a request; the home region if it names none.
 
     Without ``regions`` there is a single region, which has no name. Raises ``InvalidParameter`` for an unknown region.
     """
-    if not asked:
+    if not region:
         return next(iter(regions), "")
-    if asked not in regions:
+    if region not in regions:
         known = f"there are {', '.join(regions)}" if regions else "this service has no regions"
-        raise InvalidParameter(f"There is no region {asked}: {known}.", field=field)
-    return asked
+        raise InvalidParameter(f"There is no region {region}: {known}.", field=field)
+    return region
 
 
 def trusts_in(trust_id: str) -> dict[str, str]:

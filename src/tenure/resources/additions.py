@@ -54,14 +54,14 @@ def without_defaults(model: type[BaseModel], parameters: Mapping[str, Any]) -> d
     return {name: value for name, value in parameters.items() if value or name not in model.model_fields}
 
 
-def expression_of(asked: ZoneAdditions) -> Expression:
+def expression_of(additions: ZoneAdditions) -> Expression:
     """Return the additions as an expression. Raises ``InvalidParameter`` for an extra spec that is not about hosts."""
-    specs = asked.extra_specs if isinstance(asked, PlaceAdditions) else {}
+    specs = additions.extra_specs if isinstance(additions, PlaceAdditions) else {}
     terms: list[Term] = [_term(name, value) for name, value in specs.items()]
-    if asked.availability_zone:
-        terms.append(Comparison("==", "availability_zone", asked.availability_zone))
-    if isinstance(asked, HostAdditions):
-        terms += _minima(asked)
+    if additions.availability_zone:
+        terms.append(Comparison("==", "availability_zone", additions.availability_zone))
+    if isinstance(additions, HostAdditions):
+        terms += _minima(additions)
     expression = Expression(tuple(terms))
     if len(expression.comparisons) > MAX_COMPARISONS:
         raise InvalidParameter(
@@ -70,8 +70,12 @@ def expression_of(asked: ZoneAdditions) -> Expression:
     return expression
 
 
-def _minima(asked: HostAdditions) -> Iterator[Comparison]:
-    for name, least in (("vcpus", asked.vcpus), ("memory_mb", asked.memory_mb), ("local_gb", asked.disk_gb)):
+def _minima(additions: HostAdditions) -> Iterator[Comparison]:
+    for name, least in (
+        ("vcpus", additions.vcpus),
+        ("memory_mb", additions.memory_mb),
+        ("local_gb", additions.disk_gb),
+    ):
         if least:
             yield Comparison(">=", name, str(least))
 

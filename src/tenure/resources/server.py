@@ -48,14 +48,18 @@ _SIZES = ("vcpus", "memory_mb", "disk_gb")
 class _OneSize(BaseModel):
     @model_validator(mode="after")
     def _has_one_size(self) -> Self:
-        asked: Any = self
-        sizes = [getattr(asked, name) for name in _SIZES]
-        ways = [asked.server_id is not None, asked.flavor_id is not None, any(size is not None for size in sizes)]
+        reservation: Any = self
+        sizes = [getattr(reservation, name) for name in _SIZES]
+        ways = [
+            reservation.server_id is not None,
+            reservation.flavor_id is not None,
+            any(size is not None for size in sizes),
+        ]
         if sum(ways) != 1 or (ways[2] and None in sizes):
             raise PydanticCustomError(
                 "server_size", "Name one of these: server_id, flavor_id, or vcpus, memory_mb and disk_gb together."
             )
-        if asked.in_place and asked.server_id is None:
+        if reservation.in_place and reservation.server_id is None:
             raise PydanticCustomError("server_in_place", "Only a server that is there can stay in its place: server_id")
         return self
 

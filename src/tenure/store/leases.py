@@ -536,8 +536,12 @@ def _waiting(row: WaitingRow) -> Waiting:
         latest=row.latest_at,
         choices=tuple(
             tuple(
-                {"resource_type": asked["resource_type"], "region": asked["region"] or None, **asked["parameters"]}
-                for asked in choice
+                {
+                    "resource_type": reservation["resource_type"],
+                    "region": reservation["region"] or None,
+                    **reservation["parameters"],
+                }
+                for reservation in choice
             )
             for choice in row.request["choices"]
         ),

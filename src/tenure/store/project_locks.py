@@ -66,8 +66,8 @@ class ProjectLocks:
                 connection.execute(text("SELECT set_config('lock_timeout', :patience, true)"), patience)
                 connection.execute(text("SELECT pg_advisory_xact_lock(:name)"), {"name": _number(name)})
                 return connection
-            asked = {"name": name, "seconds": seconds}
-            if connection.execute(text("SELECT GET_LOCK(:name, :seconds)"), asked).scalar():
+            parameters = {"name": name, "seconds": seconds}
+            if connection.execute(text("SELECT GET_LOCK(:name, :seconds)"), parameters).scalar():
                 return connection
         except DBAPIError as error:
             LOG.debug("a project does not get its lock: %s", error.orig)

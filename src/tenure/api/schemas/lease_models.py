@@ -198,7 +198,7 @@ def _confirmation_seconds(waiting: Waiting) -> int | None:
 
 
 def _waiting_choices(waiting: Waiting) -> list[list[dict[str, Any]]]:
-    return [[dict(asked) for asked in choice] for choice in waiting.choices]
+    return [[dict(reservation) for reservation in choice] for choice in waiting.choices]
 
 
 def status_before_13(lease: Lease) -> LeaseStatus:

@@ -238,11 +238,11 @@ SchemasAt = Callable[[Version], LeaseSchemas]
 
 def _request_model(resource_type: ResourceType, forms: LeaseForms) -> type[BaseModel]:
     """Return the model of a new reservation: the parameters of its type, and from 1.2 on the region."""
-    asked = resource_type.request_model(strict=forms.is_strict)
+    model = resource_type.request_model(strict=forms.is_strict)
     if not forms.is_placed:
-        return asked
+        return model
     return create_model(
-        asked.__name__, __base__=(Placed, *_additions(resource_type, forms), asked), __doc__=asked.__doc__
+        model.__name__, __base__=(Placed, *_additions(resource_type, forms), model), __doc__=model.__doc__
     )
 
 

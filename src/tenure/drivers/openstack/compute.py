@@ -163,22 +163,22 @@ class Compute:
 
     def hypervisors_known(self, external_ids: Sequence[str]) -> dict[str, Hypervisor]:
         """Return those of these hypervisors that exist, by id."""
-        asked = [external_id for external_id in external_ids if _is_id(external_id)]
-        if len(asked) > 8:
-            asked_ids = set(asked)
+        valid_ids = [external_id for external_id in external_ids if _is_id(external_id)]
+        if len(valid_ids) > 8:
+            id_set = set(valid_ids)
             return {
                 hypervisor.external_id: hypervisor
                 for hypervisor in self.hypervisors()
-                if hypervisor.external_id in asked_ids
+                if hypervisor.external_id in id_set
             }
         answers = self._calls.send_all(
             [
                 Request("compute", "GET", f"/os-hypervisors/{external_id}", microversion=_HYPERVISORS)
-                for external_id in asked
+                for external_id in valid_ids
             ]
         )
         found: dict[str, Hypervisor] = {}
-        for external_id, answer in zip(asked, answers, strict=True):
+        for external_id, answer in zip(valid_ids, answers, strict=True):
             if isinstance(answer, CloudNotFound):
                 continue
             if isinstance(answer, CloudError):

@@ -38,13 +38,12 @@ class Subnet:
 
     def hands_out(self, address: str) -> bool:
         """Whether the address is in an allocation pool or the gateway's."""
-        asked = ip_address(address)
-        if self.gateway is not None and asked == ip_address(self.gateway):
+        ip = ip_address(address)
+        if self.gateway is not None and ip == ip_address(self.gateway):
             return True
         bounds = ((ip_address(first), ip_address(last)) for first, last in self.pools)
         return any(
-            first.version == asked.version == last.version and int(first) <= int(asked) <= int(last)
-            for first, last in bounds
+            first.version == ip.version == last.version and int(first) <= int(ip) <= int(last) for first, last in bounds
         )
 
 

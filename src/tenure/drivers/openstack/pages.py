@@ -49,7 +49,7 @@ class _Reading:
     found: dict[str, Item] = field(default_factory=dict)
     #: The markers of pages that are still to be read; None is the beginning of the list.
     pending: list[str | None] = field(default_factory=list)
-    asked: set[str | None] = field(default_factory=set)
+    requested: set[str | None] = field(default_factory=set)
     #: The markers that no longer exist.
     gone: set[str] = field(default_factory=set)
     #: The errors by marker of the missing page.
@@ -68,7 +68,7 @@ def read_pages(
     for attempt in range(_ATTEMPTS):
         if attempt:
             reading.pending = list(reading.failed)
-            reading.asked.difference_update(reading.failed)
+            reading.requested.difference_update(reading.failed)
             reading.failed.clear()
         while reading.pending:
             round_of = reading.pending[: calls.concurrency]
@@ -88,8 +88,8 @@ def _read_round(
     markers: Sequence[str | None],
 ) -> None:
     """Read some pages concurrently; raise ``CloudError`` if none of them arrives."""
-    fresh = [marker for marker in markers if marker not in reading.asked]
-    reading.asked.update(fresh)
+    fresh = [marker for marker in markers if marker not in reading.requested]
+    reading.requested.update(fresh)
     beginnings = [{"limit": str(PAGE), **({} if marker is None else {"marker": marker})} for marker in fresh]
     answers = calls.send_all([request(params) for params in beginnings])
     failures = [answer for answer in answers if isinstance(answer, CloudError) and not isinstance(answer, BadRequest)]

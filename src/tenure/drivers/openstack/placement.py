@@ -172,16 +172,16 @@ class Placement:
         self, providers: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]
     ) -> dict[str, HostInventory]:
         """Return the inventories of these providers added up by root UUID; ``traits`` are those known already."""
-        asked = [(provider, "inventories") for provider in providers]
-        asked += [(provider, "traits") for provider in providers if provider["uuid"] not in traits]
+        queries = [(provider, "inventories") for provider in providers]
+        queries += [(provider, "traits") for provider in providers if provider["uuid"] not in traits]
         answers = self._calls.send_all(
             [
                 Request("placement", "GET", f"/resource_providers/{provider['uuid']}/{kind}", microversion=VERSION)
-                for provider, kind in asked
+                for provider, kind in queries
             ]
         )
         found: dict[str, HostInventory] = defaultdict(HostInventory)
-        for (provider, kind), answer in zip(asked, answers, strict=True):
+        for (provider, kind), answer in zip(queries, answers, strict=True):
             if isinstance(answer, CloudNotFound):
                 continue  # the provider was deleted meanwhile
             if isinstance(answer, CloudError):

@@ -158,32 +158,32 @@ class ChangeRequest(Request[ChangeProposal, Changed]):
         return ChangeProposal(lease=lease, before=lease, is_empty=True, dates=Dates(lease.starts_at, lease.ends_at))
 
     def draft(
-        self, tx: Transaction, lease: Lease, reservation: Reservation, position: int, asked: ReservationChange | None
+        self, tx: Transaction, lease: Lease, reservation: Reservation, position: int, change: ReservationChange | None
     ) -> ReservationDraft:
         """Return a reservation as it is to be; raise the errors that its type finds."""
         types = self.context.types
         before = demand = placed_demand(types, reservation, position)
-        given = changed_parameters(reservation, asked)
+        given = changed_parameters(reservation, change)
         with errors_at_position(position):
             running = lease.status is LeaseStatus.ACTIVE
-            parameters = parameters_after(types, reservation, asked, self.facts, running=running)
+            parameters = parameters_after(types, reservation, change, self.facts, running=running)
         if given:
             demand = placed_demand(types, replace(reservation, parameters=parameters), position)
             old = set(before.expression.comparisons)
             new = [comparison for comparison in demand.expression.comparisons if comparison not in old]
             self.check_conditions(tx, lease, demand, new, position)
-            if asked is not None and asked.checks_values:
+            if change is not None and change.checks_values:
                 check_values(tx, demand, new, position)
         grows = bool(types[reservation.resource_type].growing & given.keys())
         return ReservationDraft(reservation, position, parameters, before, demand, grows)
 
     def check_conditions(
-        self, tx: Transaction, lease: Lease, demand: Demand, asked: Collection[Comparison], position: int
+        self, tx: Transaction, lease: Lease, demand: Demand, comparisons: Collection[Comparison], position: int
     ) -> None:
         """Raise ``InvalidParameter`` for conditions that the actor may not use."""
-        names, seen = {comparison.name for comparison in asked}, self.context.access.sees(self.actor, lease)
+        names, seen = {comparison.name for comparison in comparisons}, self.context.access.sees(self.actor, lease)
         check_private(tx, self.context.rules, demand.inventory, names, position, seen=seen)
-        check_identifying(self.context.types, demand.inventory, asked, position, seen=seen)
+        check_identifying(self.context.types, demand.inventory, comparisons, position, seen=seen)
 
     def matched(self, lease: Lease, changes: Sequence[ReservationChange]) -> dict[str, ReservationChange]:
         """Return the changes by reservation; raise if a change names another lease's reservation, or another type."""

@@ -32,7 +32,9 @@ class Confirmation(ChangeRequest):
         if lease.ends_at <= self.now:
             raise InvalidState("The lease has come to its end before it was confirmed.")
         matched = self.matched(lease, self.changes)
-        positions = {asked.reservation_id: position for position, asked in enumerate(self.changes)}
+        positions = {
+            reservation_change.reservation_id: position for position, reservation_change in enumerate(self.changes)
+        }
         drafts = [
             self.draft(tx, lease, reservation, positions[reservation.id], matched[reservation.id])
             for reservation in lease.reservations

@@ -103,9 +103,9 @@ class NewLeases:
         now = self._clock.now()
         if ends_at <= now:
             raise AlreadyOver
-        asked = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
+        request = LeaseRequest("", starts_at, ends_at, reservations=tuple(reservations))
         return self.request(
-            actor, Draft(self._new_lease(new_id(), actor, asked, starts_at, ends_at, None, now), demands)
+            actor, Draft(self._new_lease(new_id(), actor, request, starts_at, ends_at, None, now), demands)
         )
 
     def draft(

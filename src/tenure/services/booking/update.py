@@ -52,7 +52,10 @@ class Update(ChangeRequest):
         if dates.notice_at is not None:
             self._check_notice_open(dates.notice_at, events)
         moved = (dates.starts_at, dates.ends_at) != (lease.starts_at, lease.ends_at)
-        positions = {asked.reservation_id: position for position, asked in enumerate(change.reservations)}
+        positions = {
+            reservation_change.reservation_id: position
+            for position, reservation_change in enumerate(change.reservations)
+        }
         drafts = [
             self.draft(tx, lease, reservation, positions.get(reservation.id, index), matched.get(reservation.id))
             for index, reservation in enumerate(lease.reservations)
@@ -257,9 +260,9 @@ class Update(ChangeRequest):
             changes.append(f"before_end_date: {dates.notice_at.isoformat()}")
         if change.events is not None:
             changes.append(f"events: {len(change.events)} of the owner's")
-        for asked in change.reservations:
-            given = sorted(name for name, value in asked.parameters.items() if value is not None)
-            changes.append(f"reservation {asked.reservation_id}: {', '.join(given)}")
+        for reservation_change in change.reservations:
+            given = sorted(name for name, value in reservation_change.parameters.items() if value is not None)
+            changes.append(f"reservation {reservation_change.reservation_id}: {', '.join(given)}")
         return "; ".join(changes) or "nothing"
 
 

@@ -20,20 +20,20 @@ TOPIC = f"lease.event.{EventType.NOTIFY.value}"
 _TO_COME = frozenset({EventStatus.UNDONE, EventStatus.IN_PROGRESS})
 
 
-def check_events(asked: Sequence[UserEvent], starts_at: datetime, ends_at: datetime) -> None:
+def check_events(requests: Sequence[UserEvent], starts_at: datetime, ends_at: datetime) -> None:
     """Raise ``InvalidParameter`` if there are too many events, or if one lies outside the lease."""
-    if len(asked) > MAX_USER_EVENTS:
+    if len(requests) > MAX_USER_EVENTS:
         raise InvalidParameter(f"A lease has at most {MAX_USER_EVENTS} events of its owner's", field="events")
-    for position, requested in enumerate(asked):
+    for position, requested in enumerate(requests):
         if not starts_at <= requested.at <= ends_at:
             raise InvalidParameter(
                 "The event must lie between the start and the end of the lease", field=f"events[{position}].time"
             )
 
 
-def new_events(lease_id: str, asked: Sequence[UserEvent], now: datetime) -> tuple[Event, ...]:
+def new_events(lease_id: str, requests: Sequence[UserEvent], now: datetime) -> tuple[Event, ...]:
     """Return the events of a new lease. Raises ``InvalidParameter`` if the time of an event has passed."""
-    return tuple(_new_event(lease_id, requested, position, now) for position, requested in enumerate(asked))
+    return tuple(_new_event(lease_id, requested, position, now) for position, requested in enumerate(requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class EventReplacement:
     deleted: Collection[str]
 
     @classmethod
-    def of(cls, lease: Lease, asked: Sequence[UserEvent], now: datetime) -> EventReplacement:
+    def of(cls, lease: Lease, requests: Sequence[UserEvent], now: datetime) -> EventReplacement:
         """Return what replaces the events of a lease by these.
 
         An event with an id stays, perhaps with another time and message; those without an id are new; events that are
         not named are deleted. Raises ``InvalidParameter`` and ``InvalidState``.
         """
         before = {event.id: event for event in lease.events if event.event_type is EventType.NOTIFY}
-        named = [requested.event_id for requested in asked if requested.event_id is not None]
+        named = [requested.event_id for requested in requests if requested.event_id is not None]
         added: list[Event] = []
         changed: list[UserEvent] = []
-        for position, requested in enumerate(asked):
+        for position, requested in enumerate(requests):
             if requested.event_id is None:
                 added.append(_new_event(lease.id, requested, position, now))
                 continue
@@ -142,13 +142,15 @@ def due_events(lease: Lease, now: datetime) -> list[Event]:
     ]
 
 
-def _new_event(lease_id: str, asked: UserEvent, position: int, now: datetime) -> Event:
-    _check_in_future(asked, position, now)
-    return Event(new_id(), lease_id, EventType.NOTIFY, asked.at, EventStatus.UNDONE, 0, now, message=asked.message)
+def _new_event(lease_id: str, requested: UserEvent, position: int, now: datetime) -> Event:
+    _check_in_future(requested, position, now)
+    return Event(
+        new_id(), lease_id, EventType.NOTIFY, requested.at, EventStatus.UNDONE, 0, now, message=requested.message
+    )
 
 
-def _check_in_future(asked: UserEvent, position: int, now: datetime) -> None:
-    if asked.at < minute_of(now):
+def _check_in_future(requested: UserEvent, position: int, now: datetime) -> None:
+    if requested.at < minute_of(now):
         raise InvalidParameter("The time of the event has passed", field=f"events[{position}].time")
 
 

@@ -46,5 +46,5 @@ def check_shortest(starts_at: datetime, ends_at: datetime, *, field: str = "end_
 def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime, *, field: str = "end_date") -> None:
     """Raise ``InvalidParameter`` for a lease that is longer than allowed, in days of the calendar."""
     if rules.longest_lease is not None and not is_within_days(starts_at, ends_at, rules.longest_lease):
-        days, asked = rules.longest_lease / timedelta(days=1), length_text(ends_at - starts_at)
-        raise InvalidParameter(f"A lease lasts for {days:g} days at most, and this one for {asked}.", field=field)
+        days, length = rules.longest_lease / timedelta(days=1), length_text(ends_at - starts_at)
+        raise InvalidParameter(f"A lease lasts for {days:g} days at most, and this one for {length}.", field=field)

@@ -75,13 +75,13 @@ class Intake:
         """Return the facts of the cloud that a change of a lease needs. Raises the errors of ``facts``."""
         facts: dict[FactReference, Mapping[str, object]] = {}
         known = {reservation.id: reservation for reservation in lease.reservations}
-        for position, asked in enumerate(change.reservations):
-            reservation = known.get(asked.reservation_id)
+        for position, reservation_change in enumerate(change.reservations):
+            reservation = known.get(reservation_change.reservation_id)
             if reservation is None:
                 continue
             try:
                 after = self._types[reservation.resource_type].merge(
-                    reservation.parameters, changed_parameters(reservation, asked), running=False
+                    reservation.parameters, changed_parameters(reservation, reservation_change), running=False
                 )
             except TenureError:
                 continue  # the changer reports this error
@@ -89,16 +89,16 @@ class Intake:
             facts.update(self.facts(owner, replace(reservation, parameters=after), position))
         return facts
 
-    def facts(self, actor: Actor, asked: Reservation | ReservationRequest, position: int) -> Facts:
+    def facts(self, actor: Actor, reservation: Reservation | ReservationRequest, position: int) -> Facts:
         """Return the facts of the cloud that the type needs to check these parameters.
 
         Raises ``InvalidParameter`` if the cloud does not know what they name, ``Unavailable`` if it does not answer.
         """
-        named = self._types[asked.resource_type].required_fact(asked.parameters)
+        named = self._types[reservation.resource_type].required_fact(reservation.parameters)
         if named is None:
             return {}
         try:
-            return {named: self._cloud.fetch(named.kind, qualified(asked.region, named.reference), actor)}
+            return {named: self._cloud.fetch(named.kind, qualified(reservation.region, named.reference), actor)}
         except CloudBusy as error:
             LOG.warning("the cloud does not tell of %s %s: %s", named.kind, named.reference, error)
             raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None

@@ -45,21 +45,21 @@ def complete(resource_type: ResourceType, parameters: Mapping[str, object], fact
     return resource_type.complete(parameters, facts[named])
 
 
-def changed_parameters(reservation: Reservation, asked: ReservationChange | None) -> dict[str, object]:
+def changed_parameters(reservation: Reservation, change: ReservationChange | None) -> dict[str, object]:
     """Return the changed parameters, without values that clients send back as they were shown them."""
-    given = {} if asked is None else asked.parameters
+    given = {} if change is None else change.parameters
     shown = reservation.effects
     return {name: value for name, value in given.items() if name not in shown or shown[name] != value}
 
 
 def parameters_after(
-    types: ResourceTypes, reservation: Reservation, asked: ReservationChange | None, facts: Facts, *, running: bool
+    types: ResourceTypes, reservation: Reservation, change: ReservationChange | None, facts: Facts, *, running: bool
 ) -> Mapping[str, object]:
     """Return the parameters of a reservation after a change, with the facts of the cloud.
 
     Raises ``InvalidParameter``, and ``InvalidState`` if a ``running`` reservation cannot be changed so.
     """
-    given = changed_parameters(reservation, asked)
+    given = changed_parameters(reservation, change)
     if not given:
         return reservation.parameters
     resource_type = types[reservation.resource_type]

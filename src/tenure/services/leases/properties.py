@@ -33,14 +33,14 @@ def check_private(
 
 
 def check_identifying(
-    types: ResourceTypes, inventory: str, asked: Iterable[Comparison], position: int, *, seen: bool
+    types: ResourceTypes, inventory: str, comparisons: Iterable[Comparison], position: int, *, seen: bool
 ) -> None:
     """Raise ``InvalidParameter`` if the caller compares names or ids by order without being allowed to see them.
 
     Each request would halve what a name can be. To name a resource, or all but one, one has to know it.
     """
     apart = types.inventory(inventory).apart
-    for comparison in asked:
+    for comparison in comparisons:
         if not seen and comparison.name in apart and comparison.op not in {"==", "!="}:
             raise InvalidParameter(
                 f"The property {comparison.name} tells single resources apart: it is compared by == and != only.",
@@ -51,7 +51,7 @@ def check_identifying(
 def check_values(
     tx: Transaction,
     demand: Demand,
-    asked: Iterable[Comparison],
+    comparisons: Iterable[Comparison],
     position: int,
     *,
     known: set[tuple[str, str]] | None = None,
@@ -63,7 +63,7 @@ def check_values(
     reservations, and is extended.
     """
     known = set() if known is None else known
-    for comparison in asked if demand.names_are_asked else ():
+    for comparison in comparisons if demand.names_are_asked else ():
         property_ = demand.inventory, comparison.name
         if comparison.number is not None or property_ in known or len(known) >= MOST_NAMES:
             continue

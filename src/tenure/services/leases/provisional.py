@@ -40,15 +40,15 @@ def search_for_remains(tx: Transaction, lease_id: str, *, now: datetime) -> None
 def check_confirmed(lease: Lease, changes: Iterable[ReservationChange]) -> None:
     """Raise ``Conflict`` unless the lease already equals this confirmation: confirming twice is allowed."""
     known = {reservation.id: reservation for reservation in lease.reservations}
-    for position, asked in enumerate(changes):
-        reservation = known.get(asked.reservation_id)
+    for position, change in enumerate(changes):
+        reservation = known.get(change.reservation_id)
         if reservation is None:
             raise InvalidParameter(
-                f"Please enter valid reservation IDs. Invalid reservation IDs are: {asked.reservation_id}",
+                f"Please enter valid reservation IDs. Invalid reservation IDs are: {change.reservation_id}",
                 field=f"reservations[{position}].id",
             )
         shown = {**reservation.parameters, **reservation.effects}
-        for name, value in asked.parameters.items():
+        for name, value in change.parameters.items():
             if name not in shown or shown[name] != value:
                 raise Conflict(
                     "The lease is confirmed already, with something else.", field=f"reservations[{position}].{name}"

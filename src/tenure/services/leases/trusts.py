@@ -38,11 +38,11 @@ class Trusts:
         self._cloud = cloud
         self._home = next(iter(regions), "")
 
-    def demand_of(self, asked: Iterable[Reservation | ReservationRequest]) -> TrustDemand | None:
+    def demand_of(self, reservations: Iterable[Reservation | ReservationRequest]) -> TrustDemand | None:
         """Return the trust that these reservations need, or None if nothing is done as their owner."""
         fields = [
             (reservation.region, self._types[reservation.resource_type].trusted_for(reservation.parameters))
-            for reservation in asked
+            for reservation in reservations
         ]
         needed = [(region, field) for region, field in fields if field is not None]
         return TrustDemand(needed[0][1], frozenset(region for region, _ in needed)) if needed else None
@@ -53,22 +53,22 @@ class Trusts:
         Raises ``InvalidParameter`` if the caller belongs to another project: his trust cannot act for the owner's.
         """
         current = {reservation.id: reservation for reservation in lease.reservations}
-        asked = [
+        requests = [
             ReservationRequest(known.resource_type, {**known.parameters, **reservation_change.parameters}, known.region)
             for reservation_change in change.reservations
             if (known := current.get(reservation_change.reservation_id))
             is not None  # the changer reports all other errors
         ]
-        return self._missing(lease, asked, actor)
+        return self._missing(lease, requests, actor)
 
     def demand_with(self, lease: Lease, request: ReservationRequest, actor: Actor) -> TrustDemand | None:
         """Return the trust that the lease needs with this additional reservation and does not have yet."""
         return self._missing(lease, [request], actor)
 
-    def _missing(self, lease: Lease, asked: Iterable[ReservationRequest], actor: Actor) -> TrustDemand | None:
+    def _missing(self, lease: Lease, reservations: Iterable[ReservationRequest], actor: Actor) -> TrustDemand | None:
         trusted = {region or self._home for region in trusts_in(lease.trust_id or "")}
         trust_demand = self.demand_of(
-            reservation for reservation in asked if (reservation.region or self._home) not in trusted
+            reservation for reservation in reservations if (reservation.region or self._home) not in trusted
         )
         if trust_demand is not None and actor.project_id != lease.project_id:
             raise InvalidParameter(

@@ -363,7 +363,7 @@ class LeaseService(ContextualService):
             user_id = find(actor, user_id)
         return replace(query, project_id=project_id, user_id=user_id)
 
-    def _create(self, actor: Actor, request: LeaseToBook[P], asked: LeaseRequest) -> Lease:
+    def _create(self, actor: Actor, request: LeaseToBook[P], lease_request: LeaseRequest) -> Lease:
         """Book a new lease, and have the cloud make what clients must see of it."""
         trust_demand = self._trusts.demand_of(request.reservations)
         with self._trusts.given_by(actor, trust_demand) as trust_id:
@@ -371,7 +371,7 @@ class LeaseService(ContextualService):
         lease = booked.lease
         if not booked.is_new and trust_id is not None:
             self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
-        if booked.is_new and lease.status is LeaseStatus.CREATING and asked.hold_for is None:
+        if booked.is_new and lease.status is LeaseStatus.CREATING and lease_request.hold_for is None:
             lease = self._prepare(lease, Claim(preparation(lease).id, lease.id))
         self._at_once.wake_if_due(lease, self._clock.now())
         return self._access.redacted(actor, lease)

@@ -241,20 +241,22 @@ class AlternativeService(ContextualService):
         """Return what may be changed in the reservation without room; None if the change does not name it."""
         if lacking >= len(change.reservations):
             return None
-        asked = change.reservations[lacking]
+        reservation_change = change.reservations[lacking]
         live = live_reservations(lease)
-        index = next((index for index, known in enumerate(live) if known.id == asked.reservation_id), None)
+        index = next((index for index, known in enumerate(live) if known.id == reservation_change.reservation_id), None)
         if index is None:
             return None
 
         def attempt(parameters: Mapping[str, object]) -> Attempt:
-            other = replace(asked, parameters={**asked.parameters, **parameters})
+            other = replace(reservation_change, parameters={**reservation_change.parameters, **parameters})
             changes = (*change.reservations[:lacking], other, *change.reservations[lacking + 1 :])
             return trying(replace(change, reservations=changes))
 
         alone = not moves and len(change.reservations) == 1
         fewest = placed_demand(self._types, live[index], index).minimum if alone else 0
-        return _lacking_reservation(lacking, index, completed.demands[index], asked.parameters, attempt, fewest=fewest)
+        return _lacking_reservation(
+            lacking, index, completed.demands[index], reservation_change.parameters, attempt, fewest=fewest
+        )
 
     def _after(self, lease: Lease, change: LeaseChange, facts: Facts) -> Completed:
         """Return the reservations of a lease after a change, and their demands."""
@@ -330,8 +332,8 @@ class AlternativeService(ContextualService):
         if lacking is None or lacking.of_kind is None:
             return None
         reservation = case.completed.reservations[lacking.index]
-        asked = self._types[reservation.resource_type].request_model(strict=True).model_fields
-        if "resource_properties" not in asked or not reservation.parameters.get("resource_properties"):
+        fields_of_request = self._types[reservation.resource_type].request_model(strict=True).model_fields
+        if "resource_properties" not in fields_of_request or not reservation.parameters.get("resource_properties"):
             return None
         names = self._public_names(actor, case.completed.demands[lacking.index].inventory)
         catalogue = case.view.catalogue
@@ -454,19 +456,21 @@ def _lacking_reservation(
     position: int,
     index: int,
     demand: Demand,
-    asked: Mapping[str, object],
+    parameters: Mapping[str, object],
     attempt: Callable[[Mapping[str, object]], Attempt],
     *,
     fewest: int,
 ) -> _Lacking:
-    """Return a reservation that is changed by the parameters that the request has ``asked`` for."""
+    """Return a reservation that is changed by these ``parameters`` of the request."""
     names = _AMOUNTS.get(demand.parameter, ())
     return _Lacking(
         position,
         index,
         fewest,
-        (lambda amount: attempt(dict.fromkeys(names, amount))) if set(names) & set(asked) else None,
-        (lambda condition: attempt({"resource_properties": condition})) if "resource_properties" in asked else None,
+        (lambda amount: attempt(dict.fromkeys(names, amount))) if set(names) & set(parameters) else None,
+        (lambda condition: attempt({"resource_properties": condition}))
+        if "resource_properties" in parameters
+        else None,
     )
 
 

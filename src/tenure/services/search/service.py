@@ -111,9 +111,9 @@ class AvailabilityService(ContextualService):
         if end <= start:
             raise InvalidParameter("The period must end after it starts, and after now.", field="end_date")
         if end - start > LONGEST_SPAN:
-            asked = length_text(end - start)
+            length = length_text(end - start)
             raise InvalidParameter(
-                f"The period lasts for {LONGEST_SPAN.days} days at most, and this one for {asked}.", field="end_date"
+                f"The period lasts for {LONGEST_SPAN.days} days at most, and this one for {length}.", field="end_date"
             )
         if query.step is not None and (end - start) / query.step > MOST_STEPS:
             steps = ceil((end - start) / query.step)

@@ -43,9 +43,9 @@ class UsageService(ContextualService):
         if query.ends_at <= query.starts_at:
             raise InvalidParameter("The period must end after it starts.", field="end_date")
         if query.ends_at - query.starts_at > LONGEST_SPAN:
-            asked = length_text(query.ends_at - query.starts_at)
+            length = length_text(query.ends_at - query.starts_at)
             raise InvalidParameter(
-                f"The period lasts for {LONGEST_SPAN.days} days at most, and this one for {asked}.", field="end_date"
+                f"The period lasts for {LONGEST_SPAN.days} days at most, and this one for {length}.", field="end_date"
             )
         resource_type = None if query.resource_type is None else self._types[query.resource_type].name
         period = Period(query.starts_at, query.ends_at)

@@ -294,9 +294,11 @@ class WaitingList(ContextualService):
 
     def _completed_choice(self, choice: Sequence[ReservationRequest]) -> Completed:
         placed, demands = [], []
-        for position, asked in enumerate(choice):
+        for position, reservation in enumerate(choice):
             deadlines.check()
-            placed.append(replace(asked, region=region_of(asked.region, self._rules.regions, field="region")))
+            placed.append(
+                replace(reservation, region=region_of(reservation.region, self._rules.regions, field="region"))
+            )
             demands.append(placed_demand(self._types, placed[-1], position))
         return Completed(placed, demands)
 
