@@ -39,14 +39,14 @@ def registered(driver: OpenStackCloud, cloud: FakeOpenStack, count: int) -> list
     return hosts
 
 
-def command(*hosts: ResourceRef, **more: str) -> Command:
+def command_for(*hosts: ResourceRef, **more: str) -> Command:
     return command_of(*hosts, resource_type=HOST, **more)
 
 
-def ended(driver: OpenStackCloud, wanted: Command) -> Progress:
+def ended(driver: OpenStackCloud, command: Command) -> Progress:
     """How the end of the command stands when it is over, or after some attempts."""
     attempts = 10
-    while not (progress := driver.ensure_ended(wanted)).done and attempts:
+    while not (progress := driver.ensure_ended(command)).done and attempts:
         attempts -= 1
     return progress
 

@@ -90,7 +90,7 @@ def at(network_id: str, *addresses: str) -> tuple[ResourceRef, ...]:
     return tuple(ResourceRef(address_id(network_id, address), address) for address in addresses)
 
 
-def wanted(network_id: str, *addresses: str, reservation_id: str = "r-1") -> Command:
+def command_for(network_id: str, *addresses: str, reservation_id: str = "r-1") -> Command:
     plain = command_of(*at(network_id, *addresses), reservation_id=reservation_id, resource_type=FLOATING_IP)
     return replace(plain, parameters={"network_id": network_id, "amount": len(addresses), "required_floatingips": []})
 
@@ -156,9 +156,9 @@ class TestRegistering:
         network_id, other = cloud.add_network(NETWORK), cloud.add_network(NETWORK)
         foreign = cloud.add_floating_ip(other, FIRST, NEIGHBOUR)
         driver.ensure_registered(FLOATING_IP, *at(network_id, FIRST))
-        driver.ensure_started(wanted(network_id, FIRST))
-        assert driver.drift(FLOATING_IP, [wanted(network_id, FIRST)], []) == []
-        driver.ensure_ended(wanted(network_id, FIRST))
+        driver.ensure_started(command_for(network_id, FIRST))
+        assert driver.drift(FLOATING_IP, [command_for(network_id, FIRST)], []) == []
+        driver.ensure_ended(command_for(network_id, FIRST))
         assert list(cloud.floating_ips.values()) == [foreign]
 
 
@@ -166,7 +166,7 @@ class TestReserving:
     def test_requests_equal_blazars(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(("198.51.100.0/24", [], None), NETWORK)
         _, subnet = cloud.subnets.values()
-        driver.ensure_started(wanted(network_id, FIRST))
+        driver.ensure_started(command_for(network_id, FIRST))
         assert writes(cloud) == [
             (
                 "POST",
@@ -185,14 +185,14 @@ class TestReserving:
         cloud.seen.clear()
         for floating_ip in cloud.floating_ips.values():
             floating_ip.port_id = "a-port"
-        driver.ensure_ended(wanted(network_id, FIRST))
+        driver.ensure_ended(command_for(network_id, FIRST))
         assert writes(cloud) == [("PUT", {"floatingip": {"port_id": None}}), ("DELETE", None)]
 
     def test_a_full_quota_is_named(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
         cloud.address_quota = 0
         with pytest.raises(CloudBusy, match="Neutron: Quota exceeded") as caught:
-            driver.ensure_started(wanted(network_id, FIRST))
+            driver.ensure_started(command_for(network_id, FIRST))
         assert not isinstance(caught.value, ResourceOccupied)
 
     def test_an_address_taken_at_the_last_moment_is_occupied(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -204,7 +204,7 @@ class TestReserving:
 
         cloud.observe = overtake
         with pytest.raises(ResourceOccupied, match=NEIGHBOUR):
-            driver.ensure_started(wanted(network_id, FIRST))
+            driver.ensure_started(command_for(network_id, FIRST))
         assert [floating_ip.project_id for floating_ip in cloud.floating_ips.values()] == [NEIGHBOUR]
 
     def test_an_address_that_a_port_has_is_occupied(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -212,7 +212,7 @@ class TestReserving:
         network_id = cloud.add_network(NETWORK)
         second = "203.0.113.3"
         cloud.ports.append((network_id, second, "network:router_gateway"))
-        command = wanted(network_id, FIRST, second)
+        command = command_for(network_id, FIRST, second)
         with pytest.raises(ResourceOccupied, match="is in use by a port") as caught:
             driver.ensure_started(command)
         assert set(caught.value.resources) == {address_id(network_id, second)}
@@ -225,13 +225,13 @@ class TestReserving:
                 cloud.add_floating_ip(network_id, FIRST, OWNER, description="reservation:r-1")
 
         cloud.observe = overtake
-        assert driver.ensure_started(wanted(network_id, FIRST)).done
+        assert driver.ensure_started(command_for(network_id, FIRST)).done
         (made,) = cloud.floating_ips.values()
         assert made.tags == ["blazar", "reservation:r-1"]
 
     def test_a_floating_ip_in_another_project_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
-        command = wanted(network_id, FIRST)
+        command = command_for(network_id, FIRST)
         cloud.add_floating_ip(network_id, FIRST, NEIGHBOUR, tags=["blazar", "reservation:r-1"])
         (drift,) = driver.drift(FLOATING_IP, [command], [])
         assert drift.text == f"{FIRST} is in another project than its owner's"
@@ -241,12 +241,12 @@ class TestReserving:
 
     def test_a_description_changed_by_the_owner_is_no_drift(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
-        driver.ensure_started(wanted(network_id, FIRST))
+        driver.ensure_started(command_for(network_id, FIRST))
         (made,) = cloud.floating_ips.values()
         made.description = "reservation:of my own"
-        assert driver.drift(FLOATING_IP, [wanted(network_id, FIRST)], []) == []
+        assert driver.drift(FLOATING_IP, [command_for(network_id, FIRST)], []) == []
         assert driver.held(FLOATING_IP) == ["r-1"]
-        driver.ensure_ended(wanted(network_id, FIRST))
+        driver.ensure_ended(command_for(network_id, FIRST))
         assert cloud.floating_ips == {}
 
     def test_checking_many_addresses_takes_few_calls(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -254,7 +254,7 @@ class TestReserving:
         network_id = cloud.add_network(("203.0.113.0/24", [], None))
         cloud.address_quota = 200
         addresses = [f"203.0.113.{number}" for number in range(1, 121)]
-        command = wanted(network_id, *addresses)
+        command = command_for(network_id, *addresses)
         driver.ensure_started(command)
         assert {floating_ip.address for floating_ip in cloud.floating_ips.values()} == set(addresses)
         assert driver.drift(FLOATING_IP, [command], []) == []
@@ -267,7 +267,9 @@ class TestReserving:
 
     def test_drift_takes_one_call(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
-        commands = [wanted(network_id, f"203.0.113.{number}", reservation_id=f"r-{number}") for number in range(2, 12)]
+        commands = [
+            command_for(network_id, f"203.0.113.{number}", reservation_id=f"r-{number}") for number in range(2, 12)
+        ]
         for command in commands:
             driver.ensure_started(command)
         cloud.seen.clear()
@@ -275,7 +277,7 @@ class TestReserving:
         assert len(cloud.seen) == 1
 
     def test_a_reservation_without_a_network_is_refused(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        command = replace(wanted("x", FIRST), parameters={})
+        command = replace(command_for("x", FIRST), parameters={})
         with pytest.raises(CloudRefused, match="which network"):
             driver.ensure_started(command)
 

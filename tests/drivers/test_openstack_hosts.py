@@ -29,7 +29,7 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import HttpTransport, connect
 from tenure.drivers.openstack.options import OpenStackOptions
-from tests.drivers.rigs import HOST, command, ended, options_of, ref, registered
+from tests.drivers.rigs import HOST, command_for, ended, options_of, ref, registered
 from tests.support.meddling import Wire
 from tests.support.openstack import (
     NEIGHBOUR,
@@ -62,9 +62,9 @@ def members(cloud: FakeOpenStack, name: str) -> set[str]:
     return set() if aggregate is None else set(aggregate.hosts)
 
 
-def trusting(cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command) -> Command:
+def trusting(cloud: FakeOpenStack, driver: OpenStackCloud, command: Command) -> Command:
     token = cloud.issue("an-owner", OWNER, ("member",))
-    return replace(wanted, trust_id=driver.delegate(Actor("an-owner", OWNER, frozenset({"member"}), token=token)))
+    return replace(command, trust_id=driver.delegate(Actor("an-owner", OWNER, frozenset({"member"}), token=token)))
 
 
 def patient_options(cloud: FakeOpenStack) -> OpenStackOptions:
@@ -145,7 +145,7 @@ class TestDescribing:
         with connect(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 0) or [ref(cloud, 2)]
             driver.ensure_registered(HOST, hosts[0])
-            driver.ensure_started(command(hosts[0]))
+            driver.ensure_started(command_for(hosts[0]))
             zones = {host.name: host.facts["availability_zone"] for host in driver.discover(HOST)}
         assert (zones["node-1.lab"], zones["node-2.lab"], zones["node-3.lab"]) == ("az-1", "nova", "nova")
         with connect(options_of(cloud, az_aware=False)) as driver:
@@ -155,9 +155,9 @@ class TestDescribing:
         cloud.page = 2
         assert len(driver.discover(HOST)) == len(driver.check(HOST)) == 6
         hosts = registered(driver, cloud, 1)
-        driver.ensure_started(command(hosts[0]))
+        driver.ensure_started(command_for(hosts[0]))
         servers = {cloud.boot(service(cloud, hosts[0]), OWNER, "r-1") for _ in range(5)}
-        assert ended(driver, command(hosts[0])).done
+        assert ended(driver, command_for(hosts[0])).done
         assert servers.isdisjoint(cloud.servers)
 
     def test_takes_one_call_for_each_further_host(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -220,14 +220,14 @@ class TestRegistering:
 
     def test_a_deleted_pool_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         held, free = registered(driver, cloud, 2)
-        wanted = command(held)
-        driver.ensure_started(wanted)
+        command = command_for(held)
+        driver.ensure_started(command)
         pool = cloud.aggregate(POOL)
         assert pool is not None
         del cloud.aggregates[pool.number]
-        (drift,) = driver.drift(HOST, [wanted], [free])
+        (drift,) = driver.drift(HOST, [command], [free])
         assert (drift.reservation_id, drift.resource) == (None, free)
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         driver.ensure_registered(HOST, free)
         assert members(cloud, POOL) == {"compute-1", "compute-2"}
         assert driver.drift(HOST, [], [held, free]) == []
@@ -242,14 +242,14 @@ class TestRegistering:
         self, cloud: FakeOpenStack, driver: OpenStackCloud
     ):
         held, free = registered(driver, cloud, 2)
-        driver.ensure_started(command(held))
+        driver.ensure_started(command_for(held))
         for number in [key for key, one in cloud.providers.items() if one.name.startswith("blazar_")]:
             del cloud.providers[number]
-        drifts = driver.drift(HOST, [command(held)], [free])
+        drifts = driver.drift(HOST, [command_for(held)], [free])
         assert {(drift.reservation_id, drift.resource) for drift in drifts} == {(None, held), (None, free)}
         for host in (held, free):
             driver.ensure_registered(HOST, host)
-        assert driver.drift(HOST, [command(held)], [free]) == []
+        assert driver.drift(HOST, [command_for(held)], [free]) == []
         assert members(cloud, POOL) == {service(cloud, free)}
 
     def test_without_placement_aggregates_are_still_checked(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -318,12 +318,12 @@ class TestMoving:
                     )
 
             cloud.observe = look
-            driver.ensure_started(command(*hosts[:3]))
+            driver.ensure_started(command_for(*hosts[:3]))
             assert cloud.boot(service(cloud, hosts[1]), OWNER, "r-1")
-            driver.ensure_started(command(*hosts[1:]))
-            driver.ensure_started(command(hosts[0], reservation_id="r-2"))
-            assert ended(driver, command(*hosts[1:])).done
-            assert ended(driver, command(hosts[0], reservation_id="r-2")).done
+            driver.ensure_started(command_for(*hosts[1:]))
+            driver.ensure_started(command_for(hosts[0], reservation_id="r-2"))
+            assert ended(driver, command_for(*hosts[1:])).done
+            assert ended(driver, command_for(hosts[0], reservation_id="r-2")).done
             assert members(cloud, POOL) == {service(cloud, host) for host in hosts}
             assert looks > 30
             assert opened == []
@@ -356,19 +356,19 @@ class TestMoving:
 
         hosts = registered(driver, cloud, 5)
         cloud.observe = hear
-        done(lambda: driver.ensure_started(command(*hosts[:4])))
+        done(lambda: driver.ensure_started(command_for(*hosts[:4])))
         assert remembered["r-1"] == members(cloud, "r-1")
-        done(lambda: driver.ensure_started(command(*hosts[2:4])))
+        done(lambda: driver.ensure_started(command_for(*hosts[2:4])))
         assert remembered["r-1"] == members(cloud, "r-1")
         assert remembered[POOL] == members(cloud, POOL)
-        done(lambda: driver.ensure_started(command(*hosts)))
+        done(lambda: driver.ensure_started(command_for(*hosts)))
         assert remembered["r-1"] == members(cloud, "r-1")
-        done(lambda: driver.ensure_ended(command(*hosts)))
+        done(lambda: driver.ensure_ended(command_for(*hosts)))
         assert remembered[POOL] == members(cloud, POOL) == {service(cloud, host) for host in hosts}
 
     def test_the_aggregate_has_the_metadata_of_blazars_filter(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 2)
-        driver.ensure_started(command(hosts[0], reservation_id="6d1c"))
+        driver.ensure_started(command_for(hosts[0], reservation_id="6d1c"))
         group = cloud.aggregate("6d1c")
         assert group is not None
         assert group.hosts == ["compute-1"]
@@ -382,23 +382,23 @@ class TestMoving:
             host = ref(cloud, 1)
             driver.ensure_registered(HOST, host)
             assert members(cloud, "set-aside") == {"compute-1"}
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
             group = cloud.aggregate("r-1")
             assert group is not None
             assert group.metadata == {"availability_zone": "lease_r-1", "mine:owner": OWNER}
             assert driver.held(HOST) == ["r-1"]
-            assert driver.ensure_ended(command(host)).done
+            assert driver.ensure_ended(command_for(host)).done
             assert members(cloud, "set-aside") == {"compute-1"}
 
     def test_aggregates_of_others_are_left_alone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.add_aggregate("ssd", None, ("compute-1",))
         cloud.add_aggregate("rack-7", "az-7", ("compute-6",))
         driver.ensure_registered(HOST, ref(cloud, 1))
-        driver.ensure_started(command(ref(cloud, 1)))
+        driver.ensure_started(command_for(ref(cloud, 1)))
         assert driver.held(HOST) == ["r-1"]
-        assert ended(driver, command(ref(cloud, 1))).done
-        assert ended(driver, command(reservation_id="rack-7")).done
-        assert ended(driver, command(reservation_id=POOL)).done
+        assert ended(driver, command_for(ref(cloud, 1))).done
+        assert ended(driver, command_for(reservation_id="rack-7")).done
+        assert ended(driver, command_for(reservation_id=POOL)).done
         assert members(cloud, "ssd") == {"compute-1"}
         assert members(cloud, "rack-7") == {"compute-6"}
         assert members(cloud, POOL) == {"compute-1"}
@@ -408,30 +408,30 @@ class TestMoving:
         self, cloud: FakeOpenStack, driver: OpenStackCloud, zone: str | None
     ):
         (host,) = registered(driver, cloud, 1)
-        wanted = command(host, reservation_id=str(uuid.uuid4()))
-        for call in (lambda: driver.ensure_started(wanted), lambda: ended(driver, wanted)):
-            driver.ensure_started(wanted)
-            group = cloud.aggregate(wanted.reservation_id)
+        command = command_for(host, reservation_id=str(uuid.uuid4()))
+        for call in (lambda: driver.ensure_started(command), lambda: ended(driver, command)):
+            driver.ensure_started(command)
+            group = cloud.aggregate(command.reservation_id)
             assert group is not None
             group.metadata = {"availability_zone": zone} if zone else {}
             assert call().done
-            assert driver.drift(HOST, [wanted], []) == [] or driver.drift(HOST, [], [host]) == []
+            assert driver.drift(HOST, [command], []) == [] or driver.drift(HOST, [], [host]) == []
         assert members(cloud, POOL) == {"compute-1"}
-        assert cloud.aggregate(wanted.reservation_id) is None
+        assert cloud.aggregate(command.reservation_id) is None
 
     def test_servers_on_a_foreign_host_survive(self, nova: str):
         """A host in general use, with servers of the same project, is put into the reservation."""
         with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             (host,) = registered(driver, cloud, 1)
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
             group = cloud.aggregate("r-1")
             assert group is not None
             group.hosts.append("compute-2")
             server = cloud.force("compute-2", OWNER)
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
             assert set(cloud.servers) == {server}
             del cloud.servers[server]
-            assert driver.ensure_started(command(host)).done
+            assert driver.ensure_started(command_for(host)).done
             # It was never registered, so it is in general use again.
             assert (group.hosts, members(cloud, POOL)) == (["compute-1"], set())
 
@@ -445,9 +445,9 @@ class TestMoving:
 
         cloud.observe = vanish
         with pytest.raises(CloudBusy, match="deleted meanwhile"):
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
         cloud.observe = lambda _seen: None
-        assert driver.ensure_started(command(host)).done
+        assert driver.ensure_started(command_for(host)).done
         assert cloud.boot("compute-1", OWNER, "r-1")
 
     @pytest.mark.slow
@@ -460,14 +460,16 @@ class TestMoving:
             hosts = registered(driver, cloud, 4)
             with connect(patient_options(cloud)) as other:
                 for number in range(5):
-                    wanted = command(*hosts, reservation_id=f"r-{number}")
-                    for progress in at_once(cloud, *(partial(each.ensure_started, wanted) for each in (driver, other))):
+                    command = command_for(*hosts, reservation_id=f"r-{number}")
+                    for progress in at_once(
+                        cloud, *(partial(each.ensure_started, command) for each in (driver, other))
+                    ):
                         assert progress.done
                     group = cloud.aggregate(f"r-{number}")
                     assert group is not None
                     assert len(group.hosts) == 4
                     assert members(cloud, POOL) == set()
-                    for progress in at_once(cloud, *(partial(ended, each, wanted) for each in (driver, other))):
+                    for progress in at_once(cloud, *(partial(ended, each, command) for each in (driver, other))):
                         assert progress.done
                     assert driver.held(HOST) == []
                     assert len(members(cloud, POOL)) == 4
@@ -477,7 +479,7 @@ class TestMoving:
 
         def start(reservation_id: str) -> bool:
             try:
-                driver.ensure_started(command(host, reservation_id=reservation_id))
+                driver.ensure_started(command_for(host, reservation_id=reservation_id))
             except CloudBusy:
                 return False
             return True
@@ -493,19 +495,19 @@ class TestMoving:
                 assert sorted(outcomes) == [False, True]
                 assert [members(cloud, name) == {"compute-1"} for name in names] == outcomes
                 for name in names:
-                    assert ended(driver, command(host, reservation_id=name)).done
+                    assert ended(driver, command_for(host, reservation_id=name)).done
 
     def test_a_host_occupied_at_the_end_stays_closed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         assert cloud.boot("compute-1", OWNER, "r-1")
         group = cloud.aggregate("r-1")
         assert group is not None
         group.hosts.clear()
         with pytest.raises(CloudBusy, match="availability zone would change"):
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
         assert members(cloud, POOL) == {"compute-1"}
-        assert ended(driver, command(host)).done
+        assert ended(driver, command_for(host)).done
         assert cloud.servers == {}
 
     @pytest.mark.parametrize("verb", ["start", "end", "snapshot", "register"])
@@ -526,20 +528,20 @@ class TestMoving:
         hosts = [ref(cloud, number) for number in (1, 2)]
         if verb != "register":
             registered(driver, cloud, 2)
-        wanted = trusting(cloud, driver, command(*hosts, reservation_id=f"{verb}-{lost}"))
+        command = trusting(cloud, driver, command_for(*hosts, reservation_id=f"{verb}-{lost}"))
         if verb in ("end", "snapshot"):
-            driver.ensure_started(wanted)
+            driver.ensure_started(command)
             for host in hosts:
-                assert cloud.boot(service(cloud, host), OWNER, wanted.reservation_id)
+                assert cloud.boot(service(cloud, host), OWNER, command.reservation_id)
 
         def call() -> None:
             match verb:
                 case "start":
-                    driver.ensure_started(wanted)
+                    driver.ensure_started(command)
                 case "end":
-                    assert ended(driver, wanted).done
+                    assert ended(driver, command).done
                 case "snapshot":
-                    assert driver.before_end(wanted, "snapshot").done
+                    assert driver.before_end(command, "snapshot").done
                 case _:
                     registered(driver, cloud, 2)
 
@@ -554,7 +556,7 @@ class TestMoving:
         call()
         match verb:
             case "start":
-                assert members(cloud, wanted.reservation_id) == {"compute-1", "compute-2"}
+                assert members(cloud, command.reservation_id) == {"compute-1", "compute-2"}
                 assert members(cloud, POOL) == set()
             case "end":
                 assert (cloud.servers, driver.held(HOST)) == ({}, [])
@@ -563,7 +565,7 @@ class TestMoving:
                 assert len(cloud.images) == 2
             case _:
                 assert members(cloud, POOL) == {"compute-1", "compute-2"}
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         cloud.images.clear()
         if verb == "register":
             for host in hosts:
@@ -574,13 +576,13 @@ class TestMoving:
 class TestEnding:
     def test_closes_the_reservation_first(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         cloud.boot("compute-1", OWNER, "r-1")
         cloud.held = True
-        assert not driver.ensure_ended(command(host)).done
+        assert not driver.ensure_ended(command_for(host)).done
         assert cloud.boot("compute-1", OWNER, "r-1") is None
         # A lease that is prolonged at the last moment gets it back.
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         assert cloud.boot("compute-1", OWNER, "r-1")
         group = cloud.aggregate("r-1")
         assert group is not None
@@ -589,27 +591,29 @@ class TestEnding:
     def test_names_the_host_kept_by_nova(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """As of one whose compute service was deleted with the aggregates as they were."""
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         cloud.instead = lambda seen: (404, {}) if "remove_host" in (seen.body or {}) else None
-        progress = driver.ensure_ended(command(host))
+        progress = driver.ensure_ended(command_for(host))
         assert "compute-1" in str(progress.reason)
         assert progress.look_again_after >= timedelta(seconds=30)
         cloud.instead = lambda _seen: None
-        assert ended(driver, command(host)).done
+        assert ended(driver, command_for(host)).done
 
     @pytest.mark.parametrize("broken_off", [False, True])
     def test_needs_only_the_id_and_former_hosts(self, nova: str, broken_off: bool):
         with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 2)
-            driver.ensure_started(command(*hosts))
+            driver.ensure_started(command_for(*hosts))
             for host in hosts:
                 assert cloud.boot(service(cloud, host), OWNER, "r-1")
             if broken_off:
                 cloud.held = True
-                assert not driver.ensure_ended(command(*hosts)).done
+                assert not driver.ensure_ended(command_for(*hosts)).done
                 cloud.let_go()
                 cloud.force("compute-1", OWNER, reservation="r-1")
-            unknown = replace(command(), project_id="", user_id="", lease_id="", lease_name="", returning=tuple(hosts))
+            unknown = replace(
+                command_for(), project_id="", user_id="", lease_id="", lease_name="", returning=tuple(hosts)
+            )
             assert ended(driver, unknown).done
             assert cloud.servers == {}
             assert members(cloud, POOL) == {"compute-1", "compute-2"}
@@ -618,44 +622,44 @@ class TestEnding:
     def test_a_failed_deletion_is_requested_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """As on a host that died: Nova then deletes the server by itself."""
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         cloud.boot("compute-1", OWNER, "r-1")
         cloud.held = True
-        assert not driver.ensure_ended(command(host)).done
+        assert not driver.ensure_ended(command_for(host)).done
         clock = SimulatedClock(datetime.now(UTC))
         with connect(options_of(cloud), clock=clock) as later:
             cloud.lose_pending()
             clock.advance(timedelta(seconds=60))
-            assert not later.ensure_ended(command(host)).done
+            assert not later.ensure_ended(command_for(host)).done
             assert len(cloud.servers) == 1
             clock.advance(timedelta(seconds=90))
-            assert later.ensure_ended(command(host)).done
+            assert later.ensure_ended(command_for(host)).done
             assert cloud.servers == {}
 
     def test_servers_that_can_be_brought_back_are_deleted_for_good(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         hidden = Server("web", "compute-1", OWNER, {"reservation": "r-1"}, status="SOFT_DELETED")
         cloud.servers[hidden.id] = hidden
-        assert ended(driver, command(host)).done
+        assert ended(driver, command_for(host)).done
         assert cloud.servers == {}
         assert members(cloud, POOL) == {"compute-1"}
         foreign = Server("web", "compute-1", NEIGHBOUR, status="SOFT_DELETED")
         cloud.servers[foreign.id] = foreign
         with pytest.raises(ResourceOccupied):
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
         assert list(cloud.servers) == [foreign.id]
 
     def test_hints_may_be_lists(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         cloud.force("compute-1", OWNER, reservation=["r-0", "r-1"])
-        assert ended(driver, command(host)).done
+        assert ended(driver, command_for(host)).done
         assert cloud.servers == {}
 
     def test_an_aggregate_that_fills_again_is_not_deleted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
 
         def sneak(seen: Seen) -> None:
             if seen.method == "DELETE":
@@ -665,82 +669,82 @@ class TestEnding:
                 group.hosts.append("compute-5")
 
         cloud.observe = sneak
-        progress = driver.ensure_ended(command(host))
+        progress = driver.ensure_ended(command_for(host))
         assert not progress.done
         assert "not empty" in str(progress.reason)
-        assert ended(driver, command(host)).done
+        assert ended(driver, command_for(host)).done
 
 
 class TestSnapshots:
     @pytest.fixture
-    def wanted(self, cloud: FakeOpenStack, driver: OpenStackCloud) -> Command:
+    def command(self, cloud: FakeOpenStack, driver: OpenStackCloud) -> Command:
         (host,) = registered(driver, cloud, 1)
-        wanted = trusting(cloud, driver, command(host))
-        driver.ensure_started(wanted)
-        return wanted
+        command = trusting(cloud, driver, command_for(host))
+        driver.ensure_started(command)
+        return command
 
     def test_belong_to_the_owner_and_name_reservation_and_server(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
     ):
         server = cloud.boot("compute-1", OWNER, "r-1")
-        assert driver.before_end(wanted, "snapshot").done
+        assert driver.before_end(command, "snapshot").done
         (image,) = cloud.images.values()
         assert (image["name"], image["owner"]) == ("reserved_web", OWNER)
         assert (image["tenure_reservation_id"], image["tenure_server_id"]) == ("r-1", server)
 
     def test_of_servers_that_have_no_disk_are_left_out(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
     ):
         broken = Server("broken", "compute-1", OWNER, {"reservation": "r-1"}, status="ERROR")
         stopped = Server("stopped", "compute-1", OWNER, {"reservation": "r-1"}, status="SHUTOFF")
         guest = Server("guest", "compute-1", NEIGHBOUR, {"reservation": "r-1"})
         cloud.servers |= {server.id: server for server in (broken, stopped, guest)}
-        assert driver.before_end(wanted, "snapshot").done
+        assert driver.before_end(command, "snapshot").done
         assert [image["name"] for image in cloud.images.values()] == ["reserved_stopped"]
 
-    def test_that_failed_are_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
+    def test_that_failed_are_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command):
         cloud.boot("compute-1", OWNER, "r-1")
-        assert driver.before_end(wanted, "snapshot").done
+        assert driver.before_end(command, "snapshot").done
         (image,) = cloud.images.values()
         image["status"] = "killed"
-        assert driver.before_end(wanted, "snapshot").done
+        assert driver.before_end(command, "snapshot").done
         assert [image["status"] for image in cloud.images.values()] == ["killed", "active"]
 
     def test_without_a_task_in_nova_are_not_awaited(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
     ):
         server = cloud.boot("compute-1", OWNER, "r-1")
         cloud.held = True
         clock = SimulatedClock(datetime.now(UTC))
         with connect(options_of(cloud), clock=clock) as later:
-            assert not later.before_end(wanted, "snapshot").done
+            assert not later.before_end(command, "snapshot").done
             clock.advance(timedelta(minutes=10))
-            assert not later.before_end(wanted, "snapshot").done  # Nova is still at it
+            assert not later.before_end(command, "snapshot").done  # Nova is still at it
             cloud.servers[server or ""].task = None
-            assert later.before_end(wanted, "snapshot").done
+            assert later.before_end(command, "snapshot").done
             assert len(cloud.images) == 1
 
-    def test_of_the_previous_lease_do_not_count(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
+    def test_of_the_previous_lease_do_not_count(self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command):
         cloud.boot("compute-1", OWNER, "r-1")
-        assert driver.before_end(wanted, "snapshot").done
-        assert ended(driver, wanted).done
-        following = trusting(cloud, driver, command(*wanted.resources, reservation_id="r-2"))
+        assert driver.before_end(command, "snapshot").done
+        assert ended(driver, command).done
+        following = trusting(cloud, driver, command_for(*command.resources, reservation_id="r-2"))
         driver.ensure_started(following)
         cloud.boot("compute-1", OWNER, "r-2")
         assert driver.before_end(following, "snapshot").done
         assert len(cloud.images) == 2
 
-    def test_wait_while_the_server_is_busy(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
+    def test_wait_while_the_server_is_busy(self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command):
         server = cloud.boot("compute-1", OWNER, "r-1")
         cloud.servers[server or ""].task = "resize_prep"
-        progress = driver.before_end(wanted, "snapshot")
+        progress = driver.before_end(command, "snapshot")
         assert not progress.done
         assert "web" in str(progress.reason)
         cloud.servers[server or ""].task = None
-        assert driver.before_end(wanted, "snapshot").done
+        assert driver.before_end(command, "snapshot").done
 
     def test_that_the_owner_may_not_have_are_refused(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
     ):
         cloud.boot("compute-1", OWNER, "r-1")
         cloud.instead = lambda seen: (
@@ -749,16 +753,16 @@ class TestSnapshots:
             else None
         )
         with pytest.raises(CloudRefused, match="Quota exceeded"):
-            driver.before_end(wanted, "snapshot")
+            driver.before_end(command, "snapshot")
 
-    def test_need_a_trust(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
+    def test_need_a_trust(self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command):
         cloud.boot("compute-1", OWNER, "r-1")
         with pytest.raises(CloudRefused, match="did not trust"):
-            driver.before_end(replace(wanted, trust_id=None), "snapshot")
+            driver.before_end(replace(command, trust_id=None), "snapshot")
         for trust in cloud.trusts.values():
             trust["broken"] = True
         with pytest.raises(CloudRefused, match="trust of the lease's owner does not work"):
-            driver.before_end(wanted, "snapshot")
+            driver.before_end(command, "snapshot")
 
 
 class TestIdentities:
@@ -816,19 +820,19 @@ class TestTrusts:
         assert cloud.trusts == {}
 
     def test_are_revoked_as_the_owner_without_permission_of_our_own(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        wanted = trusting(cloud, driver, command())
-        assert wanted.trust_id is not None
+        command = trusting(cloud, driver, command_for())
+        assert command.trust_id is not None
         cloud.only_trustors_delete = True
-        driver.revoke(wanted.trust_id)
+        driver.revoke(command.trust_id)
         assert cloud.trusts == {}
 
     def test_that_are_broken_and_undeletable_are_left_alone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        wanted = trusting(cloud, driver, command())
-        assert wanted.trust_id is not None
+        command = trusting(cloud, driver, command_for())
+        assert command.trust_id is not None
         cloud.only_trustors_delete = True
-        cloud.trusts[wanted.trust_id]["broken"] = True
-        driver.revoke(wanted.trust_id)
-        assert set(cloud.trusts) == {wanted.trust_id}
+        cloud.trusts[command.trust_id]["broken"] = True
+        driver.revoke(command.trust_id)
+        assert set(cloud.trusts) == {command.trust_id}
 
 
 class TestDrift:
@@ -836,9 +840,9 @@ class TestDrift:
         self, cloud: FakeOpenStack, driver: OpenStackCloud
     ):
         hosts = registered(driver, cloud, 6)
-        commands = [command(host, reservation_id=f"r-{number}") for number, host in enumerate(hosts)]
-        for wanted in commands:
-            driver.ensure_started(wanted)
+        commands = [command_for(host, reservation_id=f"r-{number}") for number, host in enumerate(hosts)]
+        for command in commands:
+            driver.ensure_started(command)
 
         def calls(looked_at: list[Command]) -> int:
             cloud.seen.clear()
@@ -849,23 +853,25 @@ class TestDrift:
 
     def test_of_zone_pool_and_provider_is_seen_and_mended(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         first, second = registered(driver, cloud, 2)
-        wanted = command(first)
-        driver.ensure_started(wanted)
+        command = command_for(first)
+        driver.ensure_started(command)
         group, pool = cloud.aggregate("r-1"), cloud.aggregate(POOL)
         assert group is not None
         assert pool is not None
         group.metadata["availability_zone"] = "somewhere"
         pool.hosts.append("compute-1")
         del cloud.providers[cloud.provider("blazar_node-2.lab").uuid]
-        found = {(drift.reservation_id, drift.resource, drift.text) for drift in driver.drift(HOST, [wanted], [second])}
+        found = {
+            (drift.reservation_id, drift.resource, drift.text) for drift in driver.drift(HOST, [command], [second])
+        }
         assert found == {
             ("r-1", None, "the aggregate of reservation r-1 has another availability_zone"),
             ("r-1", first, "node-1.lab is in the pool as well"),
             (None, second, "node-2.lab has no provider for reservations in Placement"),
         }
-        driver.ensure_started(wanted)
+        driver.ensure_started(command)
         driver.ensure_registered(HOST, second)
-        assert driver.drift(HOST, [wanted], [second]) == []
+        assert driver.drift(HOST, [command], [second]) == []
 
 
 def test_a_call_after_the_end_is_refused(cloud: FakeOpenStack):

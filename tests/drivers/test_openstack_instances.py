@@ -48,7 +48,7 @@ class TestInstancesOfOlderNova(OpenStackInstances):
 # Beyond the contract of drivers
 
 
-def wanted(*hosts: ResourceRef, units: int = 1, reservation_id: str = "r-1", **more: Any) -> Command:
+def command_for(*hosts: ResourceRef, units: int = 1, reservation_id: str = "r-1", **more: Any) -> Command:
     """A command of so many instances on each of these hosts; ``more`` are parameters, such as ``affinity``."""
     plain = command_of(*hosts, reservation_id=reservation_id, resource_type=INSTANCE)
     parameters = {"vcpus": 2, "memory_mb": 1024, "disk_gb": 10, "amount": units * len(hosts), "affinity": None, **more}
@@ -71,7 +71,7 @@ def bodies(cloud: FakeOpenStack, method: str, pattern: str) -> list[Any]:
 class TestRequests:
     def test_equal_those_of_blazar(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        command = trusted(cloud, driver, wanted(host, units=3, affinity=False))
+        command = trusted(cloud, driver, command_for(host, units=3, affinity=False))
         group = driver.ensure_prepared(command).effects["server_group_id"]
         driver.ensure_started(command)
         assert bodies(cloud, "POST", "/v2.1/os-server-groups") == [
@@ -128,12 +128,12 @@ class TestRequests:
     def test_opens_last_and_closes_first(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         cloud.seen.clear()
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         *_, last = (seen for seen in cloud.seen if seen.method != "GET")
         assert last.body == {"addTenantAccess": {"tenant": OWNER}}
         cloud.boot_with("compute-1", OWNER, "r-1")
         cloud.seen.clear()
-        driver.ensure_ended(wanted(host))
+        driver.ensure_ended(command_for(host))
         first, *_ = (seen for seen in cloud.seen if seen.method != "GET")
         assert first.body == {"removeTenantAccess": {"tenant": OWNER}}
 
@@ -148,9 +148,9 @@ class TestRequests:
                 seen_out.extend(seen.path for host in ("compute-1", "compute-2", "compute-3") if host not in pool.hosts)
 
         cloud.observe = look
-        driver.ensure_started(wanted(*hosts[:2]))
-        driver.ensure_started(replace(wanted(*hosts[1:]), returning=(hosts[0],)))
-        assert ended(driver, wanted(*hosts))
+        driver.ensure_started(command_for(*hosts[:2]))
+        driver.ensure_started(replace(command_for(*hosts[1:]), returning=(hosts[0],)))
+        assert ended(driver, command_for(*hosts))
         assert seen_out == []
 
     def test_a_flavor_is_copied_with_all_its_values(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -166,7 +166,7 @@ class TestRequests:
             "extra_specs": {"resources1:VGPU": "1", "trait1:CUSTOM_A": "required", "group_policy": "none"},
         }
         command = replace(
-            wanted(host), resource_type="flavor:instance", parameters={"resource_properties": json.dumps(source)}
+            command_for(host), resource_type="flavor:instance", parameters={"resource_properties": json.dumps(source)}
         )
         driver.ensure_started(command)
         made = cloud.flavors["r-1"]
@@ -184,7 +184,7 @@ class TestRequests:
         (host,) = registered(driver, cloud, 1)
         cloud.seen.clear()
         with pytest.raises(CloudRefused, match="how large"):
-            driver.ensure_started(replace(wanted(host), parameters=parameters))
+            driver.ensure_started(replace(command_for(host), parameters=parameters))
         assert {seen.method for seen in cloud.seen} == {"GET"}
 
 
@@ -203,7 +203,7 @@ class TestUnits:
                 provider.generation += 1
 
         cloud.observe = meddle
-        driver.ensure_started(wanted(host, units=2))
+        driver.ensure_started(command_for(host, units=2))
         assert set(provider.inventories) == {"CUSTOM_1", "CUSTOM_2", "CUSTOM_3", "CUSTOM_RESERVATION_R_1"}
         assert cloud.units("r-1") == {"node-1.lab": 2}
 
@@ -213,7 +213,7 @@ class TestUnits:
     ):
         """Placement compares generations first and looks up classes then: the class may be gone at either moment."""
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host, reservation_id="r-2"))
+        driver.ensure_started(command_for(host, reservation_id="r-2"))
         provider = cloud.provider("blazar_node-1.lab")
 
         def meddle(seen: Seen) -> None:
@@ -223,7 +223,7 @@ class TestUnits:
                 provider.generation += counted
 
         cloud.observe = meddle
-        assert driver.ensure_started(wanted(host, units=2)).done
+        assert driver.ensure_started(command_for(host, units=2)).done
         assert set(provider.inventories) == {"CUSTOM_RESERVATION_R_1"}
         assert cloud.units("r-1") == {"node-1.lab": 2}
 
@@ -232,7 +232,7 @@ class TestUnits:
         provider = cloud.provider("blazar_node-1.lab")
         provider.inventories["CUSTOM_UNKNOWN"] = inventory(1)
         with pytest.raises(CloudRefused, match="No such resource class CUSTOM_UNKNOWN"):
-            driver.ensure_started(wanted(host))
+            driver.ensure_started(command_for(host))
         assert set(provider.inventories) == {"CUSTOM_UNKNOWN"}
 
     def test_endless_conflicts_with_placement_are_retried_later(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -244,14 +244,14 @@ class TestUnits:
 
         cloud.observe = meddle
         with pytest.raises(CloudBusy, match="Placement"):
-            driver.ensure_started(wanted(host))
+            driver.ensure_started(command_for(host))
         assert "r-1" not in cloud.flavors
         cloud.observe = lambda _seen: None
-        assert driver.ensure_started(wanted(host)).done
+        assert driver.ensure_started(command_for(host)).done
 
     def test_many_reservations_start_on_a_host_at_once(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        commands = [wanted(host, units=number + 1, reservation_id=f"r-{number}") for number in range(4)]
+        commands = [command_for(host, units=number + 1, reservation_id=f"r-{number}") for number in range(4)]
 
         def start(command: Command) -> None:
             for _ in range(10):
@@ -271,7 +271,7 @@ class TestUnits:
 
     def test_units_of_a_host_outside_the_aggregate_are_removed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         first, second = registered(driver, cloud, 2)
-        command = wanted(first, second)
+        command = command_for(first, second)
         driver.ensure_started(command)
         group = cloud.aggregate("r-1")
         assert group is not None
@@ -282,7 +282,7 @@ class TestUnits:
     def test_a_deleted_provider_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 2)
         del cloud.providers[cloud.provider("blazar_node-1.lab").uuid]
-        driver.ensure_started(wanted(*hosts))
+        driver.ensure_started(command_for(*hosts))
         assert cloud.units("r-1") == {"node-1.lab": 1, "node-2.lab": 1}
 
     def test_many_hosts_take_few_calls_to_find(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -290,27 +290,27 @@ class TestUnits:
             cloud.add_host(f"more-{number}.lab")
         hosts = registered(driver, cloud, 16)
         cloud.seen.clear()
-        driver.ensure_started(wanted(*hosts))
+        driver.ensure_started(command_for(*hosts))
         assert len(cloud.units("r-1")) == 16
         assert sum(seen.path == "/resource_providers" for seen in cloud.seen) == 2
 
     def test_an_end_waits_for_allocations_in_placement(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
 
         def in_use(seen: Seen) -> tuple[int, Any] | None:
             is_drop = seen.method == "DELETE" and "/inventories/" in seen.path
             return (409, {"errors": [{"detail": "in use"}]}) if is_drop else None
 
         cloud.instead = in_use
-        progress = driver.ensure_ended(wanted(host))
+        progress = driver.ensure_ended(command_for(host))
         assert (progress.done, str(progress.reason)) == (
             False,
             "Placement still counts servers of the reservation on node-1.lab.",
         )
         assert driver.held(HOST) == ["r-1"]
         cloud.instead = lambda _seen: None
-        assert driver.ensure_ended(wanted(host)).done
+        assert driver.ensure_ended(command_for(host)).done
 
 
 class TestFlavors:
@@ -319,7 +319,7 @@ class TestFlavors:
         self, cloud: FakeOpenStack, driver: OpenStackCloud, change: dict[str, Any]
     ):
         (host,) = registered(driver, cloud, 1)
-        command = wanted(host, units=2)
+        command = command_for(host, units=2)
         driver.ensure_started(command)
         server = cloud.boot_with("compute-1", OWNER, "r-1")
         for name, value in change.items():
@@ -342,48 +342,48 @@ class TestFlavors:
                 cloud.add_flavor(Flavor("r-1", "reservation:r-1", 2, 1024, 10, is_public=False))
 
         cloud.observe = overtake
-        assert driver.ensure_started(wanted(host)).done
+        assert driver.ensure_started(command_for(host)).done
         assert cloud.boot_with("compute-1", OWNER, "r-1")
 
     def test_servers_that_are_on_no_host_are_deleted_too(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host, units=2))
+        driver.ensure_started(command_for(host, units=2))
         for _ in range(2):
             server = cloud.boot_with("compute-1", OWNER, "r-1")
             assert server is not None
             cloud.servers[server].host = ""  # as shelved ones
         foreign = cloud.force("", OWNER)
-        assert ended(driver, wanted(host))
+        assert ended(driver, command_for(host))
         assert set(cloud.servers) == {foreign}
 
     def test_servers_on_no_host_are_found_without_the_flavor(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         server = cloud.boot_with("compute-1", OWNER, "r-1")
         assert server is not None
         cloud.servers[server].host = ""
         del cloud.flavors["r-1"]
-        assert ended(driver, wanted(host))
+        assert ended(driver, command_for(host))
         assert cloud.servers == {}
 
     def test_servers_on_no_host_are_found_with_another_flavor(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """They were booted with one that was made anew since then."""
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         server = cloud.boot_with("compute-1", OWNER, "r-1")
         assert server is not None
         cloud.servers[server].host = ""
         cloud.flavors["r-1"].vcpus = 4
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         foreign = cloud.force("", OWNER)
-        assert ended(driver, wanted(host))
+        assert ended(driver, command_for(host))
         assert set(cloud.servers) == {foreign}
 
     def test_a_failed_deletion_is_requested_again(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime.now(UTC))
         with connect(options_of(cloud), clock=clock) as driver:
             (host,) = registered(driver, cloud, 1)
-            driver.ensure_started(wanted(host))
+            driver.ensure_started(command_for(host))
             cloud.boot_with("compute-1", OWNER, "r-1")
             cloud.held = True
 
@@ -391,27 +391,27 @@ class TestFlavors:
                 return sum("forceDelete" in (seen.body or {}) for seen in cloud.seen)
 
             for _ in range(3):
-                assert not driver.ensure_ended(wanted(host)).done
+                assert not driver.ensure_ended(command_for(host)).done
             assert deletions() == 1
             clock.advance(timedelta(minutes=3))
-            driver.ensure_ended(wanted(host))
+            driver.ensure_ended(command_for(host))
             assert deletions() == 2
 
     @pytest.mark.parametrize("status", ["SOFT_DELETED", "ERROR"])
     def test_fewer_units_cost_unusable_servers_first(self, cloud: FakeOpenStack, driver: OpenStackCloud, status: str):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host, units=2))
+        driver.ensure_started(command_for(host, units=2))
         oldest, newest = (cloud.boot_with("compute-1", OWNER, "r-1") for _ in range(2))
         assert oldest is not None
         cloud.servers[oldest].status = status
-        driver.ensure_started(wanted(host, units=1))
+        driver.ensure_started(command_for(host, units=1))
         assert set(cloud.servers) == {newest}
 
     def test_access_of_other_projects_to_a_flavor_is_removed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         cloud.flavors["r-1"].projects |= {NEIGHBOUR, "a-third"}
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         assert cloud.flavors["r-1"].projects == {OWNER}
 
 
@@ -455,7 +455,7 @@ class TestGroups:
         (host,) = registered(driver, cloud, 1)
         foreign = ServerGroup("reservation:r-1", "affinity", NEIGHBOUR)
         cloud.groups[foreign.id] = foreign
-        command = trusted(cloud, driver, wanted(host, affinity=True))
+        command = trusted(cloud, driver, command_for(host, affinity=True))
         group = driver.ensure_prepared(command).effects["server_group_id"]
         assert group != foreign.id
         assert driver.ensure_started(command).effects["server_group_id"] == group
@@ -466,7 +466,7 @@ class TestGroups:
     def test_a_full_quota_refuses_a_group_but_no_start(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         cloud.group_quota = 0
-        command = trusted(cloud, driver, wanted(host, affinity=True))
+        command = trusted(cloud, driver, command_for(host, affinity=True))
         with pytest.raises(CloudRefused, match="Quota exceeded"):
             driver.ensure_prepared(command)
         assert driver.ensure_started(command).effects["server_group_id"] is None
@@ -476,7 +476,8 @@ class TestGroups:
         cloud.page = 2
         hosts = registered(driver, cloud, 1)
         commands = [
-            trusted(cloud, driver, wanted(*hosts, reservation_id=f"r-{number}", affinity=True)) for number in range(5)
+            trusted(cloud, driver, command_for(*hosts, reservation_id=f"r-{number}", affinity=True))
+            for number in range(5)
         ]
         for command in commands:
             driver.ensure_started(command)
@@ -488,7 +489,7 @@ class TestDrift:
     def test_takes_a_bounded_number_of_calls_and_sees_all_with_time(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime(2030, 1, 1, tzinfo=UTC))
         with connect(options_of(cloud), clock=clock) as driver:
-            commands = [wanted(reservation_id=f"r-{number:03}") for number in range(300)]
+            commands = [command_for(reservation_id=f"r-{number:03}") for number in range(300)]
             driver.ensure_started(commands[0])
             for command in commands[1:]:
                 name = command.reservation_id
@@ -514,7 +515,7 @@ class TestDrift:
     def test_is_seen_of_hosts_and_instances_side_by_side(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         whole, shared, free = registered(driver, cloud, 3)
         host_command = command_of(whole, reservation_id="r-2", resource_type=HOST)
-        command = wanted(shared)
+        command = command_for(shared)
         for reservation in (host_command, command):
             driver.ensure_started(reservation)
         assert driver.drift(HOST, [host_command, command], [free]) == []
@@ -529,10 +530,10 @@ class TestDrift:
 
     def test_without_placement_other_drift_is_found(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         del cloud.flavors["r-1"]
         cloud.instead = lambda seen: (503, {}) if seen.service == "placement" else None
-        (drift,) = driver.drift(HOST, [wanted(host)], [])
+        (drift,) = driver.drift(HOST, [command_for(host)], [])
         assert drift.text == "reservation r-1 has no flavor"
 
 
@@ -542,9 +543,9 @@ class TestOthers:
         cloud.add_aggregate("ssd", None, ("compute-1",)).metadata["ssd"] = "true"
         cloud.add_flavor(Flavor("gold", "reservation:of gold"))
         before = cloud.aggregate("ssd")
-        driver.ensure_started(wanted(host))
+        driver.ensure_started(command_for(host))
         assert driver.held(HOST) == ["r-1"]
-        assert ended(driver, wanted(host))
+        assert ended(driver, command_for(host))
         assert driver.held(HOST) == []
         assert cloud.aggregate("ssd") == before
         assert before is not None
@@ -555,7 +556,7 @@ class TestOthers:
         self, cloud: FakeOpenStack, driver: OpenStackCloud
     ):
         first, second = registered(driver, cloud, 2)
-        driver.ensure_started(wanted(first))
+        driver.ensure_started(command_for(first))
         cloud.boot_with("compute-1", OWNER, "r-1")
         pool = cloud.aggregate(POOL)
         assert pool is not None

@@ -18,7 +18,7 @@ from tenure.testing.rig import command_of
 from tests.drivers.contracts.instances import INSTANCE
 from tests.drivers.contracts.preemption import PreemptionContract, PreemptionRig
 from tests.drivers.instance_rigs import FakePreemptionRig
-from tests.drivers.rigs import HOST, command, options_of, registered
+from tests.drivers.rigs import HOST, command_for, options_of, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -71,7 +71,7 @@ class TestWholeHosts:
         host, other = registered(driver, cloud, 2)
         server, elsewhere = boot(cloud), boot(cloud, host="compute-2")
         deadline = BEGIN + NOTICE
-        found = driver.make_way(command(host), deadline=deadline)
+        found = driver.make_way(command_for(host), deadline=deadline)
         assert list(found) == [Preempted(server, NEIGHBOUR, host)]
         assert cloud.servers[server].metadata == {
             "tenure:leaves_at": "2030-01-01T00:02:00+00:00",
@@ -79,19 +79,19 @@ class TestWholeHosts:
         }
         cloud.seen.clear()
         clock.advance(timedelta(seconds=59))
-        assert list(driver.make_way(command(host), deadline=deadline)) == list(found)
+        assert list(driver.make_way(command_for(host), deadline=deadline)) == list(found)
         assert {seen.method for seen in cloud.seen} == {"GET"}
         clock.advance(timedelta(seconds=1))
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         assert cloud.servers[server].status == "SHUTOFF"
         clock.advance(timedelta(seconds=44))
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         assert server in cloud.servers
         clock.advance(timedelta(seconds=1))
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         assert set(cloud.servers) == {elsewhere}
         assert cloud.servers[elsewhere].metadata == {}
-        assert driver.ensure_started(command(host)).done
+        assert driver.ensure_started(command_for(host)).done
         assert other.name == "node-2.lab"
 
     def test_a_late_server_is_stopped_and_deleted_sooner(
@@ -100,12 +100,12 @@ class TestWholeHosts:
         (host,) = registered(driver, cloud, 1)
         deadline = BEGIN + timedelta(seconds=32)
         server = boot(cloud)
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         clock.advance(timedelta(seconds=17))
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         assert cloud.servers[server].status == "SHUTOFF"
         clock.advance(timedelta(seconds=7))
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         assert cloud.servers == {}
 
     def test_a_start_deletes_remaining_preemptible_servers(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -114,10 +114,10 @@ class TestWholeHosts:
         cloud.held = True
         for _ in range(2):
             with pytest.raises(CloudBusy, match="1 preemptible servers are still being deleted") as caught:
-                driver.ensure_started(command(host))
+                driver.ensure_started(command_for(host))
             assert not isinstance(caught.value, ResourceOccupied)
         cloud.let_go()
-        assert driver.ensure_started(command(host)).done
+        assert driver.ensure_started(command_for(host)).done
         assert cloud.servers == {}
 
     def test_foreign_servers_stop_a_start_and_none_is_deleted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -125,7 +125,7 @@ class TestWholeHosts:
         boot(cloud)
         cloud.force("compute-1", NEIGHBOUR)
         with pytest.raises(ResourceOccupied, match="1 servers of others"):
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
         assert len(cloud.servers) == 2
 
     def test_a_server_is_not_notified_again_of_a_later_start(
@@ -133,12 +133,12 @@ class TestWholeHosts:
     ):
         (host,) = registered(driver, cloud, 1)
         server = boot(cloud)
-        driver.make_way(command(host), deadline=BEGIN + NOTICE)
+        driver.make_way(command_for(host), deadline=BEGIN + NOTICE)
         before = dict(cloud.servers[server].metadata)
-        driver.make_way(command(host), deadline=BEGIN + 2 * NOTICE)
+        driver.make_way(command_for(host), deadline=BEGIN + 2 * NOTICE)
         assert cloud.servers[server].metadata == before
         clock.advance(2 * NOTICE)  # the server still runs: the lease was cancelled
-        driver.make_way(command(host), deadline=BEGIN + 4 * NOTICE)
+        driver.make_way(command_for(host), deadline=BEGIN + 4 * NOTICE)
         assert cloud.servers[server].metadata["tenure:told_at"] == "2030-01-01T00:04:00+00:00"
         assert cloud.servers[server].status == "ACTIVE"
 
@@ -146,7 +146,7 @@ class TestWholeHosts:
         (host,) = registered(driver, cloud, 1)
         server = boot(cloud)
         cloud.servers[server].metadata = {"tenure:leaves_at": "never", "tenure:told_at": ""}
-        assert ids(driver.make_way(command(host), deadline=BEGIN + NOTICE)) == [server]
+        assert ids(driver.make_way(command_for(host), deadline=BEGIN + NOTICE)) == [server]
         assert cloud.servers[server].metadata["tenure:leaves_at"] == "2030-01-01T00:02:00+00:00"
 
     def test_a_server_with_full_metadata_is_still_preempted(
@@ -156,13 +156,13 @@ class TestWholeHosts:
         deaf, other = boot(cloud), boot(cloud)
         cloud.servers[deaf].metadata = {f"note-{number}": "x" for number in range(128)}
         deadline = BEGIN + NOTICE
-        assert sorted(ids(driver.make_way(command(host), deadline=deadline))) == sorted([deaf, other])
+        assert sorted(ids(driver.make_way(command_for(host), deadline=deadline))) == sorted([deaf, other])
         assert "tenure:leaves_at" in cloud.servers[other].metadata
         clock.set(deadline - NOTICE / 2)
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         assert cloud.servers[other].status == "SHUTOFF"
         clock.set(deadline - timedelta(seconds=5))
-        driver.make_way(command(host), deadline=deadline)
+        driver.make_way(command_for(host), deadline=deadline)
         assert cloud.servers == {}
 
     def test_a_failed_notification_stops_no_deletion(
@@ -173,7 +173,7 @@ class TestWholeHosts:
         clock.set(BEGIN + NOTICE - timedelta(seconds=5))
         cloud.instead = lambda seen: (500, {}) if seen.path.endswith("/metadata") else None
         with pytest.raises(CloudBusy):
-            driver.make_way(command(host), deadline=BEGIN + NOTICE)
+            driver.make_way(command_for(host), deadline=BEGIN + NOTICE)
         assert cloud.servers == {}
 
     def test_a_server_in_deletion_is_not_notified(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -181,27 +181,27 @@ class TestWholeHosts:
         server = boot(cloud)
         cloud.servers[server].task = "deleting"
         cloud.seen.clear()
-        assert ids(driver.make_way(command(host), deadline=BEGIN + NOTICE)) == [server]
+        assert ids(driver.make_way(command_for(host), deadline=BEGIN + NOTICE)) == [server]
         assert {seen.method for seen in cloud.seen} == {"GET"}
 
     def test_servers_on_a_host_of_another_reservation_stay(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host, reservation_id="r-2"))
+        driver.ensure_started(command_for(host, reservation_id="r-2"))
         cloud.servers[cloud.force("compute-1", NEIGHBOUR)].flavor = cloud.flavors[SPOT]
-        assert list(driver.make_way(command(host), deadline=BEGIN + NOTICE)) == []
+        assert list(driver.make_way(command_for(host), deadline=BEGIN + NOTICE)) == []
 
     @pytest.mark.parametrize("cloud", ["2.103"], indirect=True)  # which shows the reservation of a server
     def test_a_server_booted_for_the_reservation_is_not_preempted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """Also with a preemptible flavor, and while its host is missing in the aggregate."""
         (host,) = registered(driver, cloud, 1)
-        driver.ensure_started(command(host))
+        driver.ensure_started(command_for(host))
         server = cloud.force("compute-1", OWNER, reservation="r-1")
         cloud.servers[server].flavor = cloud.flavors[SPOT]
         group = cloud.aggregate("r-1")
         assert group is not None
         group.hosts.clear()
         with suppress(CloudBusy):  # Nova moves no host with servers into a zone
-            driver.ensure_started(command(host))
+            driver.ensure_started(command_for(host))
         assert set(cloud.servers) == {server}
 
     def test_nothing_is_in_the_way_of_addresses(self, driver: OpenStackCloud):
@@ -236,8 +236,8 @@ class TestParts:
         (host,) = registered(driver, cloud, 1)
         large = [boot(cloud, LARGE) for _ in range(3)]
         small = boot(cloud)
-        wanted = instances(host, 1, vcpus=1, memory_mb=4096)
-        assert ids(driver.make_way(wanted, deadline=BEGIN + NOTICE)) == [large[-1]]
+        command = instances(host, 1, vcpus=1, memory_mb=4096)
+        assert ids(driver.make_way(command, deadline=BEGIN + NOTICE)) == [large[-1]]
         assert cloud.servers[small].metadata == {}
 
     def test_the_room_of_others_is_kept(self, cloud: FakeOpenStack, driver: OpenStackCloud):

@@ -101,7 +101,7 @@ def boot(cloud: FakeOpenStack, **more: Any) -> Server:
     return server
 
 
-def wanted(*hosts: ResourceRef, server: Server | None = None, **more: Any) -> Command:
+def command_for(*hosts: ResourceRef, server: Server | None = None, **more: Any) -> Command:
     named = {} if server is None else {"server_id": server.id}
     parameters = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "at_end": "delete", **named, **more}
     plain = command_of(*hosts, reservation_id=RESERVATION, resource_type=SERVER)
@@ -129,7 +129,7 @@ def test_a_server_is_marked_shelved_and_woken_on_its_host(
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     cloud.keeps_shelved = keeps_shelved
-    command = wanted(host, server=server)
+    command = command_for(host, server=server)
     assert driver.ensure_prepared(replace(command, resources=())).effects == {"adopted_server_id": server.id}
     assert server.status in {"SHELVED", "SHELVED_OFFLOADED"}
     assert server.metadata == {
@@ -159,18 +159,18 @@ def test_a_running_server_moves_to_its_host_when_the_start_has_come(
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
     clock.set(START)
-    assert driver.ensure_prepared(wanted(server=server)).done
+    assert driver.ensure_prepared(command_for(server=server)).done
     assert server.status == "ACTIVE"
-    first = driver.ensure_started(wanted(host, server=server))
+    first = driver.ensure_started(command_for(host, server=server))
     assert (first.done, first.awaited) == (False, True)
-    until_done(driver.ensure_started, wanted(host, server=server))
+    until_done(driver.ensure_started, command_for(host, server=server))
     assert server.host == next(iter(cloud.hosts.values())).service_host
 
 
 def test_a_host_where_nova_cannot_wake_a_server_is_named(cloud: FakeOpenStack, driver: OpenStackCloud):
     first, second = registered(driver, cloud, 2)
     server = boot(cloud, status="SHELVED_OFFLOADED", host="")
-    command = wanted(first, server=server)
+    command = command_for(first, server=server)
     for _ in range(2):
         assert not driver.ensure_started(command).done
         server.status, server.host = "SHELVED_OFFLOADED", ""  # the compute service could not
@@ -178,7 +178,7 @@ def test_a_host_where_nova_cannot_wake_a_server_is_named(cloud: FakeOpenStack, d
             driver.ensure_started(command)
         assert list(refused.value.resources) == [first.external_id]
         assert server.status == "SHELVED_OFFLOADED"  # so that it can be woken elsewhere
-    until_done(driver.ensure_started, wanted(second, server=server))
+    until_done(driver.ensure_started, command_for(second, server=server))
     assert server.host == cloud.host(second.external_id).service_host
 
 
@@ -188,18 +188,18 @@ def test_an_evacuation_refused_for_the_servers_state_is_retried(
 ):
     first, second = registered(driver, cloud, 2)
     server = boot(cloud)
-    until_done(driver.ensure_started, wanted(first, server=server))
+    until_done(driver.ensure_started, command_for(first, server=server))
     cloud.host(first.external_id).state, server.status = "down", status
     with pytest.raises(CloudBusy, match="evacuate"):
-        driver.ensure_started(wanted(second, server=server))
+        driver.ensure_started(command_for(second, server=server))
 
 
 def test_a_server_of_a_host_that_is_down_is_rebuilt_on_another(cloud: FakeOpenStack, driver: OpenStackCloud):
     first, second = registered(driver, cloud, 2)
     server = boot(cloud)
-    until_done(driver.ensure_started, wanted(first, server=server))
+    until_done(driver.ensure_started, command_for(first, server=server))
     cloud.host(first.external_id).state = "down"
-    until_done(driver.ensure_started, wanted(second, server=server))
+    until_done(driver.ensure_started, command_for(second, server=server))
     assert server.host == cloud.host(second.external_id).service_host
     assert cloud.aggregate(RESERVATION).hosts == [server.host]  # type: ignore[union-attr]  # it is there
 
@@ -207,7 +207,7 @@ def test_a_server_of_a_host_that_is_down_is_rebuilt_on_another(cloud: FakeOpenSt
 def test_a_server_shelved_by_its_owner_is_not_woken(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(host, server=server)
+    command = command_for(host, server=server)
     until_done(driver.ensure_started, command)
     server.status, server.host = "SHELVED_OFFLOADED", ""
     assert driver.ensure_started(command).done
@@ -220,7 +220,7 @@ def test_a_server_shelved_by_its_owner_is_not_woken(cloud: FakeOpenStack, driver
 def test_the_end_follows_at_end(cloud: FakeOpenStack, driver: OpenStackCloud, at_end: str, status: str | None):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(host, server=server, at_end=at_end)
+    command = command_for(host, server=server, at_end=at_end)
     until_done(driver.ensure_prepared, command)
     until_done(driver.ensure_started, command)
     until_done(driver.ensure_ended, adopted(command))
@@ -237,7 +237,7 @@ def test_a_server_that_is_stopped_leaves_its_reserved_host(cloud: FakeOpenStack,
     """The room there is promised to others."""
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(host, server=server, at_end="stop")
+    command = command_for(host, server=server, at_end="stop")
     until_done(driver.ensure_started, command)
     reserved = server.host
     until_done(driver.ensure_ended, adopted(command))
@@ -247,7 +247,7 @@ def test_a_server_that_is_stopped_leaves_its_reserved_host(cloud: FakeOpenStack,
 def test_a_stopped_server_without_another_host_is_shelved(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(host, server=server, at_end="stop")
+    command = command_for(host, server=server, at_end="stop")
     until_done(driver.ensure_started, command)
     cloud.has_room = False
     until_done(driver.ensure_ended, adopted(command))
@@ -256,7 +256,7 @@ def test_a_stopped_server_without_another_host_is_shelved(cloud: FakeOpenStack, 
 
 def test_a_server_in_its_place_is_stopped_where_it_is(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
-    place, command = server.host, wanted(server=server, at_end="stop", in_place=True)
+    place, command = server.host, command_for(server=server, at_end="stop", in_place=True)
     until_done(driver.ensure_started, command)
     until_done(driver.ensure_ended, adopted(command))
     assert (server.status, server.host) == ("SHUTOFF", place)
@@ -269,7 +269,7 @@ def test_no_state_of_a_server_keeps_it_on_reserved_room(
 ):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = adopted(wanted(host, server=server, at_end=at_end))
+    command = adopted(command_for(host, server=server, at_end=at_end))
     until_done(driver.ensure_started, command)
     reserved, server.status = server.host, status
     if status == "ERROR":
@@ -283,7 +283,7 @@ def test_no_state_of_a_server_keeps_it_on_reserved_room(
 def test_a_spared_server_only_leaves_its_room(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = adopted(wanted(host, server=server, at_end="delete"))
+    command = adopted(command_for(host, server=server, at_end="delete"))
     until_done(driver.ensure_started, command)
     until_done(driver.ensure_ended, replace(command, spared=True))
     assert (server.status, server.metadata) == ("SHELVED_OFFLOADED", {})
@@ -293,13 +293,13 @@ def test_a_spared_server_only_leaves_its_room(cloud: FakeOpenStack, driver: Open
 def test_a_spared_server_in_general_use_is_unchanged(cloud: FakeOpenStack, driver: OpenStackCloud, status: str):
     registered(driver, cloud, 1)
     server = boot(cloud, status=status)
-    until_done(driver.ensure_ended, replace(adopted(wanted(server=server)), spared=True))
+    until_done(driver.ensure_ended, replace(adopted(command_for(server=server)), spared=True))
     assert server.status == status
 
 
 def test_a_lease_ends_where_there_is_no_pool(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
-    command = wanted(server=server, at_end="shelve", in_place=True)
+    command = command_for(server=server, at_end="shelve", in_place=True)
     until_done(driver.ensure_started, command)
     [pool] = [aggregate for aggregate in cloud.aggregates.values() if aggregate.name == POOL]
     del cloud.aggregates[pool.number]
@@ -310,8 +310,8 @@ def test_a_lease_ends_where_there_is_no_pool(cloud: FakeOpenStack, driver: OpenS
 def test_a_server_of_another_project_is_refused(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud, project_id=NEIGHBOUR)
     with pytest.raises(CloudRefused):
-        driver.ensure_prepared(wanted(server=server))
-    until_done(driver.ensure_ended, adopted(wanted(server=server)))
+        driver.ensure_prepared(command_for(server=server))
+    until_done(driver.ensure_ended, adopted(command_for(server=server)))
     assert server.id in cloud.servers
 
 
@@ -322,9 +322,9 @@ def test_a_server_refused_for_a_reservation_is_unchanged(
 ):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    before = replace(wanted(host), effects={})
+    before = replace(command_for(host), effects={})
     assert driver.ensure_started(before).done
-    named = wanted(host, server=server)
+    named = command_for(host, server=server)
     assert not driver.ensure_started(named).done
     if refused == "when it is woken":
         until_done(driver.ensure_started, named)
@@ -341,7 +341,7 @@ def test_a_server_refused_for_a_reservation_is_unchanged(
 def test_a_server_shows_the_end_of_its_lease(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(host, server=server)
+    command = command_for(host, server=server)
     until_done(driver.ensure_started, command)
     longer = replace(command, ends_at=command.ends_at + timedelta(days=1))
     assert driver.ensure_started(longer).done
@@ -352,7 +352,7 @@ def test_a_server_shows_the_end_of_its_lease(cloud: FakeOpenStack, driver: OpenS
 def test_marks_of_an_earlier_lease_do_not_keep_a_server_asleep(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(host, server=server)
+    command = command_for(host, server=server)
     until_done(driver.ensure_started, command)
     server.status, server.host, server.actions = "SHELVED_OFFLOADED", "", ["shelve"]
     server.metadata["tenure:reservation"] = str(uuid.UUID(int=2))
@@ -365,7 +365,7 @@ def test_a_server_of_a_failed_confirmation_is_deleted_unless_in_error(
     cloud: FakeOpenStack, driver: OpenStackCloud, status: str, goes: bool
 ):
     server = marked(cloud, status=status)
-    command = replace(wanted(server=server), is_over=True, provisional=HOLD)
+    command = replace(command_for(server=server), is_over=True, provisional=HOLD)
     until_done(driver.ensure_ended, command)
     assert (server.id not in cloud.servers) is goes
 
@@ -377,7 +377,7 @@ BOOTED = HOLD.start + timedelta(minutes=1)
 
 def marked(cloud: FakeOpenStack, *, tagged: bool = True, **more: Any) -> Server:
     """A server that says it was booted for the reservation."""
-    command = wanted()
+    command = command_for()
     metadata = {"tenure:lease": command.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
     tags = ["tenure:reserved", f"tenure:lease={command.lease_id}"] if tagged else []
     return boot(cloud, **{"created": BOOTED, "updated": BOOTED, "metadata": metadata, "tags": tags, **more})
@@ -387,7 +387,7 @@ def marked(cloud: FakeOpenStack, *, tagged: bool = True, **more: Any) -> Server:
 def test_a_server_of_an_unconfirmed_hold_is_deleted(cloud: FakeOpenStack, driver: OpenStackCloud, tagged: bool):
     orphan = marked(cloud, tagged=tagged)
     assert list(driver.held(HOST)) == ([RESERVATION] if tagged else [])
-    until_done(driver.ensure_ended, replace(wanted(), is_over=True, provisional=HOLD))
+    until_done(driver.ensure_ended, replace(command_for(), is_over=True, provisional=HOLD))
     assert orphan.id not in cloud.servers
     assert not list(driver.held(HOST))
 
@@ -406,7 +406,7 @@ def test_false_marks_do_not_get_a_server_deleted(
 ):
     liar = marked(cloud, **server)
     assert list(driver.held(HOST)) == [RESERVATION]
-    until_done(driver.ensure_ended, replace(wanted(), is_over=True, provisional=hold))
+    until_done(driver.ensure_ended, replace(command_for(), is_over=True, provisional=hold))
     assert (liar.status, liar.metadata, liar.tags) == ("ACTIVE", {}, [])
 
 
@@ -414,7 +414,7 @@ def test_false_marks_do_not_get_a_server_deleted(
 def test_the_end_of_a_lease_deletes_only_its_own_server(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server, liar = boot(cloud), marked(cloud)
-    command = wanted(host, server=server)
+    command = command_for(host, server=server)
     until_done(driver.ensure_started, command)
     until_done(driver.ensure_ended, adopted(command))
     assert (server.id in cloud.servers, liar.id in cloud.servers) == (False, True)
@@ -433,20 +433,20 @@ def test_servers_without_reservation_are_not_read(cloud: FakeOpenStack, driver: 
 
 def test_a_server_with_the_most_tags_allowed_is_reserved(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud, tags=[f"mine-{number}" for number in range(50)])
-    assert driver.ensure_prepared(wanted(server=server)).done
+    assert driver.ensure_prepared(command_for(server=server)).done
     assert server.metadata["tenure:reservation"] == RESERVATION
     assert len(server.tags) == 50
 
 
 def test_the_end_of_a_lease_spares_an_unadopted_server(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud, metadata={"tenure:reservation": RESERVATION, "mine": "too"})
-    assert driver.ensure_ended(replace(wanted(server=server), is_over=True)).done
+    assert driver.ensure_ended(replace(command_for(server=server), is_over=True)).done
     assert (server.status, server.metadata) == ("ACTIVE", {"mine": "too"})
 
 
 def test_a_server_shelved_at_the_end_is_not_held(cloud: FakeOpenStack, driver: OpenStackCloud):
     server = boot(cloud)
-    command = wanted(server=server, at_end="shelve")
+    command = command_for(server=server, at_end="shelve")
     until_done(driver.ensure_prepared, command)
     until_done(driver.ensure_ended, adopted(replace(command, is_over=True)))
     assert server.status == "SHELVED_OFFLOADED"
@@ -467,15 +467,15 @@ def test_a_server_that_is_broken_or_gone_cannot_be_prepared(cloud: FakeOpenStack
     del cloud.servers[gone.id]
     for server in (broken, gone):
         with pytest.raises(CloudRefused):
-            driver.ensure_prepared(wanted(server=server))
+            driver.ensure_prepared(command_for(server=server))
     building = boot(cloud, status="BUILD")
-    assert not driver.ensure_prepared(wanted(server=building)).done
+    assert not driver.ensure_prepared(command_for(server=building)).done
 
 
 def test_a_changed_aggregate_is_drift_and_mended(cloud: FakeOpenStack, driver: OpenStackCloud):
     first, _ = registered(driver, cloud, 2)
     server = boot(cloud)
-    command = wanted(first, server=server)
+    command = command_for(first, server=server)
     until_done(driver.ensure_started, command)
     group = cloud.aggregate(RESERVATION)
     assert group is not None
@@ -494,7 +494,7 @@ def test_a_server_resized_beyond_its_booking_is_drift(cloud: FakeOpenStack, driv
     """While it is on its reserved host; elsewhere it takes nothing of what is promised to others."""
     [host] = registered(driver, cloud, 1)
     server = boot(cloud, flavor=Flavor("1", "m1.small", vcpus=1, ram=512, disk=1))
-    command = wanted(host, server=server)
+    command = command_for(host, server=server)
     until_done(driver.ensure_started, command)
     assert not driver.drift(HOST, [command], ())
     server.flavor = Flavor("2", "m1.big", vcpus=4, ram=512, disk=1)
@@ -531,12 +531,12 @@ def test_a_server_in_its_place_is_not_listed_as_held(cloud: FakeOpenStack, drive
     """Where each server has a lease of itself these are all servers of the cloud."""
     registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(server=server, in_place=True, at_end="shelve")
+    command = command_for(server=server, in_place=True, at_end="shelve")
     until_done(driver.ensure_prepared, command)
     until_done(driver.ensure_started, command)
     assert server.tags == [f"tenure:lease={command.lease_id}"]
     assert not list(driver.held(HOST))
-    mine = replace(wanted(server=server), reservation_id=str(uuid.UUID(int=4)), lease_id="mine")
+    mine = replace(command_for(server=server), reservation_id=str(uuid.UUID(int=4)), lease_id="mine")
     until_done(driver.ensure_prepared, mine)  # that other gives way
     assert list(driver.held(HOST)) == [mine.reservation_id]
     assert set(server.tags) == {"tenure:reserved", "tenure:lease=mine"}
@@ -545,7 +545,7 @@ def test_a_server_in_its_place_is_not_listed_as_held(cloud: FakeOpenStack, drive
 def test_a_shelved_server_is_recognised_by_its_vm_state(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server = boot(cloud)
-    command = wanted(host, server=server)
+    command = command_for(host, server=server)
     until_done(driver.ensure_prepared, command)
     cloud.shows_reserved = True  # as what is set before Nova's API may
     until_done(driver.ensure_started, command)
@@ -558,7 +558,7 @@ def test_a_failed_deletion_is_requested_again(cloud: FakeOpenStack):
     with connect(options_of(cloud), clock=clock) as driver:
         (host,) = registered(driver, cloud, 1)
         server = boot(cloud)
-        command = adopted(wanted(host, server=server))
+        command = adopted(command_for(host, server=server))
         until_done(driver.ensure_prepared, command)
         until_done(driver.ensure_started, command)
         cloud.held = True

@@ -17,7 +17,7 @@ from tenure.drivers.openstack import requests
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.openstack.options import OpenStackOptions
-from tests.drivers.rigs import HOST, command, options_of, ref, registered
+from tests.drivers.rigs import HOST, command_for, options_of, ref, registered
 from tests.support.openstack import PASSWORD, POOL, FakeOpenStack, Seen
 from tests.support.waiting import patience
 
@@ -29,7 +29,7 @@ def logins(cloud: FakeOpenStack) -> int:
 class TestLogin:
     def test_is_done_once_for_everything(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 3)
-        driver.ensure_started(command(*hosts))
+        driver.ensure_started(command_for(*hosts))
         driver.discover(HOST)
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(driver.check, [HOST] * 8))
@@ -152,14 +152,14 @@ class TestLimits:
         options = options_of(cloud, verb_timeout=timedelta(seconds=60), concurrency=1)
         with connect(options) as driver:
             with pytest.raises(CloudBusy, match="too long"):
-                driver.ensure_started(command(*hosts))
+                driver.ensure_started(command_for(*hosts))
             assert 60 <= 4 * calls < driver.longest_call.total_seconds()
             # What was done is done: each further call gets further, and no call does all of it.
             attempts = 1
             while True:
                 attempts += 1
                 try:
-                    driver.ensure_started(command(*hosts))
+                    driver.ensure_started(command_for(*hosts))
                 except CloudBusy:
                     assert attempts < 10
                 else:
@@ -197,7 +197,7 @@ class TestLimits:
             cloud.observe = count
             with ThreadPoolExecutor(6) as threads:
                 for number, host in enumerate(hosts):
-                    threads.submit(driver.ensure_started, command(host, reservation_id=f"r-{number}"))
+                    threads.submit(driver.ensure_started, command_for(host, reservation_id=f"r-{number}"))
         assert most == 3
         assert all(cloud.aggregate(f"r-{number}") for number in range(6))
 
@@ -225,7 +225,7 @@ class TestLimits:
 
             cloud.observe = hold
             with ThreadPoolExecutor(1) as threads:
-                started = threads.submit(driver.ensure_started, command(*hosts))
+                started = threads.submit(driver.ensure_started, command_for(*hosts))
                 assert begun.wait(patience())
                 go_on.set()
                 driver.check(HOST)
@@ -302,7 +302,7 @@ class TestReports:
             assert {seen.headers.get("x-openstack-request-id") for seen in own(cloud)} == {"req-1"}
             cloud.seen.clear()
             ids.pop(0)
-            driver.ensure_started(command(*hosts))
+            driver.ensure_started(command_for(*hosts))
         assert {seen.headers.get("x-openstack-request-id") for seen in own(cloud)} == {None}
 
 

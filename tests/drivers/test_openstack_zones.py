@@ -13,7 +13,7 @@ from tenure.drivers.contract import CloudBusy, CloudRefused, Command, ResourceRe
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import HttpTransport, connect
 from tenure.testing.rig import command_of
-from tests.drivers.rigs import HOST, command, ended, options_of, ref, registered
+from tests.drivers.rigs import HOST, command_for, ended, options_of, ref, registered
 from tests.support.meddling import Wire
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Seen, Server
 
@@ -99,15 +99,15 @@ class TestReserving:
     def test_swaps_the_zone_and_brings_it_back(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        wanted = command(hosts[0], hosts[3], hosts[5])
+        command = command_for(hosts[0], hosts[3], hosts[5])
         assert zones(driver) == ZONES
-        driver.ensure_started(wanted)
+        driver.ensure_started(command)
         assert homes(cloud) == without("compute-1", "compute-4")
         assert members(cloud, "r-1") == {"compute-1", "compute-4", "compute-6"}
         assert all(cloud.boot(host, OWNER, "r-1") for host in members(cloud, "r-1"))
         assert zones(driver) == ZONES
-        assert driver.drift(HOST, [wanted], [hosts[1], hosts[2], hosts[4]]) == []
-        assert ended(driver, wanted).done
+        assert driver.drift(HOST, [command], [hosts[1], hosts[2], hosts[4]]) == []
+        assert ended(driver, command).done
         assert (homes(cloud), driver.held(HOST)) == (HOMES, [])
         assert len(members(cloud, POOL)) == 6
         assert zones(driver) == ZONES
@@ -115,10 +115,10 @@ class TestReserving:
     def test_swaps_the_zone_also_without_zones_as_facts(self, cloud: FakeOpenStack):
         with connect(options_of(cloud, az_aware=False)) as driver:
             driver.ensure_registered(HOST, ref(cloud, 1))
-            driver.ensure_started(command(ref(cloud, 1)))
+            driver.ensure_started(command_for(ref(cloud, 1)))
             assert cloud.boot("compute-1", OWNER, "r-1")
             assert set(zones(driver)) == {""}
-            assert ended(driver, command(ref(cloud, 1))).done
+            assert ended(driver, command_for(ref(cloud, 1))).done
             assert homes(cloud) == HOMES
 
     def test_keeps_where_a_host_was_before_it_is_taken(
@@ -134,7 +134,7 @@ class TestReserving:
 
         kept: list[dict[str, str]] = []
         cloud.observe = look
-        driver.ensure_started(command(hosts[0], hosts[3], hosts[4]))
+        driver.ensure_started(command_for(hosts[0], hosts[3], hosts[4]))
         assert kept[0] == {
             "tenure:home:compute-1": f"{numbers['rack-1']}",
             "tenure:home:compute-4": f"{numbers['rack-2']},{numbers['ssd']}",
@@ -143,8 +143,8 @@ class TestReserving:
     def test_gives_back_a_host_removed_from_the_command(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        driver.ensure_started(command(hosts[0], hosts[2]))
-        replaced = replace(command(hosts[2], hosts[3]), returning=(hosts[0],))
+        driver.ensure_started(command_for(hosts[0], hosts[2]))
+        replaced = replace(command_for(hosts[2], hosts[3]), returning=(hosts[0],))
         assert driver.ensure_started(replaced).done
         assert homes(cloud) == without("compute-3", "compute-4")
         group = cloud.aggregate("r-1")
@@ -165,9 +165,9 @@ class TestReserving:
                     opened.extend(host for host in cloud.hosts if host < "compute-5" and is_open(cloud, host))
 
             cloud.observe = look
-            driver.ensure_started(command(*hosts[:3]))
-            driver.ensure_started(command(*hosts[1:]))
-            assert ended(driver, command(*hosts[1:])).done
+            driver.ensure_started(command_for(*hosts[:3]))
+            driver.ensure_started(command_for(*hosts[1:]))
+            assert ended(driver, command_for(*hosts[1:])).done
             assert (homes(cloud), opened) == (HOMES, [])
 
     def test_schedulers_know_all_hosts_in_the_end(
@@ -181,10 +181,10 @@ class TestReserving:
             path = f"/v2.1/os-aggregates/{rack.number}/action"
             return [next(iter(seen.body)) for seen in cloud.seen if seen.path == path]
 
-        driver.ensure_started(command(*hosts[:2]))
+        driver.ensure_started(command_for(*hosts[:2]))
         assert verbs() == ["remove_host", "remove_host", "set_metadata"]
         cloud.seen.clear()
-        assert ended(driver, command(*hosts[:2])).done
+        assert ended(driver, command_for(*hosts[:2])).done
         assert verbs() == ["add_host", "add_host", "set_metadata"]
 
     def test_waits_for_a_pool_that_has_a_zone(
@@ -195,7 +195,7 @@ class TestReserving:
         assert pool is not None
         pool.metadata["availability_zone"] = "idle"
         with pytest.raises(CloudBusy, match="idle"):
-            driver.ensure_started(command(hosts[4]))
+            driver.ensure_started(command_for(hosts[4]))
         assert members(cloud, POOL) >= {"compute-5"}
 
     def test_of_parts_leaves_hosts_in_their_zones(
@@ -204,11 +204,11 @@ class TestReserving:
         parameters = {"amount": 2, "vcpus": 1, "memory_mb": 512, "disk_gb": 1, "affinity": None}
         units = {hosts[2].external_id: 1, hosts[3].external_id: 1}
         asked = command_of(*hosts[2:4], resource_type="virtual:instance")
-        wanted = replace(asked, parameters=parameters, units=units)
-        driver.ensure_started(wanted)
+        command = replace(asked, parameters=parameters, units=units)
+        driver.ensure_started(command)
         assert (homes(cloud), members(cloud, "r-1")) == (HOMES, {"compute-3", "compute-4"})
         assert zones(driver) == ZONES
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert (homes(cloud), driver.held(HOST)) == (HOMES, [])
 
 
@@ -225,14 +225,14 @@ class Broken:
         self.cloud = cloud
         self.opened: list[str] = []
         self.hosts: list[ResourceRef] = []
-        self.first, self.second = command(), command()
+        self.first, self.second = command_for(), command_for()
 
     def run(self, verb: str, changes: int, *, lose: bool, undone: bool) -> bool:
         """Whether the verb was broken off after so many changes; what follows has completed or undone it."""
         with connect(options_of(self.cloud)) as driver:
             self.hosts = registered(driver, self.cloud, 4)
-            self.first = command(*self.hosts[:3])
-            self.second = replace(command(*self.hosts[2:]), returning=tuple(self.hosts[:2]))
+            self.first = command_for(*self.hosts[:3])
+            self.second = replace(command_for(*self.hosts[2:]), returning=tuple(self.hosts[:2]))
             if verb != "start":
                 driver.ensure_started(self.first)
                 assert all(self.cloud.boot(f"compute-{number}", OWNER, "r-1") for number in (1, 2, 3))
@@ -320,7 +320,7 @@ class TestDying:
     def test_another_reservation_does_not_take_a_host_before_its_return(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        first, second = command(hosts[0]), command(hosts[0], reservation_id="r-2")
+        first, second = command_for(hosts[0]), command_for(hosts[0], reservation_id="r-2")
         driver.ensure_started(first)
         cloud.instead = lambda seen: (503, {}) if _is_move(cloud, seen, "add_host", "rack-1") else None
         with pytest.raises(CloudBusy):
@@ -337,7 +337,7 @@ class TestDying:
     def test_an_end_leaves_a_host_to_the_reservation_that_took_it(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        first, second = command(hosts[0]), command(hosts[0], reservation_id="r-2")
+        first, second = command_for(hosts[0]), command_for(hosts[0], reservation_id="r-2")
         cloud.instead = lambda seen: (503, {}) if _is_move(cloud, seen, "remove_host", "rack-1") else None
         with pytest.raises(CloudBusy):
             driver.ensure_started(first)
@@ -353,19 +353,19 @@ class TestDying:
         with connect(options_of(cloud)) as other, ThreadPoolExecutor(2) as threads:
             hosts = registered(driver, cloud, 4)
             for number in range(8):
-                wanted = command(*hosts, reservation_id=f"r-{number}")
+                command = command_for(*hosts, reservation_id=f"r-{number}")
                 for work in (_started, _ended):
-                    done = [threads.submit(partial(work, worker, wanted)) for worker in (driver, other)]
+                    done = [threads.submit(partial(work, worker, command)) for worker in (driver, other)]
                     assert all(call.result() for call in done)
                 assert (homes(cloud), driver.held(HOST)) == (HOMES, [])
 
 
-def _started(driver: OpenStackCloud, wanted: Command) -> bool:
-    return _settled(lambda: driver.ensure_started(wanted).done)
+def _started(driver: OpenStackCloud, command: Command) -> bool:
+    return _settled(lambda: driver.ensure_started(command).done)
 
 
-def _ended(driver: OpenStackCloud, wanted: Command) -> bool:
-    return _settled(lambda: driver.ensure_ended(wanted).done)
+def _ended(driver: OpenStackCloud, command: Command) -> bool:
+    return _settled(lambda: driver.ensure_ended(command).done)
 
 
 def _settled(attempt: Callable[[], bool]) -> bool:
@@ -388,67 +388,67 @@ class TestReturning:
     """What operators and others do to zones while hosts are reserved."""
 
     @pytest.fixture
-    def wanted(self, driver: OpenStackCloud, hosts: list[ResourceRef]) -> Command:
-        wanted = command(hosts[0])
-        driver.ensure_started(wanted)
-        return wanted
+    def command(self, driver: OpenStackCloud, hosts: list[ResourceRef]) -> Command:
+        command = command_for(hosts[0])
+        driver.ensure_started(command)
+        return command
 
     def test_an_aggregate_that_is_gone(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command, caplog: pytest.LogCaptureFixture
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command, caplog: pytest.LogCaptureFixture
     ):
         rack = cloud.aggregate("rack-1")
         assert rack is not None
         del cloud.aggregates[rack.number]
         assert zones(driver)[0] == "nova"
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert members(cloud, POOL) >= {"compute-1"}
         assert [text for text in caplog.messages if "compute-1" in text and str(rack.number) in text]
 
-    def test_an_aggregate_deleted_during_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
+    def test_an_aggregate_deleted_during_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command):
         def vanish(seen: Seen) -> None:
             rack = cloud.aggregate("rack-1")
             if rack is not None and _is_move(cloud, seen, "add_host", "rack-1"):
                 cloud.aggregates.pop(rack.number)
 
         cloud.observe = vanish
-        assert _ended(driver, wanted)
+        assert _ended(driver, command)
         assert members(cloud, POOL) >= {"compute-1"}
 
     def test_an_aggregate_without_its_zone_still_gets_the_host(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command, caplog: pytest.LogCaptureFixture
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command, caplog: pytest.LogCaptureFixture
     ):
         rack = cloud.aggregate("rack-1")
         assert rack is not None
         rack.metadata.clear()
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert homes(cloud) == HOMES
         assert [text for text in caplog.messages if "compute-1" in text and "rack-1" in text]
 
     def test_an_aggregate_with_another_name_or_zone(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
     ):
         rack = cloud.aggregate("rack-1")
         assert rack is not None
         rack.name, rack.metadata["availability_zone"] = "row-1", "north"
         assert zones(driver)[0] == "north"
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert set(rack.hosts) == {"compute-1", "compute-2"}
 
     def test_a_host_that_was_put_elsewhere_stays_there(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command, caplog: pytest.LogCaptureFixture
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command, caplog: pytest.LogCaptureFixture
     ):
         group, rack = cloud.aggregate("r-1"), cloud.aggregate("rack-2")
         assert group is not None
         assert rack is not None
         group.hosts.clear()
         rack.hosts.append("compute-1")
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert "compute-1" in rack.hosts
         assert "compute-1" not in members(cloud, "rack-1")
         assert [text for text in caplog.messages if "compute-1" in text and "west" in text]
 
     def test_preemptible_servers_that_come_between_are_removed(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
     ):
         spot = Flavor("spot", "spot", 1, 512, 1, is_public=True, extra_specs={"blazar:preemptible": "true"})
         cloud.flavors["spot"] = spot
@@ -459,12 +459,12 @@ class TestReturning:
                 assert cloud.boot_with("compute-1", NEIGHBOUR, "spot")
 
         cloud.observe = sneak
-        assert not driver.ensure_ended(wanted).done
-        assert ended(driver, wanted).done
+        assert not driver.ensure_ended(command).done
+        assert ended(driver, command).done
         assert (homes(cloud), cloud.servers) == (HOMES, {})
 
     def test_servers_of_others_that_come_between_are_waited_for(
-        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
     ):
         def sneak(seen: Seen) -> None:
             if _is_move(cloud, seen, "add_host", "rack-1"):
@@ -472,17 +472,19 @@ class TestReturning:
                 cloud.servers["forced"] = Server("forced", "compute-1", NEIGHBOUR, id="forced")
 
         cloud.observe = sneak
-        progress = driver.ensure_ended(wanted)
+        progress = driver.ensure_ended(command)
         assert not progress.done
         assert "forced" in str(progress.reason)
         assert driver.held(HOST) == ["r-1"]
         del cloud.servers["forced"]
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert homes(cloud) == HOMES
 
-    def test_a_host_that_is_gone_is_not_waited_for(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Command):
+    def test_a_host_that_is_gone_is_not_waited_for(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, command: Command
+    ):
         cloud.remove_host("1")
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert driver.held(HOST) == []
 
 
@@ -490,7 +492,7 @@ class TestDrift:
     @pytest.fixture
     def away(self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]) -> ResourceRef:
         """A free host that has not come back into its zone, while its reservation has another."""
-        driver.ensure_started(command(*hosts[:2]))
+        driver.ensure_started(command_for(*hosts[:2]))
         group, pool = cloud.aggregate("r-1"), cloud.aggregate(POOL)
         assert group is not None
         assert pool is not None
@@ -501,13 +503,13 @@ class TestDrift:
     def test_a_free_host_outside_of_its_zone_is_seen_and_mended(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef], away: ResourceRef
     ):
-        wanted = command(hosts[1])
-        found = [(drift.reservation_id, drift.resource, drift.text) for drift in driver.drift(HOST, [wanted], [away])]
+        command = command_for(hosts[1])
+        found = [(drift.reservation_id, drift.resource, drift.text) for drift in driver.drift(HOST, [command], [away])]
         assert found == [(None, away, "node-1.lab is not in its availability zone east")]
         driver.ensure_registered(HOST, away)
-        assert driver.drift(HOST, [wanted], [away]) == []
+        assert driver.drift(HOST, [command], [away]) == []
         assert homes(cloud) == without("compute-2")
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert homes(cloud) == HOMES
 
     def test_a_host_is_back_in_its_zone_before_general_use(
@@ -520,15 +522,15 @@ class TestDrift:
     def test_a_reserved_host_that_was_put_back_is_taken_again(
         self, cloud: FakeOpenStack, driver: OpenStackCloud, hosts: list[ResourceRef]
     ):
-        wanted = command(hosts[0])
-        driver.ensure_started(wanted)
+        command = command_for(hosts[0])
+        driver.ensure_started(command)
         group, rack = cloud.aggregate("r-1"), cloud.aggregate("rack-1")
         assert group is not None
         assert rack is not None
         group.hosts.clear()
         rack.hosts.append("compute-1")
-        assert [drift.resource for drift in driver.drift(HOST, [wanted], [])] == [hosts[0]]
-        assert driver.ensure_started(wanted).done
+        assert [drift.resource for drift in driver.drift(HOST, [command], [])] == [hosts[0]]
+        assert driver.ensure_started(command).done
         assert (homes(cloud), members(cloud, "r-1")) == (without("compute-1"), {"compute-1"})
-        assert ended(driver, wanted).done
+        assert ended(driver, command).done
         assert homes(cloud) == HOMES

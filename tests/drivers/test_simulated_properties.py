@@ -32,7 +32,7 @@ def project_of(reservation_id: str) -> str:
     return f"project-of-{reservation_id}"
 
 
-def command(reservation_id: str, hosts: list[ResourceRef]) -> Command:
+def command_for(reservation_id: str, hosts: list[ResourceRef]) -> Command:
     return command_of(*hosts, reservation_id=reservation_id, project_id=project_of(reservation_id), resource_type=HOST)
 
 
@@ -77,13 +77,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         returning = tuple(self.had[reservation] - set(hosts))
         self.had[reservation] |= set(hosts)
         try:
-            progress = self.cloud.ensure_started(replace(command(reservation, hosts), returning=returning))
+            progress = self.cloud.ensure_started(replace(command_for(reservation, hosts), returning=returning))
         except CloudBusy:
             return
         group = self.cloud.world.groups()[reservation]
-        wanted = {host.external_id for host in hosts}
-        lingering = set(group.hosts) - wanted
-        assert wanted <= set(group.hosts)
+        expected = {host.external_id for host in hosts}
+        lingering = set(group.hosts) - expected
+        assert expected <= set(group.hosts)
         # A host that was given up stays in the group only while the reservation's servers vanish on it, or others'
         # servers run on it.
         servers = self.cloud.world.servers()
@@ -101,7 +101,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(reservation=reservations)
     def end(self, reservation: str) -> None:
         try:
-            progress = self.cloud.ensure_ended(command(reservation, list(self.had[reservation])))
+            progress = self.cloud.ensure_ended(command_for(reservation, list(self.had[reservation])))
         except CloudBusy:
             return
         assert progress.done is (reservation not in self.cloud.held(HOST))
@@ -109,8 +109,8 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(reservation=reservations)
     def snapshot(self, reservation: str) -> None:
         try:
-            wanted = replace(command(reservation, list(self.had[reservation])), trust_id=self.trusts[reservation])
-            self.cloud.before_end(wanted, "snapshot")
+            command = replace(command_for(reservation, list(self.had[reservation])), trust_id=self.trusts[reservation])
+            self.cloud.before_end(command, "snapshot")
         except CloudBusy:
             return
 
@@ -176,7 +176,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                 self.cloud.world.delete_server(server.id)
         self.foreign.clear()
         for reservation in RESERVATIONS:
-            assert self.cloud.ensure_ended(command(reservation, list(self.had[reservation]))).done
+            assert self.cloud.ensure_ended(command_for(reservation, list(self.had[reservation]))).done
             self.had[reservation].clear()
         for host in FLEET:
             self.cloud.ensure_registered(HOST, host)
@@ -214,7 +214,7 @@ def test_a_server_on_a_host_that_others_took_out_delays_its_return():
         state.take_out(FLEET[0])
         state.start("r-1", [])
         [server] = state.cloud.world.servers()
-        progress = state.cloud.ensure_started(replace(command("r-1", []), returning=(FLEET[0],)))
+        progress = state.cloud.ensure_started(replace(command_for("r-1", []), returning=(FLEET[0],)))
         assert (progress.done, server.id in str(progress.reason)) == (False, True)
         state.settle()
     finally:
@@ -238,7 +238,7 @@ def test_a_start_with_any_faults_and_retries_has_each_effect_once(
         for call in (cloud.ensure_started, cloud.ensure_ended):
             for _ in range(len(faults) + 1):
                 try:
-                    call(command("r-1", hosts))
+                    call(command_for("r-1", hosts))
                 except CloudBusy:
                     continue
                 break

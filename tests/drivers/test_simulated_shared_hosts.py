@@ -42,7 +42,7 @@ def project_of(reservation_id: str) -> str:
     return f"project-of-{reservation_id}"
 
 
-def command(
+def command_for(
     reservation_id: str,
     units: dict[ResourceRef, int],
     affinity: bool | None = None,
@@ -93,7 +93,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     @rule(reservation=reservations, affinity=affinities)
     def prepare(self, reservation: str, affinity: bool | None) -> None:
         try:
-            self.cloud.ensure_prepared(command(reservation, {}, affinity, self.trusts[reservation]))
+            self.cloud.ensure_prepared(command_for(reservation, {}, affinity, self.trusts[reservation]))
         except CloudBusy:
             return
         self.check_group(reservation, affinity)
@@ -101,20 +101,20 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
     @rule(reservation=reservations, units=some_units, affinity=affinities)
     def start(self, reservation: str, units: dict[ResourceRef, int], affinity: bool | None) -> None:
         """As the manager does: a change of the affinity is prepared before."""
-        wanted = command(reservation, units, affinity, self.trusts[reservation])
-        wanted = replace(wanted, returning=tuple(self.had[reservation] - units.keys()))
+        command = command_for(reservation, units, affinity, self.trusts[reservation])
+        command = replace(command, returning=tuple(self.had[reservation] - units.keys()))
         self.had[reservation] |= units.keys()
         try:
-            self.cloud.ensure_prepared(wanted)
-            progress = self.cloud.ensure_started(wanted)
+            self.cloud.ensure_prepared(command)
+            progress = self.cloud.ensure_started(command)
         except CloudBusy:
             return
         found = self.cloud.world.instances.units(reservation)
-        assert found.items() >= wanted.units.items()
+        assert found.items() >= command.units.items()
         self.check_group(reservation, affinity)
         if progress.done:
-            assert found == wanted.units
-            assert self.cloud.drift(HOST, [wanted], []) == []
+            assert found == command.units
+            assert self.cloud.drift(HOST, [command], []) == []
             used = Counter(server.host for server in self.cloud.world.servers() if server.reservation_id == reservation)
             assert all(count <= found.get(host, 0) for host, count in used.items())
 
@@ -126,7 +126,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
 
     def last_command(self, reservation: str) -> Command:
         """The command to end the reservation."""
-        return command(reservation, dict.fromkeys(self.had[reservation], 1), trust_id=self.trusts[reservation])
+        return command_for(reservation, dict.fromkeys(self.had[reservation], 1), trust_id=self.trusts[reservation])
 
     @rule(reservation=reservations)
     def end(self, reservation: str) -> None:
@@ -232,7 +232,9 @@ def test_concurrent_starts_make_each_flavor_and_aggregate_once_and_an_end_takes_
 
         def command_of_owner(reservation_id: str) -> Command:
             owner = Actor("u", project_of(reservation_id), frozenset({"member"}))
-            return command(reservation_id, {FLEET[0]: 2, FLEET[1]: 1}, affinity=True, trust_id=cloud.delegate(owner))
+            return command_for(
+                reservation_id, {FLEET[0]: 2, FLEET[1]: 1}, affinity=True, trust_id=cloud.delegate(owner)
+            )
 
         commands = [command_of_owner("r-0"), command_of_owner("r-1")]
 
@@ -253,34 +255,34 @@ def test_concurrent_starts_make_each_flavor_and_aggregate_once_and_an_end_takes_
 
 @pytest.mark.races
 def test_an_end_removes_all_leftovers_of_a_concurrent_start_and_end(path: Path):
-    wanted = command("r-1", {FLEET[0]: 2, FLEET[1]: 1})
+    command = command_for("r-1", {FLEET[0]: 2, FLEET[1]: 1})
     ready = threading.Barrier(2, timeout=patience())
 
     def work(verb: Callable[[Command], object]) -> None:
         for _ in range(30):
             ready.wait()
             try:
-                verb(wanted)
+                verb(command)
             except (CloudBusy, CloudRefused):  # what the other verb has just deleted is not found
                 continue
 
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor(2) as pool:
         for call in [pool.submit(work, verb) for verb in (cloud.ensure_started, cloud.ensure_ended)]:
             call.result()
-        assert cloud.ensure_ended(wanted).done
+        assert cloud.ensure_ended(command).done
         assert cloud.world.instances.traces("r-1") == frozenset()
-        assert cloud.ensure_started(wanted).done
-        assert cloud.drift(HOST, [wanted], []) == []
+        assert cloud.ensure_started(command).done
+        assert cloud.drift(HOST, [command], []) == []
 
 
 @pytest.mark.parametrize("effects", range(1, 8))
 def test_the_next_end_removes_all_of_a_start_overtaken_by_an_end(path: Path, effects: int):
-    wanted = command("r-1", {FLEET[0]: 2, FLEET[1]: 1})
+    command = command_for("r-1", {FLEET[0]: 2, FLEET[1]: 1})
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=effects))
-        start = pool.submit(cloud.ensure_started, wanted)
+        start = pool.submit(cloud.ensure_started, command)
         assert cloud.wait_until_blocked(timeout_seconds=patience())
-        assert cloud.ensure_ended(wanted).done
+        assert cloud.ensure_ended(command).done
         cloud.clear_faults()
         with suppress(CloudBusy, CloudRefused):
             start.result(timeout=patience())
@@ -288,7 +290,7 @@ def test_the_next_end_removes_all_of_a_start_overtaken_by_an_end(path: Path, eff
             cloud.world.instances.boot(project_of("r-1"), "r-1")
         traces = cloud.world.instances.traces("r-1")
         assert set(cloud.held(HOST)) == ({"r-1"} if traces else set())
-        assert cloud.ensure_ended(wanted).done
+        assert cloud.ensure_ended(command).done
         assert cloud.world.instances.traces("r-1") == frozenset()
 
 
@@ -304,20 +306,20 @@ def test_two_reservations_want_the_same_address(path: Path):
 
         def work(number: int) -> int:
             project = f"project-{number}"
-            wanted = command_of(
+            command = command_of(
                 address, reservation_id=f"r-{number}", project_id=project, resource_type="virtual:floatingip"
             )
-            wanted = replace(wanted, parameters={"network_id": network})
+            command = replace(command, parameters={"network_id": network})
             got = 0
             ready.wait()
             for _ in range(20):
                 try:
-                    cloud.ensure_started(wanted)
+                    cloud.ensure_started(command)
                 except CloudBusy:
                     continue
                 got += 1
                 assert cloud.world.addresses.floating_ips()["203.0.113.10"].project_id == project
-                assert cloud.ensure_ended(wanted).done
+                assert cloud.ensure_ended(command).done
             return got
 
         assert sum(call.result() for call in [pool.submit(work, number) for number in range(4)]) >= 1

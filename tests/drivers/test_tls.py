@@ -11,7 +11,7 @@ from tenure.config import new_config, read_config
 from tenure.deployment import open_driver
 from tenure.drivers.contract import CloudBusy, drivers_by_region
 from tenure.drivers.openstack.http import connect
-from tests.drivers.rigs import HOST, command, options_of, registered
+from tests.drivers.rigs import HOST, command_for, options_of, registered
 from tests.support.certificates import ELSEWHERE, Authority, terminating_tls
 from tests.support.openstack import OWNER, PASSWORD, FakeOpenStack
 from tests.support.waiting import wait_for
@@ -38,12 +38,12 @@ def elsewhere(cloud: FakeOpenStack, authority: Authority) -> Iterator[FakeOpenSt
 def test_a_lease_starts_and_ends_where_the_authority_is_known(secure: FakeOpenStack, authority: Authority):
     with connect(options_of(secure, cafile=str(authority.cafile))) as driver:
         hosts = registered(driver, secure, 2)
-        driver.ensure_started(command(*hosts))
+        driver.ensure_started(command_for(*hosts))
         group = secure.aggregate("r-1")
         assert group is not None
         assert len(group.hosts) == 2
         assert secure.boot(group.hosts[0], OWNER, "r-1") is not None
-        wait_for("the end of the reservation", lambda: driver.ensure_ended(command(*hosts)).done)
+        wait_for("the end of the reservation", lambda: driver.ensure_ended(command_for(*hosts)).done)
     assert secure.aggregate("r-1") is None
     assert secure.servers == {}
     assert {seen.service for seen in secure.seen} >= {"identity", "compute", "placement"}
