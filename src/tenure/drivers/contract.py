@@ -106,7 +106,7 @@ class ResourceRef:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A reservation for a driver: the resources that its owner should have now.
+    """A command to a driver: a reservation, and the resources that its owner should have now.
 
     All of it is in ``region``.
 
@@ -196,7 +196,7 @@ UNKNOWN = Health(False, "The cloud has not reported it.", is_known=False)
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """A preemptible server that must go because its place is reserved."""
+    """A preemptible server that must go because its room is reserved."""
 
     server_id: str
     project_id: str

@@ -18,14 +18,14 @@ class _TimeOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Units of a piece that are placed in one step: all of them if they stay together, otherwise one."""
+    """Units of a piece that are assigned in one step: all of them if they stay together, otherwise one."""
 
     piece: int
     count: int
 
 
 class BacktrackingSolver:
-    """Places unit after unit, those with the fewest possible sites first, and goes back where one finds none."""
+    """Assigns unit after unit, those with the fewest possible sites first, and goes back where one finds none."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -35,10 +35,10 @@ class BacktrackingSolver:
         search = _Search(problem, lambda: self._seconds() >= deadline)
         deadline = self._seconds() + seconds
         try:
-            is_placed = search.place(0)
+            is_assigned = search.assign(0)
         except _TimeOver:
             return Solution(None, is_proven=False)
-        return Solution(tuple(search.placed)) if is_placed else Solution(None)
+        return Solution(tuple(search.assigned)) if is_assigned else Solution(None)
 
 
 class _Search:
@@ -52,11 +52,11 @@ class _Search:
             site.resource_id: [(use.period, site.taken(use.amounts, exclusive=use.exclusive)) for use in site.fixed]
             for site in problem.sites
         }
-        self.placed: list[dict[int, int]] = [{} for _ in problem.pieces]
+        self.assigned: list[dict[int, int]] = [{} for _ in problem.pieces]
         self._units = sorted(_units(problem), key=lambda unit: self._hardness(problem.pieces[unit.piece], unit))
 
-    def place(self, position: int) -> bool:
-        """Place this unit and all after it; return whether that worked."""
+    def assign(self, position: int) -> bool:
+        """Assign this unit and all after it; return whether that worked."""
         if position == len(self._units):
             return True
         if self._is_over():
@@ -68,15 +68,15 @@ class _Search:
             taken = site.taken(piece.demand.amounts, exclusive=piece.demand.exclusive).times(unit.count)
             if not self._has_room(site, piece.period, taken) and not self._may_stay(site, unit, taken):
                 continue
-            placed, uses = self.placed[unit.piece], self._uses[resource_id]
-            placed[resource_id] = placed.get(resource_id, 0) + unit.count
+            assigned, uses = self.assigned[unit.piece], self._uses[resource_id]
+            assigned[resource_id] = assigned.get(resource_id, 0) + unit.count
             uses.append((piece.period, taken))
-            if self.place(position + 1):
+            if self.assign(position + 1):
                 return True
             uses.pop()
-            placed[resource_id] -= unit.count
-            if not placed[resource_id]:
-                del placed[resource_id]
+            assigned[resource_id] -= unit.count
+            if not assigned[resource_id]:
+                del assigned[resource_id]
         return False
 
     def _choices(self, position: int) -> Iterator[int]:
@@ -85,14 +85,14 @@ class _Search:
         The units of a piece are alike: each goes to the site of the one before it, or to a later one.
         """
         unit = self._units[position]
-        piece, placed = self._problem.pieces[unit.piece], self.placed[unit.piece]
+        piece, assigned = self._problem.pieces[unit.piece], self.assigned[unit.piece]
         order = sorted(piece.may, key=lambda resource_id: (resource_id not in piece.current, resource_id))
         first = 0
-        if placed:
-            first = max(order.index(resource_id) for resource_id in placed)
+        if assigned:
+            first = max(order.index(resource_id) for resource_id in assigned)
             if piece.demand.spread is Spread.ANTI_AFFINITY:
                 last = order[first]
-                first += placed[last] >= most_apart(piece, last)
+                first += assigned[last] >= most_apart(piece, last)
         yield from order[first:]
 
     def _has_room(self, site: Site, period: Period, taken: Capacity) -> bool:
@@ -116,8 +116,8 @@ class _Search:
 
     def _is_current(self, position: int, site: Site, *, more: int = 0) -> bool:
         """Whether no more units of a piece are on a site, with so many more, than are planned there now."""
-        placed = self.placed[position].get(site.resource_id, 0) + more
-        return placed <= self._problem.pieces[position].staying(site.resource_id)
+        assigned = self.assigned[position].get(site.resource_id, 0) + more
+        return assigned <= self._problem.pieces[position].staying(site.resource_id)
 
     def _hardness(self, piece: Piece, unit: _Unit) -> tuple[int, bool, int, int]:
         size = sum(piece.demand.amounts.values()) * unit.count

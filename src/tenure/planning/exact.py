@@ -31,8 +31,8 @@ LOG = logging.getLogger(__name__)
 MOST_SITES = 64
 MOST_PIECES = 400
 #: Of a large inventory: how many free resources, and how many with plans in the way, are considered for all that is
-#: wanted together; how many of each for a plan in the way; and for how many demands resources are looked up.
-FOR_WANTED = 12
+#: requested together; how many of each for a plan in the way; and for how many demands resources are looked up.
+FOR_REQUESTED = 12
 FOR_PLAN = 2
 MOST_LOOKED_UP = 24
 
@@ -238,7 +238,7 @@ def _affected(
     for these plans follow, level by level. All other plans stay. It ends early when the time ``is_over``.
     """
     requesting = {task.reservation_id for task in tasks}
-    places = max(1, FOR_WANTED // len(tasks))
+    candidates = max(1, FOR_REQUESTED // len(tasks))
     chosen: dict[int, None] = {}
     vacancies: deque[tuple[Demand, Period, int]] = deque()
     known: set[tuple[Demand, Period]] = set()
@@ -265,7 +265,7 @@ def _affected(
         if isinstance(task, Revision):
             chosen.update((plan.resource_id, None) for plan in task.plans)
         chosen.update(dict.fromkeys(snapshot.catalogue.ids_named(task.demand.region, task.demand.named)))
-        vacancies.append((replace(task.demand, named=()), task.span, places))
+        vacancies.append((replace(task.demand, named=()), task.span, candidates))
     make_way(_plans_on(snapshot, chosen, spans, terms))
     for looked_up in range(MOST_LOOKED_UP):
         if not vacancies or len(chosen) >= MOST_SITES or is_over():
