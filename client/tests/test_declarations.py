@@ -15,7 +15,7 @@ from tenureclient.resources.hosts import Hosts
 from tenureclient.resources.volumes import VolumePools
 from tenureclient.sent import Arguments, Sent
 from tenureclient.testing import FakeServer
-from tenureclient.wire import JsonObject, MalformedDocument, Version
+from tenureclient.wire import Feature, JsonObject, MalformedDocument, Version
 
 MORNING = datetime(2027, 3, 1, 9, 30, tzinfo=UTC)
 
@@ -24,22 +24,22 @@ class Excuse(TypedDict, total=False):
     """Arguments in all forms."""
 
     since: Annotated[datetime | None, Sent("since_date")]
-    lasts: Annotated[timedelta | None, Sent("lasts", feature="excuses that last", since=Version.V1_2)]
+    lasts: Annotated[timedelta | None, Sent("lasts", feature=Feature("excuses that last", Version.V1_2))]
     reasons: Annotated[list[str], Option("--reason", "TEXT", gather=list, help="Why (may be repeated)")]
-    in_writing: Annotated[bool, Sent("form", lambda _flag, _version: "letter", "letters", Version.V1_3)]
+    in_writing: Annotated[bool, Sent("form", lambda _flag, _version: "letter", Feature("letters", Version.V1_3))]
 
 
 def test_arguments_are_sent_as_they_are_declared() -> None:
     given = Arguments(Excuse, {"since": MORNING, "reasons": iter(["rain", "snow"]), "lasts": None, "in_writing": False})
     assert given.to_wire(Version.V1_0) == {"since_date": "2027-03-01 09:30", "reasons": ["rain", "snow"]}
     assert given.to_wire(Version.V1_1) == {"since_date": "2027-03-01T09:30:00Z", "reasons": ["rain", "snow"]}
-    assert given.needs == (None, Version.V1_1)
+    assert given.needs is None
 
 
 def test_the_newest_argument_says_which_server_is_needed() -> None:
     given = Arguments(Excuse, {"in_writing": True, "lasts": timedelta(hours=1), "reasons": []})
     assert given.to_wire(Version.V1_3) == {"lasts": 3600, "form": "letter"}
-    assert given.needs == ("letters", Version.V1_3)
+    assert given.needs == Feature("letters", Version.V1_3)
 
 
 def test_only_annotated_arguments_have_an_option() -> None:

@@ -6,16 +6,12 @@ from collections.abc import Iterator
 
 from tenureclient.inventory import Allocation
 from tenureclient.resources import INVENTORIES
-from tenureclient.transport import Transport, parsed
+from tenureclient.sent import query_of
+from tenureclient.transport import PAGE, Calls
 
-_PAGE = 500
 
-
-class Allocations:
+class Allocations(Calls):
     """The allocations of resources: ``resource_type`` is ``host``, ``floatingip``, ``volumepool`` and so on."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     def list(
         self, *, resource_type: str = "host", lease_id: str | None = None, reservation_id: str | None = None
@@ -26,10 +22,9 @@ class Allocations:
             declared.path,
             "allocations",
             items="allocations",
-            query={"limit": str(_PAGE), **_filter(lease_id, reservation_id)},
+            query=query_of(limit=PAGE, lease_id=lease_id, reservation_id=reservation_id),
             read=Allocation.from_wire,
             feature=declared.feature_of_allocations or declared.feature,
-            since=declared.since,
         )
         filtered = lease_id is not None or reservation_id is not None
         for allocation in pages:
@@ -51,13 +46,7 @@ class Allocations:
             declared.path,
             resource_id,
             "allocation",
-            query=_filter(lease_id, reservation_id),
+            query=query_of(lease_id=lease_id, reservation_id=reservation_id),
             feature=declared.feature_of_allocations or declared.feature,
-            since=declared.since,
         )
-        return parsed(Allocation.from_wire, answer.body.get("allocation"))
-
-
-def _filter(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:
-    named = {"lease_id": lease_id, "reservation_id": reservation_id}
-    return {key: value for key, value in named.items() if value is not None}
+        return answer.read(Allocation.from_wire, "allocation")

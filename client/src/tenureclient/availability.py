@@ -11,14 +11,14 @@ from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
 from tenureclient.documents import Document, document
 from tenureclient.moments import DURATION_FORMS, Moment, parse_length
 from tenureclient.options import Option
-from tenureclient.sent import Arguments, Sent
-from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Version, moment_to_wire
+from tenureclient.sent import Arguments, Sent, query_of
+from tenureclient.transport import Calls
+from tenureclient.wire import Feature, Version
 
 HOSTS = "physical:host"
 Grouping: TypeAlias = Literal["none", "kind", "zone", "resource", "project"]
 
-_FEATURE = "availability over time"
+_FEATURE = Feature("availability over time", Version.V1_3)
 _PAGE = 1000
 
 
@@ -153,11 +153,8 @@ class CapacityQuery(CapacitySteps, CapacitySelection, total=False):
     end: Annotated[datetime | None, Sent("end_date")]
 
 
-class Availability:
+class Availability(Calls):
     """How much can be reserved when. It needs API 1.3."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     def show(self, resource_type: str = HOSTS, **fields: Unpack[CapacityQuery]) -> CapacityTimeline:
         """Return the amounts of the resources that serve a type, by default for a week from now on.
@@ -176,18 +173,12 @@ class Availability:
 
     def _with_next_page(self, timeline: CapacityTimeline, query: Mapping[str, str]) -> CapacityTimeline:
         """Return the timeline with the resources that come after its last one, for the same period."""
-        page = self._page(
-            {
-                **query,
-                "start_date": moment_to_wire(timeline.start_date, Version.V1_3),
-                "end_date": moment_to_wire(timeline.end_date, Version.V1_3),
-                "marker": timeline.groups[-1].resource_id or "",
-            }
-        )
+        period = query_of(start_date=timeline.start_date, end_date=timeline.end_date)
+        page = self._page({**query, **period, "marker": timeline.groups[-1].resource_id or ""})
         steps = [step for step in (timeline.step, page.step) if step is not None]
         groups = (*timeline.groups, *page.groups)
         return replace(timeline, groups=groups, more=page.more, step=max(steps, default=None))
 
     def _page(self, query: Mapping[str, str]) -> CapacityTimeline:
-        answer = self._transport.call("GET", "availability", query=query, feature=_FEATURE, since=Version.V1_3)
-        return parsed(CapacityTimeline.from_wire, answer.body)
+        answer = self._transport.call("GET", "availability", query=query, feature=_FEATURE)
+        return answer.read(CapacityTimeline.from_wire)

@@ -41,8 +41,8 @@ _READERS: Mapping[object, Reader] = {
     timedelta: Fields.seconds,
     tuple[int, ...]: Fields.integers,
     tuple[str, ...]: Fields.strings,
-    Mapping[str, int]: Fields.numbers,
-    Mapping[str, str]: Fields.texts,
+    Mapping[str, int]: partial(Fields.values, read=Fields.number),
+    Mapping[str, str]: partial(Fields.values, read=Fields.text),
 }
 
 #: The names in the definition of ``JsonValue``, which refers to itself.

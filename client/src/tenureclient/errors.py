@@ -8,21 +8,6 @@ from datetime import datetime
 from tenureclient.documents import Document, LooseText, document
 from tenureclient.wire import Fields, JsonObject, JsonValue, MalformedDocument
 
-_NAMES = {
-    400: "InvalidParameter",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    405: "MethodNotAllowed",
-    406: "NotAcceptable",
-    409: "Conflict",
-    412: "PreconditionFailed",
-    413: "TooLarge",
-    415: "UnsupportedMediaType",
-    500: "Internal",
-    503: "Unavailable",
-}
-
 
 @document("a stage")
 class Stage(Document):
@@ -71,6 +56,10 @@ class TenureError(Exception):
 
     default_name = "Error"
 
+    def __init_subclass__(cls) -> None:
+        if TenureError in cls.__bases__:  # the refusals of a server have the server's names
+            cls.default_name = cls.__name__
+
     def __init__(
         self,
         message: str,
@@ -93,49 +82,33 @@ class TenureError(Exception):
 class ConnectionFailed(TenureError):
     """No answer: the service cannot be found or reached, or the sign-in failed before that."""
 
-    default_name = "ConnectionFailed"
-
 
 class UnexpectedAnswer(TenureError):
     """The answer is not from the reservation API: often a proxy answered, or the address is wrong."""
-
-    default_name = "UnexpectedAnswer"
 
 
 class EmptyText(TenureError):
     """A name or an id is empty, and so names nothing. ``field`` says which. Raised before any request."""
 
-    default_name = "EmptyText"
-
 
 class NeedsNewerServer(TenureError):
     """The server's API is too old for the requested feature. The server may be Blazar."""
-
-    default_name = "NeedsNewerServer"
 
 
 class NotUnique(TenureError):
     """Several resources have the requested name."""
 
-    default_name = "NotUnique"
-
 
 class WaitTimedOut(TenureError):
     """The timeout passed before the lease reached the wanted status."""
-
-    default_name = "WaitTimedOut"
 
 
 class LeaseFailed(TenureError):
     """While waiting, the lease reached a status from which it cannot reach the wanted one."""
 
-    default_name = "LeaseFailed"
-
 
 class ApiError(TenureError):
     """The server refused the request; the subclass says why."""
-
-    default_name = "ApiError"
 
 
 class BadRequest(ApiError):
@@ -215,19 +188,22 @@ class ServerError(ApiError):
 
 
 _BY_NAME: Mapping[str, type[ApiError]] = {
-    "NotEnoughResources": NotEnoughResources,
-    "LeaseBusy": LeaseBusy,
-    "InvalidState": InvalidState,
-    "Denied": Denied,
-    "OverQuota": OverQuota,
+    error.__name__: error for error in (NotEnoughResources, LeaseBusy, InvalidState, Denied, OverQuota)
 }
-_BY_CODE: Mapping[int, type[ApiError]] = {
-    400: BadRequest,
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    412: PreconditionFailed,
+#: The error of each status, and its name unless the server says it.
+_BY_CODE: Mapping[int, tuple[type[ApiError], str]] = {
+    400: (BadRequest, "InvalidParameter"),
+    401: (Unauthorized, "Unauthorized"),
+    403: (Forbidden, "Forbidden"),
+    404: (NotFound, "NotFound"),
+    405: (ApiError, "MethodNotAllowed"),
+    406: (ApiError, "NotAcceptable"),
+    409: (Conflict, "Conflict"),
+    412: (PreconditionFailed, "PreconditionFailed"),
+    413: (ApiError, "TooLarge"),
+    415: (ApiError, "UnsupportedMediaType"),
+    500: (ServerError, "Internal"),
+    503: (ServerError, "Unavailable"),
 }
 # API 1.0 has no error names: clients recognize these errors by their text.
 _BY_TEXT: Mapping[str, str] = {
@@ -246,11 +222,11 @@ def error_from_answer(code: int, body: JsonValue, request_id: str | None) -> Api
         name = next((word for text, word in _BY_TEXT.items() if message.startswith(text)), None)
     field = facts.get("field")
     details = facts.get("details")
-    kind = _BY_NAME.get(name or "") or _BY_CODE.get(code) or (ServerError if code >= 500 else ApiError)
-    return kind(
+    of_status, usual_name = _BY_CODE.get(code, (ServerError if code >= 500 else ApiError, None))
+    return _BY_NAME.get(name or "", of_status)(
         message,
         code=code,
-        name=name or _NAMES.get(code),
+        name=name or usual_name,
         field=field if isinstance(field, str) else None,
         details=details if isinstance(details, Mapping) else None,
         request_id=request_id,

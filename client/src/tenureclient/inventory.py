@@ -10,11 +10,10 @@ from typing import Annotated, Any, ClassVar, Generic, TypedDict, TypeVar
 from tenureclient import errors
 from tenureclient.documents import Document, LooseText, SetFlag, document
 from tenureclient.options import Option
-from tenureclient.transport import Answer, Transport, parsed
-from tenureclient.wire import Fields, JsonObject, JsonValue, Version
+from tenureclient.transport import Answer, Calls, Transport
+from tenureclient.wire import Feature, Fields, JsonObject, JsonValue, Version
 
-_PAGE = 500
-_REGIONS = "regions"
+_REGIONS = Feature("regions", Version.V1_2)
 
 
 @document("a resource", kw_only=True)
@@ -115,11 +114,10 @@ class ResourceType(Generic[R, L]):
     name: str
     #: What errors call a resource.
     noun: str
-    #: What servers below the version ``since`` lack; None if all servers have the type.
-    feature: str | None = None
-    since: Version = Version.V1_1
-    #: What servers below ``since`` lack if they have the type, but not the list of its allocations.
-    feature_of_allocations: str | None = None
+    #: What older servers lack; None if all servers have the type.
+    feature: Feature | None = None
+    #: What older servers lack if they have the type, but not the list of its allocations.
+    feature_of_allocations: Feature | None = None
 
     #: The word for the type in ``allocation list``, the words before the verb of its commands, and a placeholder.
     short: str
@@ -148,13 +146,13 @@ class ResourceType(Generic[R, L]):
     help: Mapping[str, Help]
 
 
-class Inventory(Generic[R, L]):
+class Inventory(Calls, Generic[R, L]):
     """The registered resources of one type, which a subclass declares with the arguments of ``create`` and ``list``."""
 
     resource_type: ClassVar[ResourceType[Any, Any]]
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self._type: ResourceType[R, L] = self.resource_type
 
     def get(self, resource_id: str) -> R:
@@ -179,27 +177,16 @@ class Inventory(Generic[R, L]):
     def register(self, fields: Mapping[str, object]) -> R:
         """Register a resource with these fields of the API; what is None is not sent."""
         given = {name: value for name, value in fields.items() if value is not None}
-        feature, since = self._type.feature, self._type.since
-        if feature is None and "region" in given:
-            feature, since = _REGIONS, Version.V1_2
+        feature = self._type.feature or (_REGIONS if "region" in given else None)
         return self._read_resource(
-            self._transport.call(
-                "POST", self._type.path, body=self._body(given), feature=feature, since=since, makes=True
-            )
+            self._transport.call("POST", self._type.path, body=self._body(given), feature=feature, makes=True)
         )
 
     def change(self, resource_id: str, fields: Mapping[str, object]) -> R:
         """Change these fields of a resource."""
-        declared = self._type
+        body, feature = self._body(fields), self._type.feature
         return self._read_resource(
-            self._transport.call(
-                "PUT",
-                declared.path,
-                resource_id,
-                body=self._body(fields),
-                feature=declared.feature,
-                since=declared.since,
-            )
+            self._transport.call("PUT", self._type.path, resource_id, body=body, feature=feature)
         )
 
     def matching(self, query: Mapping[str, Any]) -> Iterator[R]:
@@ -212,29 +199,23 @@ class Inventory(Generic[R, L]):
         keys = ("id", declared.name)
         if sort_key not in keys:
             raise ValueError(f"{declared.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}.")
-        feature, since = (_REGIONS, Version.V1_2) if "region" in filters else (None, Version.V1_1)
 
-        def of_1_0(resources: Sequence[R]) -> Sequence[R]:
-            fitting = [
+        def fitting(resources: Sequence[R]) -> Sequence[R]:
+            return [
                 resource
                 for resource in resources
                 if all(getattr(resource, name) == value for name, value in filters.items())
             ]
-            return sorted(fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending)
 
         yield from self._transport.listed(
             declared.path,
             items=declared.list_key,
-            query={
-                "limit": str(_PAGE),
-                "sort_key": sort_key,
-                "sort_dir": "desc" if descending else "asc",
-                **{name: str(value).lower() if isinstance(value, bool) else value for name, value in filters.items()},
-            },
+            filters=filters,
+            sort_key=sort_key,
+            descending=descending,
             read=declared.resource.from_wire,
-            of_1_0=of_1_0,
-            feature=feature,
-            since=since,
+            fitting=fitting,
+            feature=_REGIONS if "region" in filters else None,
         )
 
     def delete(self, resource_id: str) -> None:
@@ -268,17 +249,11 @@ class Inventory(Generic[R, L]):
         return self.matching({self._type.name: name})
 
     def _act(self, resource_id: str, action: str, body: JsonObject) -> ResourceChange[R]:
-        feature = f"closing and emptying {self._type.noun}s"
+        feature = Feature(f"closing and emptying {self._type.noun}s", Version.V1_2)
         answer = self._transport.call(
-            "POST",
-            self._type.path,
-            resource_id,
-            action,
-            body=lambda _version: body,
-            feature=feature,
-            since=Version.V1_2,
+            "POST", self._type.path, resource_id, action, body=lambda _version: body, feature=feature
         )
-        return parsed(self._read_change, answer.body)
+        return answer.read(self._read_change)
 
     def _read_change(self, document: JsonValue) -> ResourceChange[R]:
         fields = Fields(document, f"the change of a {self._type.noun}")
@@ -289,4 +264,4 @@ class Inventory(Generic[R, L]):
         )
 
     def _read_resource(self, answer: Answer) -> R:
-        return parsed(self._type.resource.from_wire, answer.body.get(self._type.document_key))
+        return answer.read(self._type.resource.from_wire, self._type.document_key)

@@ -22,25 +22,23 @@ from tenureclient.models import (
     LeaseFilter,
     NewLease,
     matches,
-    sort_value,
 )
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
 from tenureclient.resources.floatingips import FloatingIPs, LeaseFloatingIP
 from tenureclient.resources.hosts import Hosts, LeaseHost
 from tenureclient.resources.volumes import LeaseVolumePool, VolumePools
 from tenureclient.sent import Arguments
-from tenureclient.transport import Answer, Body, Transport, parsed
-from tenureclient.wire import Fields, JsonObject, Version
+from tenureclient.transport import Answer, Body, Transport
+from tenureclient.wire import Feature, JsonObject, Version
 
 ACTIVE = frozenset({"ACTIVE"})
 SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 
-_DRY_RUN_FEATURE = "a dry run of a request for a lease"
-_LOOK_AHEAD_FEATURE = "the latest possible end of a lease"
-_ADDING = ("adding a reservation to a lease", Version.V1_1)
+_DRY_RUN = Feature("a dry run of a request for a lease", Version.V1_3)
+_LOOK_AHEAD = Feature("the latest possible end of a lease", Version.V1_3)
+_ADDING = Feature("adding a reservation to a lease")
 #: What ids of Keystone look like.
 _ID = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
-_PAGE = 500
 _OVER = frozenset({"TERMINATED", "DELETED"})
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
 
@@ -84,7 +82,7 @@ class Leases:
                 del document["reservations"]
             return document
 
-        return self._change("POST", "leases", body=body, needs=arguments.needs, makes=True, dry_run=dry_run)
+        return self._change("POST", "leases", body=body, feature=arguments.needs, makes=True, dry_run=dry_run)
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
@@ -95,9 +93,7 @@ class Leases:
         """
         changes = Arguments(LeaseChange, {"reservations": reservations})
         return _lease(
-            self._transport.call(
-                "POST", "leases", lease_id, "confirm", body=changes.to_wire, feature=HOLD_FEATURE, since=Version.V1_2
-            )
+            self._transport.call("POST", "leases", lease_id, "confirm", body=changes.to_wire, feature=HOLD_FEATURE)
         )
 
     def get(self, lease_id: str) -> Lease:
@@ -108,7 +104,7 @@ class Leases:
 
         So a ``may_end_at`` of None means that nothing limits the end, if the lease is PENDING or ACTIVE.
         """
-        return _lease(self._transport.call("GET", "leases", lease_id, feature=_LOOK_AHEAD_FEATURE, since=Version.V1_3))
+        return _lease(self._transport.call("GET", "leases", lease_id, feature=_LOOK_AHEAD))
 
     def find(self, name_or_id: str) -> Lease:
         """Return the lease with this id, or else the only one with this name.
@@ -142,14 +138,19 @@ class Leases:
             raise ValueError(f"Leases can be sorted by {', '.join(SORT_KEYS)}, not by {sort_key}.")
         arguments = Arguments(LeaseFilter, filters)
 
-        def of_1_0(leases: Sequence[Lease]) -> Sequence[Lease]:
+        def fitting(leases: Sequence[Lease]) -> Sequence[Lease]:
             _check_ids(leases, filters)
-            fitting = [lease for lease in leases if matches(lease, arguments.given)]
-            return sorted(fitting, key=lambda lease: sort_value(lease, sort_key), reverse=descending)
+            return [lease for lease in leases if matches(lease, arguments.given)]
 
-        query = {"limit": str(_PAGE), "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
-        query |= {name: str(value) for name, value in arguments.to_wire(Version.V1_1).items()}
-        yield from self._transport.listed("leases", items="leases", query=query, read=Lease.from_wire, of_1_0=of_1_0)
+        yield from self._transport.listed(
+            "leases",
+            items="leases",
+            filters=arguments.to_wire(Version.V1_1),
+            sort_key=sort_key,
+            descending=descending,
+            read=Lease.from_wire,
+            fitting=fitting,
+        )
 
     @overload
     def update(
@@ -177,7 +178,13 @@ class Leases:
         """
         arguments = Arguments(LeaseChange, fields)
         return self._change(
-            "PUT", "leases", lease_id, body=arguments.to_wire, needs=arguments.needs, if_match=if_match, dry_run=dry_run
+            "PUT",
+            "leases",
+            lease_id,
+            body=arguments.to_wire,
+            feature=arguments.needs,
+            if_match=if_match,
+            dry_run=dry_run,
         )
 
     def delete(self, lease_id: str, *, if_match: str | None = None) -> None:
@@ -194,25 +201,16 @@ class Leases:
                 items="history",
                 query={},
                 read=HistoryEntry.from_wire,
-                feature="the history of a lease",
+                feature=Feature("the history of a lease"),
             )
         )
 
     def resources(self, lease_id: str, inventory: type[Inventory[Any, L]]) -> tuple[L, ...]:
         """Return the resources of a type, such as ``Hosts``, that the lease has, had or is planned to have."""
         declared = inventory.resource_type
-        answer = self._transport.call(
-            "GET",
-            "leases",
-            lease_id,
-            declared.list_key,
-            feature=declared.feature or f"the list of a lease's {declared.noun}s for its owner",
-            since=declared.since,
-        )
-        return parsed(
-            lambda body: Fields(body, "the answer").each(declared.list_key, declared.of_lease.from_wire),
-            answer.body,
-        )
+        feature = declared.feature or Feature(f"the list of a lease's {declared.noun}s for its owner")
+        answer = self._transport.call("GET", "leases", lease_id, declared.list_key, feature=feature)
+        return answer.read_each(declared.of_lease.from_wire, declared.list_key)
 
     def hosts(self, lease_id: str) -> tuple[LeaseHost, ...]:
         """Return the hosts that the lease has, had or is planned to have."""
@@ -248,14 +246,13 @@ class Leases:
         ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other reservations, and the lease
         does not change then.
         """
-        place = Arguments(NewLease, {"reservations": [reservation]}).needs
         return self._change(
             "POST",
             "leases",
             lease_id,
             "reservations",
             body=reservation.to_wire,
-            needs=place if place[0] is not None else _ADDING,
+            feature=Arguments(NewLease, {"reservations": [reservation]}).needs or _ADDING,
             if_match=if_match,
             makes=True,
             dry_run=dry_run,
@@ -286,7 +283,7 @@ class Leases:
             lease_id,
             "reservations",
             reservation_id,
-            feature="dropping one reservation of a lease",
+            feature=Feature("dropping one reservation of a lease"),
             headers=_condition(if_match),
         )
         return None
@@ -334,39 +331,30 @@ class Leases:
         method: str,
         *path: str,
         body: Body,
-        needs: tuple[str | None, Version],
+        feature: Feature | None,
         if_match: str | None = None,
         makes: bool = False,
         dry_run: bool,
     ) -> Lease | DryRun:
-        """Make or change a lease, or only try. ``needs`` is what servers below a version lack, None if nothing."""
+        """Make or change a lease, or only try. ``feature`` is what older servers lack."""
         headers = _condition(if_match)
         if dry_run:
             return self._dry_run(method, *path, body=body, headers=headers)
-        feature, since = needs
-        return _lease(
-            self._transport.call(method, *path, body=body, feature=feature, since=since, headers=headers, makes=makes)
-        )
+        return _lease(self._transport.call(method, *path, body=body, feature=feature, headers=headers, makes=makes))
 
     def _dry_run(
         self, method: str, *path: str, body: Body | None = None, headers: Mapping[str, str] | None = None
     ) -> DryRun:
         """Make a request as a dry run. An older server must not get it: it might carry it out."""
-        self._transport.require(_DRY_RUN_FEATURE, Version.V1_3)
+        self._transport.require(_DRY_RUN)
         answer = self._transport.call(
-            method,
-            *path,
-            query={"dry_run": "true"},
-            body=body,
-            feature=_DRY_RUN_FEATURE,
-            since=Version.V1_3,
-            headers=headers,
+            method, *path, query={"dry_run": "true"}, body=body, feature=_DRY_RUN, headers=headers
         )
-        return parsed(DryRun.from_wire, answer.body)
+        return answer.read(DryRun.from_wire)
 
 
 def _lease(answer: Answer) -> Lease:
-    return replace(parsed(Lease.from_wire, answer.body.get("lease")), etag=answer.etag)
+    return replace(answer.read(Lease.from_wire, "lease"), etag=answer.etag)
 
 
 def _condition(if_match: str | None) -> Mapping[str, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from tenureclient.documents import Document, document
-from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Version
+from tenureclient.sent import query_of
+from tenureclient.transport import Calls
+from tenureclient.wire import Feature, Version
 
 
 @document("a limit")
@@ -27,14 +28,10 @@ class ProjectLimits(Document):
     limits: tuple[Limit, ...]
 
 
-class Limits:
+class Limits(Calls):
     """The limits of the site."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     def show(self, *, project_id: str | None = None) -> ProjectLimits:
         """Return the limits of the caller's project; an administrator may name another, by id or name."""
-        query = {} if project_id is None else {"project_id": project_id}
-        answer = self._transport.call("GET", "limits", query=query, feature="seeing limits", since=Version.V1_2)
-        return parsed(ProjectLimits.from_wire, answer.body)
+        query, feature = query_of(project_id=project_id), Feature("seeing limits", Version.V1_2)
+        return self._transport.call("GET", "limits", query=query, feature=feature).read(ProjectLimits.from_wire)

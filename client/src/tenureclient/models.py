@@ -15,9 +15,9 @@ from tenureclient.documents import Document, LooseText, document
 from tenureclient.moments import Moment, parse_length
 from tenureclient.offers import StartWindow
 from tenureclient.options import Option
-from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest, names_a_place
 from tenureclient.sent import Sent, written
-from tenureclient.wire import Fields, JsonObject, JsonValue, Version, rfc3339
+from tenureclient.wire import Feature, Fields, JsonObject, JsonValue, Version
 
 
 def _parameters(fields: Fields, _name: str) -> JsonObject:
@@ -103,7 +103,7 @@ def _before_end(fields: Fields, name: str) -> datetime | None:
     """Return the date before the end. API 1.0 has it only in the event."""
     events = fields.each("events", Event.from_wire)
     own = (event.time for event in events if event.event_type == "before_end_lease")
-    return fields.maybe_moment(name) or next(own, None)
+    return next(own, None) if fields.value(name) is None else fields.moment(name)
 
 
 @document("a lease", kw_only=True)
@@ -163,21 +163,16 @@ class HistoryEntry(Document):
     request_id: str | None
 
 
-def names_a_place(requests: Iterable[ReservationRequest | ReservationChange]) -> bool:
-    """Whether any of the requests restricts place or kind of hosts in a way that needs API 1.2."""
-    return any(request.names_a_place for request in requests)
-
-
 def _choices_to_wire(choices: Sequence[Sequence[ReservationRequest]], version: Version) -> list[JsonValue]:
     return [{"reservations": written(choice, version)} for choice in choices]
 
 
-HOLD_FEATURE = "holding a lease until it is confirmed"
-_FLEXIBLE = ("a lease with an open start, or with choices", Version.V1_3)
-_WAITING = ("the waiting list", Version.V1_3)
-_EVENTS = Sent("events", feature="notifications at moments of your choice", since=Version.V1_2)
+HOLD_FEATURE = Feature("holding a lease until it is confirmed", Version.V1_2)
+_FLEXIBLE = Feature("a lease with an open start, or with choices", Version.V1_3)
+_WAITING = Feature("the waiting list", Version.V1_3)
+_EVENTS = Sent("events", feature=Feature("notifications at moments of your choice", Version.V1_2))
 _RESERVATIONS = Sent(
-    "reservations", feature="naming a region, a zone or a kind of hosts", since=Version.V1_2, needs=names_a_place
+    "reservations", feature=Feature("naming a region, a zone or a kind of hosts", Version.V1_2), needs=names_a_place
 )
 
 
@@ -196,7 +191,7 @@ class NewLease(LeaseFields, total=False):
     events: Annotated[Iterable[OwnEvent], _EVENTS]
     hold_for: Annotated[
         timedelta | None,
-        Sent("hold_for", feature=HOLD_FEATURE, since=Version.V1_2),
+        Sent("hold_for", feature=HOLD_FEATURE),
         Option(
             "--hold",
             metavar="DURATION",
@@ -204,11 +199,11 @@ class NewLease(LeaseFields, total=False):
             help="Book for this long only, at most 1h, unless 'lease confirm' follows; for scripts",
         ),
     ]
-    window: Annotated[StartWindow | None, Sent(None, written, *_FLEXIBLE)]
-    any_of: Annotated[Iterable[Iterable[ReservationRequest]], Sent("any_of", _choices_to_wire, *_FLEXIBLE)]
+    window: Annotated[StartWindow | None, Sent(None, feature=_FLEXIBLE)]
+    any_of: Annotated[Iterable[Iterable[ReservationRequest]], Sent("any_of", _choices_to_wire, _FLEXIBLE)]
     wait_if_full: Annotated[
         bool,
-        Sent("if_full", lambda _flag, _version: "wait", *_WAITING),
+        Sent("if_full", lambda _flag, _version: "wait", _WAITING),
         Option(
             "--wait-if-full",
             flag=True,
@@ -217,7 +212,7 @@ class NewLease(LeaseFields, total=False):
     ]
     confirm_within: Annotated[
         timedelta | None,
-        Sent("confirm_within", written, *_WAITING),
+        Sent("confirm_within", feature=_WAITING),
         Option(
             "--confirm-within",
             metavar="DURATION",
@@ -269,9 +264,3 @@ def matches(lease: Lease, filters: Mapping[str, Any]) -> bool:
         _MATCHES[name](lease, value) if name in _MATCHES else getattr(lease, name) == value
         for name, value in filters.items()
     )
-
-
-def sort_value(lease: Lease, key: str) -> str:
-    """Return a text that orders leases like this field."""
-    value = getattr(lease, key)
-    return rfc3339(value) if isinstance(value, datetime) else str(value or "")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, time, timedelta
 
 from tenureclient.documents import Document, document
 from tenureclient.moments import DAYS_OF_THE_WEEK, Moment
 from tenureclient.reservation_request import ReservationRequest
-from tenureclient.transport import Answer, Transport, parsed
-from tenureclient.wire import JsonObject, JsonValue, Version, moment_to_wire
+from tenureclient.sent import fields_of
+from tenureclient.transport import Answer, Calls
+from tenureclient.wire import Feature, JsonValue, Version
 
 WEEKDAYS = tuple(day[:3] for day in DAYS_OF_THE_WEEK)
 
-_FEATURE = "searching for periods in which a lease fits"
+_FEATURE = Feature("searching for periods in which a lease fits", Version.V1_3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +37,7 @@ class StartWindow:
     time_zone: str | None = None
 
     def to_wire(self, _version: Version = Version.V1_3) -> dict[str, JsonValue]:
-        dates = {"earliest": self.earliest, "latest": self.latest}
-        clocks = {"starts_after": self.starts_after, "starts_before": self.starts_before}
-        document: dict[str, JsonValue] = {
-            "duration": int(self.duration.total_seconds()),
-            **{name: moment_to_wire(moment, Version.V1_3) for name, moment in dates.items() if moment},
-            **{name: f"{clock:%H:%M}" for name, clock in clocks.items() if clock is not None},
-        }
-        if self.weekdays:
-            document["weekdays"] = list[JsonValue](self.weekdays)
-        if self.time_zone is not None:
-            document["time_zone"] = self.time_zone
-        return document
+        return fields_of(asdict(self))
 
 
 @document("an offer")
@@ -102,11 +92,8 @@ class LargestOffer(Document):
     reason: str | None = None
 
 
-class Offers:
+class Offers(Calls):
     """Searches for leases that would fit. They need API 1.3, and leave no trace."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     def first(
         self, reservations: Iterable[ReservationRequest], window: StartWindow, *, limit: int | None = None
@@ -115,38 +102,25 @@ class Offers:
 
         ``limit`` is the largest number of periods, at most 100 (default: 3).
         """
-        document: dict[str, JsonValue] = {"reservations": _wired(reservations), **window.to_wire()}
-        if limit is not None:
-            document["limit"] = limit
-        return parsed(FirstOffers.from_wire, self._search("offers", document=document).body)
+        answer = self._search(reservations=list(reservations), **window.to_wire(), limit=limit)
+        return answer.read(FirstOffers.from_wire)
 
     def longest(self, reservations: Iterable[ReservationRequest], *, start: Moment | None = None) -> LongestOffer:
         """Return the longest lease of the reservations from a start (default: the next full minute).
 
         Raises ``NotEnoughResources`` if they do not fit at all.
         """
-        document = {"reservations": _wired(reservations), **_start(start)}
-        return parsed(LongestOffer.from_wire, self._search("offers", "longest", document=document).body)
+        answer = self._search("longest", reservations=list(reservations), start_date=start)
+        return answer.read(LongestOffer.from_wire)
 
     def largest(self, reservation: ReservationRequest, *, end: datetime, start: Moment | None = None) -> LargestOffer:
         """Return how many units of a reservation fit from a start (default: the next full minute) to an end.
 
         The amount in the reservation itself has no effect.
         """
-        document = {
-            "reservation": reservation.to_wire(Version.V1_3),
-            "end_date": moment_to_wire(end, Version.V1_3),
-            **_start(start),
-        }
-        return parsed(LargestOffer.from_wire, self._search("offers", "largest", document=document).body)
+        answer = self._search("largest", reservation=reservation, end_date=end, start_date=start)
+        return answer.read(LargestOffer.from_wire)
 
-    def _search(self, *path: str, document: JsonObject) -> Answer:
-        return self._transport.call("POST", *path, body=lambda _version: document, feature=_FEATURE, since=Version.V1_3)
-
-
-def _wired(reservations: Iterable[ReservationRequest]) -> list[JsonValue]:
-    return [reservation.to_wire(Version.V1_3) for reservation in reservations]
-
-
-def _start(start: Moment | None) -> JsonObject:
-    return {} if start is None else {"start_date": moment_to_wire(start, Version.V1_3)}
+    def _search(self, *path: str, **fields: object) -> Answer:
+        body = fields_of(fields)
+        return self._transport.call("POST", "offers", *path, body=lambda _version: body, feature=_FEATURE)

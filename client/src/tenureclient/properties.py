@@ -6,13 +6,14 @@ from typing import Annotated
 
 from tenureclient import errors
 from tenureclient.documents import Document, document
-from tenureclient.transport import Transport, parsed
+from tenureclient.sent import query_of
+from tenureclient.transport import Calls
 from tenureclient.wire import Fields
 
 
 def _property_name(fields: Fields, _name: str) -> str:
     """Return the name of a property. The answer to a change has it under another key than the list."""
-    return fields.maybe_text("property") or fields.text("property_name")
+    return fields.text("property" if fields.value("property") else "property_name")
 
 
 @document("a property")
@@ -24,26 +25,17 @@ class HostProperty(Document):
     values: tuple[str, ...] | None = None
 
 
-class HostProperties:
+class HostProperties(Calls):
     """Names, values and visibility of the properties of hosts."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     def list(self, *, detail: bool = False, include_private: bool = False) -> tuple[HostProperty, ...]:
         """Return the properties, with their values if ``detail``. Only administrators see private ones.
 
         Before API 1.3, the list is for administrators.
         """
-        query = {}
-        if detail:
-            query["detail"] = "True"
-        if include_private:
-            query["all"] = "True"
+        query = query_of(detail=detail, all=include_private)
         answer = self._transport.call("GET", "os-hosts", "properties", query=query)
-        return parsed(
-            lambda body: Fields(body, "the answer").each("resource_properties", HostProperty.from_wire), answer.body
-        )
+        return answer.read_each(HostProperty.from_wire, "resource_properties")
 
     def show(self, name: str) -> HostProperty:
         """Return one property with its values; a private one too, if the caller may see it."""
@@ -55,4 +47,4 @@ class HostProperties:
     def set(self, name: str, *, private: bool) -> HostProperty:
         """Hide a property from users, or show it to them."""
         answer = self._transport.call("PATCH", "os-hosts", "properties", name, body=lambda _: {"private": private})
-        return parsed(HostProperty.from_wire, answer.body.get("resource_property"))
+        return answer.read(HostProperty.from_wire, "resource_property")

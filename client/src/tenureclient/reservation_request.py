@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
 from tenureclient.conditions import conditions_to_json
-from tenureclient.wire import NEWEST, JsonObject, JsonValue, Version, moment_to_wire
+from tenureclient.sent import fields_of
+from tenureclient.wire import NEWEST, JsonObject, JsonValue, Version
 
 #: The actions that are possible before the end of a lease.
 BEFORE_END_ACTIONS = ("none", "snapshot", "notify", "default")
@@ -95,11 +96,8 @@ class ReservationRequest:
         ``at_end`` is one of ``AT_END_ACTIONS``. With ``in_place`` the server stays where it is until the end.
         """
         named: JsonObject = {"flavor_id": flavor_id} if server_id is None else {"server_id": server_id}
-        more: JsonObject = {} if at_end is None else {"at_end": at_end}
-        if in_place:
-            more = {**more, "in_place": True}
-        if text := conditions_to_json(conditions):
-            more = {**more, "resource_properties": text}
+        expression = conditions_to_json(conditions) or None
+        more = fields_of({"at_end": at_end, "in_place": in_place, "resource_properties": expression})
         return cls("virtual:server", {**named, **more})
 
     @classmethod
@@ -129,15 +127,11 @@ class ReservationRequest:
 
     def with_before_end(self, action: str | None) -> ReservationRequest:
         """Return the request with an action before the end: one of ``BEFORE_END_ACTIONS``. None keeps it."""
-        if action is None:
-            return self
-        return ReservationRequest(self.resource_type, {**self.parameters, "before_end": action})
+        return self._with(before_end=action)
 
     def in_region(self, region: str | None) -> ReservationRequest:
         """Return the request in a region of the service. None keeps it."""
-        if region is None:
-            return self
-        return ReservationRequest(self.resource_type, {**self.parameters, "region": region})
+        return self._with(region=region)
 
     def with_place(
         self, availability_zone: str | None = None, extra_specs: Mapping[str, str] | None = None
@@ -147,14 +141,10 @@ class ReservationRequest:
         A zone fits everything that Nova runs. Extra specs fit only hosts, and instances with a size of
         their own.
         """
-        zone: JsonObject = {} if availability_zone is None else {"availability_zone": availability_zone}
-        specs: JsonObject = {"extra_specs": dict(extra_specs)} if extra_specs else {}
-        return ReservationRequest(self.resource_type, {**self.parameters, **zone, **specs})
+        return self._with(availability_zone=availability_zone, extra_specs=extra_specs or None)
 
-    @property
-    def names_a_place(self) -> bool:
-        """Whether the request restricts place or kind of hosts in a way that needs API 1.2."""
-        return _names_a_place(self.parameters, _SINCE_1_2_OF.get(self.resource_type, frozenset()))
+    def _with(self, **parameters: object) -> ReservationRequest:
+        return ReservationRequest(self.resource_type, {**self.parameters, **fields_of(parameters)})
 
     def to_wire(self, version: Version) -> JsonObject:
         keys = _KEYS_OF_1_0.get(self.resource_type, {}) if version is Version.V1_0 else {}
@@ -173,8 +163,7 @@ class OwnEvent:
     id: str | None = None
 
     def to_wire(self, version: Version) -> JsonObject:
-        known: JsonObject = {} if self.id is None else {"id": self.id}
-        return {**known, "time": moment_to_wire(self.time, version), "message": self.message}
+        return fields_of(asdict(self), version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +173,14 @@ class ReservationChange:
     id: str
     parameters: Mapping[str, JsonValue]
 
-    @property
-    def names_a_place(self) -> bool:
-        """Whether the change restricts place or kind of hosts in a way that needs API 1.2."""
-        return _names_a_place(self.parameters)
-
     def to_wire(self, _version: Version = NEWEST) -> JsonObject:
         return {"id": self.id, **self.parameters}
 
 
-def _names_a_place(parameters: Mapping[str, JsonValue], more: frozenset[str] = frozenset()) -> bool:
-    return not (_SINCE_1_2 | more).isdisjoint(parameters)
+def names_a_place(requests: Iterable[ReservationRequest | ReservationChange]) -> bool:
+    """Whether any of the requests restricts place or kind of hosts in a way that needs API 1.2."""
+    for request in requests:
+        own = _SINCE_1_2_OF.get(request.resource_type) if isinstance(request, ReservationRequest) else None
+        if not (_SINCE_1_2 | (own or frozenset())).isdisjoint(request.parameters):
+            return True
+    return False

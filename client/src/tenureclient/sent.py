@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any, get_args, get_type_hints
 
-from tenureclient.wire import JsonValue, Version, moment_to_wire
+from tenureclient.wire import NEWEST, Feature, JsonValue, Version, moment_to_wire
 
 
 def written(value: Any, version: Version) -> JsonValue:
@@ -17,7 +17,11 @@ def written(value: Any, version: Version) -> JsonValue:
             return moment_to_wire(value, version)
         case timedelta():
             return int(value.total_seconds())
-        case tuple():
+        case time():
+            return f"{value:%H:%M}"
+        case Mapping():
+            return {name: written(item, version) for name, item in value.items()}
+        case list() | tuple():
             return [written(item, version) for item in value]
         case bool() | int() | str():
             return value
@@ -25,19 +29,32 @@ def written(value: Any, version: Version) -> JsonValue:
     return document
 
 
+def fields_of(values: Mapping[str, Any], version: Version = NEWEST) -> dict[str, JsonValue]:
+    """Return the given fields of a request, in the usual form."""
+    return {name: written(value, version) for name, value in values.items() if _is_given(value)}
+
+
+def query_of(**values: Any) -> dict[str, str]:
+    """Return the given parameters of a query, in the usual form."""
+    return {name: str(value) for name, value in fields_of(values).items()}
+
+
+def _is_given(value: Any) -> bool:
+    """Whether a value is said: it is neither None, nor False, nor an empty list."""
+    return value is not None and value is not False and value not in ((), [])
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """How an argument is sent, unless under its own name and in the usual form.
 
-    Without a ``name``, its fields are fields of the request. ``feature`` names, in words for a user, what servers
-    below the version ``since`` lack, for each value or for those for which ``needs`` holds. An empty list is not sent
-    unless ``even_empty``.
+    Without a ``name``, its fields are fields of the request. ``feature`` is what older servers lack, for each value or
+    for those for which ``needs`` holds. An empty list is not sent unless ``even_empty``.
     """
 
     name: str | None
     write: Callable[[Any, Version], JsonValue] = written
-    feature: str | None = None
-    since: Version = Version.V1_1
+    feature: Feature | None = None
     needs: Callable[[Any], bool] = lambda _value: True
     even_empty: bool = False
 
@@ -61,7 +78,7 @@ class Arguments:
         self.given = {
             name: value
             for name, value in kept.items()
-            if value is not None and value is not False and (value != () or self._sent[name].even_empty)
+            if _is_given(value) or (value == () and self._sent[name].even_empty)
         }
 
     def to_wire(self, version: Version) -> dict[str, JsonValue]:
@@ -74,17 +91,14 @@ class Arguments:
         return document
 
     @property
-    def needs(self) -> tuple[str | None, Version]:
-        """What some servers lack of what is asked for, and the oldest version that has it; None if all have it.
+    def needs(self) -> Feature | None:
+        """What some servers lack of what is asked for; None if all have it.
 
         The last of the given fields says so: fields are declared in the order of their versions.
         """
-        needed: tuple[str | None, Version] = (None, Version.V1_1)
-        for argument, value in self.given.items():
-            sent = self._sent[argument]
-            if sent.feature is not None and sent.needs(value):
-                needed = (sent.feature, sent.since)
-        return needed
+        given = [(self._sent[argument], value) for argument, value in self.given.items()]
+        needed = [sent.feature for sent, value in given if sent.feature is not None and sent.needs(value)]
+        return needed[-1] if needed else None
 
 
 def _kept(value: Any) -> Any:

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -19,10 +19,12 @@ from keystoneauth1 import exceptions as ksa_exceptions
 
 from tenureclient import errors
 from tenureclient.repeats import Repeats
-from tenureclient.wire import NEWEST, JsonObject, JsonValue, MalformedDocument, Version
+from tenureclient.wire import NEWEST, Feature, Fields, JsonObject, JsonValue, MalformedDocument, Version, rfc3339
 
 SERVICE_TYPE = "reservation"
 DEFAULT_TIMEOUT = timedelta(seconds=120)
+#: How many items of a list are asked for at once.
+PAGE = "500"
 
 #: The header that marks a request that may be repeated, and the pauses before it is, in seconds.
 _KEY = "Idempotency-Key"
@@ -40,6 +42,14 @@ class Answer:
     body: JsonObject
     #: The tag by which a later change can demand that the thing is as it is here; None if there is none.
     etag: str | None = None
+
+    def read(self, read: Callable[[JsonValue], T], key: str | None = None) -> T:
+        """Read the document, or what it has under a key. Raises ``UnexpectedAnswer`` if it has another form."""
+        return parsed(read, self.body if key is None else self.body.get(key))
+
+    def read_each(self, read: Callable[[JsonValue], T], key: str) -> tuple[T, ...]:
+        """Read the items of the list under a key. Raises ``UnexpectedAnswer`` if they have another form."""
+        return parsed(lambda body: Fields(body, "the answer").each(key, read), self.body)
 
 
 Body = Callable[[Version], JsonObject]
@@ -111,15 +121,13 @@ class Transport:
         *path: str,
         query: Mapping[str, str] | None = None,
         body: Body | None = None,
-        feature: str | None = None,
-        since: Version = Version.V1_1,
+        feature: Feature | None = None,
         headers: Mapping[str, str] | None = None,
         makes: bool = False,
     ) -> Answer:
         """Make one call, with these further ``headers``; return its answer, or raise the error of its status.
 
-        ``path`` is quoted part by part. ``feature`` names, in words for a user, a feature that API 1.1 (or
-        ``since``) introduced: a server without it raises ``NeedsNewerServer``.
+        ``path`` is quoted part by part. A server without the ``feature`` raises ``NeedsNewerServer``.
         A server that lacks the newest version answers in an older one.
 
         A call that ``makes`` something has an ``Idempotency-Key``. If the connection is lost before the
@@ -131,9 +139,9 @@ class Transport:
         _refuse_empty(path, query or {})
         keys = {_KEY: uuid.uuid4().hex} if makes else {}
         request = _Request(method, path, query or {}, body, {**(headers or {}), **keys})
-        if feature and self._is_known_to_lack(since):
-            raise self._too_old(feature, since)
-        for version in _from_newest_to(since if feature else Version.V1_1, NEWEST):
+        if feature and self._is_known_to_lack(feature.since):
+            raise self._too_old(feature)
+        for version in _from_newest_to(feature.since if feature else Version.V1_1, NEWEST):
             if self._is_known_to_lack(version):
                 continue
             response = self._send_safely(request, version)
@@ -143,8 +151,8 @@ class Transport:
                 return _answer(version, response)
             # Only a server with versions answers 406: another one lacks all of them.
             self._lacks = version if response.status_code == 406 else Version.V1_2
-            if feature and self._is_known_to_lack(since):
-                raise self._too_old(feature, since)
+            if feature and self._is_known_to_lack(feature.since):
+                raise self._too_old(feature)
             # A write that a server without versions has performed must not be sent twice.
             if body is not None and response.ok:
                 self._version = Version.V1_0
@@ -155,20 +163,20 @@ class Transport:
             self._version = _server_version(response, writes=body is not None)
             if self._version is Version.V1_0:
                 if feature:
-                    raise self._too_old(feature, since)
+                    raise self._too_old(feature)
                 asked = Version.V1_0
                 if response.status_code >= 400:
                     response = self._send_safely(request, asked)
         return _answer(asked, response)
 
-    def require(self, feature: str, since: Version) -> None:
-        """Raise ``NeedsNewerServer`` unless the server knows this version.
+    def require(self, feature: Feature) -> None:
+        """Raise ``NeedsNewerServer`` unless the server has this feature.
 
         Call it before a write that an older server would carry out in another way: Blazar ignores the version
         and unknown parameters. It asks for a list of leases, unless an earlier answer has shown the version.
         """
-        if self._speaks is None or self._speaks < since:
-            self.call("GET", "leases", query={"limit": "1"}, feature=feature, since=since)
+        if self._speaks is None or self._speaks < feature.since:
+            self.call("GET", "leases", query={"limit": "1"}, feature=feature)
 
     def pages(
         self,
@@ -176,8 +184,7 @@ class Transport:
         items: str,
         query: Mapping[str, str],
         read: Callable[[JsonValue], T],
-        feature: str | None = None,
-        since: Version = Version.V1_1,
+        feature: Feature | None = None,
     ) -> Iterator[T]:
         """Yield the items of a list, page by page, while the answer links to a next page.
 
@@ -186,7 +193,7 @@ class Transport:
         """
         seen = {tuple(sorted(query.items()))}
         while True:
-            body = self.call("GET", *path, query=query, feature=feature, since=since).body
+            body = self.call("GET", *path, query=query, feature=feature).body
             documents = body.get(items)
             if not isinstance(documents, list):
                 raise errors.UnexpectedAnswer(f"The answer has no list of {items}.")
@@ -205,21 +212,31 @@ class Transport:
         self,
         *path: str,
         items: str,
-        query: Mapping[str, str],
+        filters: Mapping[str, JsonValue],
+        sort_key: str,
+        descending: bool,
         read: Callable[[JsonValue], T],
-        of_1_0: Callable[[Sequence[T]], Iterable[T]],
-        feature: str | None = None,
-        since: Version = Version.V1_1,
+        fitting: Callable[[Sequence[T]], Iterable[T]],
+        feature: Feature | None = None,
     ) -> Iterator[T]:
-        """Yield the items of a list as ``pages`` does.
+        """Yield the items of a list that match the filters, sorted by a field, as ``pages`` does.
 
-        API 1.0 ignores filters and the order: of a server of 1.0, yield what ``of_1_0`` makes of all its items.
+        API 1.0 ignores filters and the order: of a server of 1.0, yield those of all its items that ``fitting``
+        returns, in this order.
         """
-        pages = self.pages(*path, items=items, query=query, read=read, feature=feature, since=since)
+        query = {"limit": PAGE, "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
+        query |= {name: str(value).lower() if value in (True, False) else str(value) for name, value in filters.items()}
+        pages = self.pages(*path, items=items, query=query, read=read, feature=feature)
         first = next(pages, None)
         if first is None:
             return
-        yield from of_1_0([first, *pages]) if self._version is Version.V1_0 else chain([first], pages)
+        if self._version is Version.V1_0:
+            pages = iter(
+                sorted(fitting([first, *pages]), key=lambda item: _sort_value(item, sort_key), reverse=descending)
+            )
+        else:
+            pages = chain([first], pages)
+        yield from pages
 
     def endpoint(self) -> str:
         """Return the address of the service, looked up in the catalogue if none was given."""
@@ -297,11 +314,19 @@ class Transport:
             return version > Version.V1_0
         return self._lacks is not None and version >= self._lacks
 
-    def _too_old(self, feature: str, since: Version) -> errors.NeedsNewerServer:
-        spoken = "API 1.0 only (it may be a Blazar)" if since is Version.V1_1 else "an older API"
+    def _too_old(self, feature: Feature) -> errors.NeedsNewerServer:
+        spoken = "API 1.0 only (it may be a Blazar)" if feature.since is Version.V1_1 else "an older API"
         return errors.NeedsNewerServer(
-            f"The server at {self.endpoint()} speaks {spoken}; {feature} came with API {since.value} of Tenure."
+            f"The server at {self.endpoint()} speaks {spoken};"
+            f" {feature.words} came with API {feature.since.value} of Tenure."
         )
+
+
+class Calls:
+    """The calls for one type of resources, or for one purpose."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
 
 def _refuse_empty(path: tuple[str, ...], query: Mapping[str, str]) -> None:
@@ -316,6 +341,12 @@ def _refuse_empty(path: tuple[str, ...], query: Mapping[str, str]) -> None:
     for name, value in query.items():
         if value == "":
             raise errors.EmptyText(f"{name}: an empty text names nothing.", field=name)
+
+
+def _sort_value(item: object, sort_key: str) -> str:
+    """Return a text that orders items like this field."""
+    value = getattr(item, sort_key)
+    return rfc3339(value) if isinstance(value, datetime) else str(value or "")
 
 
 def _from_newest_to(oldest: Version, newest: Version) -> Iterator[Version]:
@@ -340,8 +371,7 @@ def _server_version(response: requests.Response, *, writes: bool) -> Version | N
     """Return the server's version, if this answer to a request at 1.1 reveals it."""
     if response.status_code == 406:
         return Version.V1_0
-    header = response.headers.get("OpenStack-API-Version", "")
-    if header.split() == [SERVICE_TYPE, Version.V1_1.value]:
+    if _names_version(response, Version.V1_1):
         return Version.V1_1
         # A failed sign-in or a failing proxy says nothing about the service behind it.
     if response.ok or (response.status_code == 400 and writes):

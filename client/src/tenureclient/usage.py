@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Annotated
 
 from tenureclient.documents import Document, document, sent_as
-from tenureclient.transport import Transport, parsed
-from tenureclient.wire import Version, moment_to_wire
+from tenureclient.sent import query_of
+from tenureclient.transport import Calls
+from tenureclient.wire import Feature, Version
 
 
 @document("a row of the accounts")
@@ -41,11 +42,8 @@ class PeriodUsage(Document):
     incomplete_before: datetime | None = None
 
 
-class Usage:
+class Usage(Calls):
     """The accounts of projects. They need API 1.3."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     def show(
         self, *, start: datetime, end: datetime, project_id: str | None = None, resource_type: str | None = None
@@ -55,11 +53,6 @@ class Usage:
         An administrator may name a project, by id or name. The period may lie in the future: leases to come
         are booked.
         """
-        filters = {"project_id": project_id, "resource_type": resource_type}
-        query = {
-            "start_date": moment_to_wire(start, Version.V1_3),
-            "end_date": moment_to_wire(end, Version.V1_3),
-            **{name: value for name, value in filters.items() if value is not None},
-        }
-        answer = self._transport.call("GET", "usage", query=query, feature="seeing what was used", since=Version.V1_3)
-        return parsed(PeriodUsage.from_wire, answer.body)
+        query = query_of(start_date=start, end_date=end, project_id=project_id, resource_type=resource_type)
+        feature = Feature("seeing what was used", Version.V1_3)
+        return self._transport.call("GET", "usage", query=query, feature=feature).read(PeriodUsage.from_wire)

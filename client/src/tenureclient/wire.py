@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import total_ordering
 from typing import TypeAlias, TypeVar
@@ -32,6 +34,14 @@ class Version(enum.Enum):
 
 #: The newest version that this client knows. Its answers have the most.
 NEWEST = Version.V1_3
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What servers below a version lack, in words for a user."""
+
+    words: str
+    since: Version = Version.V1_1
 
 
 class MalformedDocument(ValueError):
@@ -64,9 +74,6 @@ class Fields:
             raise self._malformed(name, "text")
         return value
 
-    def maybe_text(self, name: str) -> str | None:
-        return None if self._document.get(name) is None else self.text(name)
-
     def loose_text(self, name: str) -> str:
         """Return text that some servers send as a number; empty if it is absent."""
         value = self._document.get(name)
@@ -77,12 +84,10 @@ class Fields:
         value = self._document.get(name)
         if value is None:
             return 0
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise self._malformed(name, "a whole number")
-        try:
-            return int(value)
-        except ValueError:
-            raise self._malformed(name, "a whole number") from None
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            with suppress(ValueError):
+                return int(value)
+        raise self._malformed(name, "a whole number")
 
     def decimal(self, name: str) -> float:
         """Return a number with or without a fraction."""
@@ -91,15 +96,10 @@ class Fields:
             raise self._malformed(name, "a number")
         return float(value)
 
-    def numbers(self, name: str) -> Mapping[str, int]:
-        """Return an object of whole numbers; an absent one is empty."""
+    def values(self, name: str, read: Callable[[Fields, str], T]) -> Mapping[str, T]:
+        """Read an object whose values are all of one form; an absent one is empty."""
         values = Fields(self._document.get(name) or {}, f"{name} of {self._subject}")
-        return {key: values.number(key) for key in values}
-
-    def texts(self, name: str) -> Mapping[str, str]:
-        """Return an object of texts; an absent one is empty."""
-        values = Fields(self._document.get(name) or {}, f"{name} of {self._subject}")
-        return {key: values.text(key) for key in values}
+        return {key: read(values, key) for key in values}
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._document.get(name)
@@ -110,21 +110,11 @@ class Fields:
         return timedelta(seconds=self.number(name))
 
     def moment(self, name: str) -> datetime:
-        moment = self.maybe_moment(name)
-        if moment is None:
-            raise self._malformed(name, "a date")
-        return moment
-
-    def maybe_moment(self, name: str) -> datetime | None:
         value = self._document.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, str):
-            raise self._malformed(name, "a date")
-        try:
-            return read_moment(value)
-        except ValueError:
-            raise self._malformed(name, "a date") from None
+        if isinstance(value, str):
+            with suppress(ValueError):
+                return read_moment(value)
+        raise self._malformed(name, "a date")
 
     def each(self, name: str, read: Callable[[JsonValue], T]) -> tuple[T, ...]:
         """Read every item of a list; an absent list is empty."""

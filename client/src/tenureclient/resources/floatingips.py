@@ -13,7 +13,7 @@ from tenureclient.inventory import Help, Inventory, Resource, ResourceQuery, Res
 from tenureclient.options import Option
 from tenureclient.reservation_request import ReservationRequest
 from tenureclient.reservation_type import ReservationType, UnreadableReservation, parse_amount
-from tenureclient.wire import JsonValue
+from tenureclient.wire import Feature, JsonValue
 
 
 @document("a floating IP", kw_only=True)
@@ -118,7 +118,7 @@ class FloatingIPs(Inventory[FloatingIP, LeaseFloatingIP]):
         list_key="floatingips",
         name="floating_ip_address",
         noun="floating IP",
-        feature_of_allocations="who has which floating IP",
+        feature_of_allocations=Feature("who has which floating IP"),
         short="floatingip",
         words="floatingip",
         metavar="FLOATINGIP",

@@ -13,7 +13,7 @@ from tenureclient.options import Option
 from tenureclient.reservation_request import VOLUMES_AT_END, ReservationRequest
 from tenureclient.reservation_type import ReservationType, UnreadableReservation, parse_amount
 from tenureclient.sizes import parse_size
-from tenureclient.wire import Version
+from tenureclient.wire import Feature, Version
 
 
 @document("a volume pool", kw_only=True)
@@ -98,8 +98,7 @@ class VolumePools(Inventory[VolumePool, LeaseVolumePool]):
         list_key="volume_pools",
         name="name",
         noun="volume pool",
-        feature="volumes",
-        since=Version.V1_2,
+        feature=Feature("volumes", Version.V1_2),
         short="volumepool",
         words="volume pool",
         metavar="POOL",
