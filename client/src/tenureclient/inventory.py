@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Generic, TypedDict, TypeVar
 
@@ -140,8 +140,8 @@ class ResourceType(Generic[R, L]):
     #: What ``list`` takes: the fields of a ``ResourceQuery``.
     query: type[Any] = ResourceQuery
     #: What a registration takes, and what can be changed later, by the names of the fields in the API.
-    registration: Mapping[str, Option]
-    changes: Mapping[str, Option] = field(default_factory=dict)
+    registration: Sequence[Option]
+    changes: Sequence[Option] = ()
     #: The help of each command, by its verb; there is a command for each of these verbs.
     help: Mapping[str, Help]
 

@@ -22,25 +22,9 @@ MOMENT_FORMS = (
 DURATION_FORMS = "90m, 2h, 3d, 1w, 1d12h, 1.5h"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_UNIT_NAMES = {
-    **{unit: unit for unit in _UNITS},
-    "sec": "s",
-    "secs": "s",
-    "second": "s",
-    "seconds": "s",
-    "min": "m",
-    "mins": "m",
-    "minute": "m",
-    "minutes": "m",
-    "hr": "h",
-    "hrs": "h",
-    "hour": "h",
-    "hours": "h",
-    "day": "d",
-    "days": "d",
-    "week": "w",
-    "weeks": "w",
-}
+#: Other words for the units; each has a plural with "s".
+_WORDS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hr": "h", "hour": "h", "day": "d", "week": "w"}
+_UNIT_NAMES = {unit: unit for unit in _UNITS} | _WORDS | {f"{word}s": unit for word, unit in _WORDS.items()}
 _DURATION_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 DAYS_OF_THE_WEEK = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ]+(\d{2}:\d{2}.*))?", re.ASCII | re.IGNORECASE)

@@ -1,15 +1,14 @@
-"""Arguments of the command line, made of the declarations beside the fields that they set."""
+"""Arguments of the command line, made of their declarations."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from tenureclient.cli.command import ReservationCommand, reading
-from tenureclient.options import Option, options_of
+from tenureclient.options import Argument, Group, OneOf, Option
 
-F = TypeVar("F")
+T = TypeVar("T")
 
 
 class _Rule(argparse.Action):
@@ -27,44 +26,44 @@ class _Rule(argparse.Action):
         setattr(namespace, self.dest, self.const)
 
 
-def add_arguments(parser: argparse._ActionsContainer, arguments: Mapping[str, Option] | Iterable[Option]) -> None:
-    """Add an argument for each of these fields; its value has the name of the field."""
-    named = arguments.items() if isinstance(arguments, Mapping) else [(option.name, option) for option in arguments]
-    for name, option in named:
-        settings: dict[str, Any] = {"help": option.help, **({"dest": name} if option.names else {})}
-        if option.flag:
-            settings["action"] = "store_true"
-        elif option.rule is not None:
-            settings |= {"action": _Rule, "nargs": 0, "const": option.rule}
-        else:
-            settings |= {"metavar": option.metavar, "choices": option.choices}
-        if option.read is not None:
-            settings["type"] = reading(option.read)
-        if option.gather is not None:
-            settings |= {"action": "append", "default": []}
-        parser.add_argument(*(option.names.split() or [name]), **settings)
+def add_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:
+    """Add these arguments; the value of each has the name of its field."""
+    for argument in arguments:
+        match argument:
+            case OneOf():
+                add_arguments(parser.add_mutually_exclusive_group(required=argument.required), argument.options)
+            case Group():
+                add_arguments(parser.add_argument_group(argument.heading), argument.arguments)
+            case Option():
+                _add_option(parser, argument)
 
 
-def given(
-    command: ReservationCommand, arguments: Mapping[str, Option], parsed_args: argparse.Namespace
-) -> dict[str, Any]:
-    """Return the value of each of these fields; None if it is not given."""
-    return {name: _value(command, option, getattr(parsed_args, name)) for name, option in arguments.items()}
-
-
-def add_fields(parser: argparse._ActionsContainer, fields: type[Any]) -> None:
-    """Add an argument for each field of a ``TypedDict`` that has one."""
-    add_arguments(parser, options_of(fields))
-
-
-def fields_given(command: ReservationCommand, fields: type[F], parsed_args: argparse.Namespace) -> F:
-    """Return those fields of a ``TypedDict`` that have an argument; a field is None if it is not given."""
-    return fields(**given(command, options_of(fields), parsed_args))
-
-
-def _value(command: ReservationCommand, option: Option, value: Any) -> Any:
+def _add_option(parser: argparse._ActionsContainer, option: Option) -> None:
+    settings: dict[str, Any] = {"help": option.help, "default": option.default}
+    if option.names:
+        settings["dest"] = option.name
+    if option.flag:
+        settings |= {"action": "store_true", "default": False}
+    elif option.rule is not None:
+        settings |= {"action": _Rule, "nargs": 0, "const": option.rule}
+    elif option.action is not None:
+        settings |= {"action": option.action, "nargs": 0}
+    else:
+        settings |= {"metavar": option.metavar, "choices": option.choices, "nargs": option.count}
+    if option.read is not None:
+        settings["type"] = int if option.read is int else _reading(option.read)
     if option.gather is not None:
-        return option.gather(value) if value else None
-    if option.date and value is not None:
-        return command.instant(value, option.names)
-    return value
+        settings |= {"action": "append", "default": []}
+    parser.add_argument(*(option.names.split() or [option.name]), **settings)
+
+
+def _reading(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Turn a reader into an argparse type. argparse shows the text of its own errors only."""
+
+    def typed(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return typed

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from collections.abc import Iterator
+from datetime import tzinfo
+from typing import Any
 
-from tenureclient.availability import (
-    HOSTS,
-    CapacityGroup,
-    CapacityQuery,
-    CapacitySelection,
-    CapacityStep,
-    CapacitySteps,
-    CapacityTimeline,
-)
-from tenureclient.cli.arguments import add_fields, fields_given
+from tenureclient.availability import HOSTS, CapacityQuery, CapacitySelection, CapacitySteps, CapacityTimeline
 from tenureclient.cli.chart import characters_for, chart
 from tenureclient.cli.command import ReservationLister
-from tenureclient.cli.render import MomentColumn, Row, Table, pairs_column, table
+from tenureclient.cli.render import Row, Table, row_of, table
 from tenureclient.moments import MOMENT_FORMS
+from tenureclient.options import Group, Option, options_of
 from tenureclient.resources import RESERVATION_TYPES
 
 #: Resource types by their short names.
@@ -36,15 +28,11 @@ _COLUMNS_BY = {
 }
 _AMOUNTS = ("reserved", "allocated", "out_of_order", "available")
 _AMOUNTS_OF_PROJECT = ("reserved", "allocated")
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A group, and the step that a row shows."""
-
-    timeline: CapacityTimeline
-    group: CapacityGroup
-    step: CapacityStep
+#: The columns that can be asked for, in their order.
+_ALL = (
+    *("properties", "capacity", "availability_zone", "region", "resource_id", "resource_name", "project_id"),
+    *("resource_class", "start_date", "resources", "total", *_AMOUNTS, "least_available"),
+)
 
 
 class ShowAvailability(ReservationLister):
@@ -67,54 +55,41 @@ class ShowAvailability(ReservationLister):
         ("--step 1d --to +14d --long -f csv", "the least amounts of each day, for a program"),
     )
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "resource_type",
+    formatters_last = True
+    arguments = (
+        Option(
+            field="resource_type",
             metavar="TYPE",
-            nargs="?",
+            count="?",
             default=HOSTS,
             help=f"The resource type whose resources are counted: {', '.join(TYPES.values())} or another one of the"
             f" site; or in short {', '.join(TYPES)} (default: host)",
-        )
-        parser.add_argument(
-            "--from", dest="start", metavar="DATE", help=f"Start of the period: {MOMENT_FORMS} (default: now)"
-        )
-        parser.add_argument(
-            "--to",
-            dest="end",
-            metavar="DATE",
-            help="End of the period, written like its start (default: 7 days after it)",
-        )
-        add_fields(parser, CapacitySteps)
-        parser.add_argument("--long", action="store_true", help="A row for each step of each group")
-        add_fields(parser.add_argument_group("which resources, and in what unit"), CapacitySelection)
-        # Output options come last in the help, as in the other commands.
-        parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
+        ),
+        Option("--from", "DATE", field="start", help=f"Start of the period: {MOMENT_FORMS} (default: now)"),
+        Option(
+            "--to", "DATE", field="end", help="End of the period, written like its start (default: 7 days after it)"
+        ),
+        *options_of(CapacitySteps).values(),
+        Option("--long", flag=True, help="A row for each step of each group"),
+        Group("which resources, and in what unit", *options_of(CapacitySelection).values()),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        zone = self.zone
-        start = None if parsed_args.start is None else self.moment(parsed_args.start, "--from", zone=zone)
-        after = start if isinstance(start, datetime) else None
-        fields = fields_given(self, CapacityQuery, parsed_args)
+        start = self.date(parsed_args.start, "--from")
+        fields = self.fields_given(CapacityQuery, parsed_args)
         fields |= {
             "start": start,
-            "end": None if parsed_args.end is None else self.instant(parsed_args.end, "--to", after=after),
+            "end": None if parsed_args.end is None else self.instant(parsed_args.end, "--to", after=start),
         }
         resource_type = TYPES.get(parsed_args.resource_type, parsed_args.resource_type)
         timeline = self.client().availability.show(resource_type, **fields)
         if timeline.more:
             self.log.warning("There are more groups than are shown; select fewer resources.")
         self._timeline = timeline
-        lines = _lines(timeline, long=parsed_args.long)
-        return table(
-            (_row(line, zone) for line in lines),
-            _columns(timeline, parsed_args.group_by or "none", long=parsed_args.long),
-            parsed_args.columns,
-        )
+        columns = _columns(timeline, parsed_args.group_by or "none", long=parsed_args.long)
+        return table(_rows(timeline, self.zone, long=parsed_args.long), columns, parsed_args.columns)
 
-    def produce_output(
-        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
-    ) -> int:
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         code = super().produce_output(parsed_args, column_names, data)
         is_for_people = parsed_args.formatter == "table" and self.output.isatty()
         if is_for_people and not parsed_args.long and not parsed_args.columns:
@@ -130,11 +105,12 @@ class ShowAvailability(ReservationLister):
             self.output.write("\n".join(["", heading, *lines, ""]))
 
 
-def _lines(timeline: CapacityTimeline, *, long: bool) -> Iterator[_Line]:
-    """Yield a line for each group, or for each step of each group."""
+def _rows(timeline: CapacityTimeline, zone: tzinfo | None, *, long: bool) -> Iterator[Row]:
+    """Yield a row for each group, or for each step of each group."""
     for group in timeline.groups:
         for step in group.steps if long else group.steps[:1]:
-            yield _Line(timeline, group, step)
+            cells = {**row_of(group, zone), **row_of(step, zone), "resource_class": timeline.resource_class}
+            yield {name: cells[name] for name in _ALL}
 
 
 def _columns(timeline: CapacityTimeline, by: str, *, long: bool) -> tuple[str, ...]:
@@ -146,25 +122,3 @@ def _columns(timeline: CapacityTimeline, by: str, *, long: bool) -> tuple[str, .
         return (*_COLUMNS_BY[by], *amounts)
     counts = ("total",) if by == "resource" else ("resources", "total")
     return (*_COLUMNS_BY[by], *regions, *counts, *amounts, "least_available")
-
-
-def _row(line: _Line, zone: tzinfo | None) -> Row:
-    group, step = line.group, line.step
-    return {
-        "properties": pairs_column(group.properties),
-        "capacity": pairs_column(group.capacity),
-        "availability_zone": group.availability_zone,
-        "region": group.region,
-        "resource_id": group.resource_id,
-        "resource_name": group.resource_name,
-        "project_id": group.project_id,
-        "resource_class": line.timeline.resource_class,
-        "start_date": MomentColumn(step.start_date, zone),
-        "resources": group.resources,
-        "total": group.total,
-        "reserved": step.reserved,
-        "allocated": step.allocated,
-        "out_of_order": step.out_of_order,
-        "available": step.available,
-        "least_available": group.least_available,
-    }

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from io import TextIOWrapper
-from typing import ClassVar, TextIO, TypeVar
+from typing import Any, ClassVar, TextIO, TypeVar
 
+from cliff import display
 from osc_lib import exceptions
 from osc_lib.command import command
 
+from tenureclient.cli.arguments import add_arguments
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table, fields, row_of, table
 from tenureclient.cli.report import describe
@@ -22,10 +24,11 @@ from tenureclient.conditions import UnreadableCondition
 from tenureclient.documents import Document
 from tenureclient.errors import TenureError
 from tenureclient.moments import Moment, UnreadableDuration, UnreadableMoment, parse_moment
+from tenureclient.options import Argument, Option, options_of
 from tenureclient.osc import make_client
 from tenureclient.reservation_type import UnreadableReservation
 
-T = TypeVar("T")
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,13 @@ class Surroundings:
 class ReservationCommand(command.Command):
     """A command of the reservation service.
 
-    ``examples`` are pairs: the arguments of a command line, and its purpose.
+    ``examples`` are pairs: the arguments of a command line, and its purpose. ``notes`` come last in the help.
     """
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = ()
+    notes: ClassVar[str] = ""
+    #: Whether output options come last in the help, where users of long ones look for them.
+    formatters_last: ClassVar[bool] = False
     #: The parser of the command line.
     _parser: argparse.ArgumentParser | None = None
 
@@ -52,13 +58,17 @@ class ReservationCommand(command.Command):
         parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the examples keep their lines
         parser.allow_abbrev = False  # --for must never be read as --format
         lines = [f"  {purpose}:\n    {prog_name} {arguments}" for arguments, purpose in self.examples]
-        parts = ["\n".join(["examples:", *lines]) if lines else "", parser.epilog or ""]
-        parser.epilog = "\n\n".join(part for part in parts if part)
-        self.add_arguments_to(parser)
+        texts = ["\n".join(["examples:", *lines]) if lines else "", parser.epilog or "", self.notes]
+        parser.epilog = "\n\n".join(text for text in texts if text)
+        add_arguments(parser, self.arguments)
+        if self.formatters_last:
+            parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
         return parser
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of the command to its parser."""
+    @property
+    def arguments(self) -> Iterable[Argument]:
+        """The arguments of the command, in the order of its help."""
+        return ()
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         for stream in (sys.stdout, sys.stderr):
@@ -93,16 +103,40 @@ class ReservationCommand(command.Command):
     def client(self) -> Client:
         return make_client(self.app.client_manager, clock=self.surroundings.now, sleep=self.surroundings.sleep)
 
-    def moment(self, text: str, option: str, *, zone: tzinfo | None, after: datetime | None = None) -> Moment:
-        """Read a date of the command line; an error names the option. ``after``: see ``parse_moment``."""
+    def given(self, options: Iterable[Option], parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """Return the value of each of these options by the name of its field; None if it is not given."""
+        return {option.name: self._value(option, getattr(parsed_args, option.name)) for option in options}
+
+    def fields_given(self, fields: type[F], parsed_args: argparse.Namespace) -> F:
+        """Return those fields of a ``TypedDict`` that have an argument; a field is None if it is not given."""
+        return fields(**self.given(options_of(fields).values(), parsed_args))
+
+    def _value(self, option: Option, value: Any) -> Any:
+        if option.gather is not None:
+            return option.gather(value) if value else None
+        return self.instant(value, option.names) if option.date and value is not None else value
+
+    def moment(self, text: str, option: str, *, zone: tzinfo | None, after: Moment | None = None) -> Moment:
+        """Read a date of the command line; an error names the option.
+
+        ``after`` is the date that it follows, such as the start; see ``parse_moment``.
+        """
+        begin = after if isinstance(after, datetime) else None
         try:
-            return parse_moment(text, now=self.surroundings.now(), zone=zone, after=after)
+            return parse_moment(text, now=self.surroundings.now(), zone=zone, after=begin)
         except (UnreadableMoment, UnreadableDuration) as error:
             raise exceptions.CommandError(f"{option}: {error}") from error
 
-    def instant(self, text: str, option: str, *, after: datetime | None = None) -> datetime:
+    def date(self, text: str | None, option: str) -> Moment | None:
+        """Read a date like ``moment``, in the zone of the surroundings; None if it is not given."""
+        return None if text is None else self.moment(text, option, zone=self.zone)
+
+    def instant(self, text: str, option: str, *, after: Moment | None = None) -> datetime:
         """Read a date like ``moment``, in the zone of the surroundings; "now" is the present moment."""
-        moment = self.moment(text, option, zone=self.surroundings.zone, after=after)
+        return self.present(self.moment(text, option, zone=self.zone, after=after))
+
+    def present(self, moment: Moment | None) -> datetime:
+        """Return a moment as a date; that of None and of "now" is the present one."""
         return moment if isinstance(moment, datetime) else self.surroundings.now()
 
 
@@ -116,50 +150,39 @@ def _refuse_empty(action: argparse.Action, value: object) -> None:
         raise exceptions.CommandError(f"{name}: an empty text names nothing. Is a variable of the shell unset?")
 
 
+#: Whose data a command shows.
+PROJECT = Option("--project", "PROJECT", help="Of this project, an id or a name (for administrators)")
 #: Output formats for programs; values are printed unchanged.
 _FOR_PROGRAMS = frozenset({"json", "yaml"})
 
 
-class ReservationLister(ReservationCommand, command.Lister):
+class PrintingCommand(ReservationCommand, display.DisplayCommandBase[Any]):
+    """A command whose output has a format."""
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        shown = data if parsed_args.formatter in _FOR_PROGRAMS else _printable(data)
+        # The base class of a list, or of a single thing, comes after this one.
+        code: int = super().produce_output(parsed_args, column_names, shown)  # type: ignore[safe-super]
+        return code
+
+
+class ReservationLister(PrintingCommand, command.Lister):
     """A command that prints a table."""
 
     def table(self, things: Iterable[Document], shown: Sequence[str], parsed_args: argparse.Namespace) -> Table:
         """Return a table of documents with the columns ``shown``, or with those that the user names."""
         return table((row_of(thing, self.zone) for thing in things), shown, parsed_args.columns)
 
-    def produce_output(
-        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
-    ) -> int:
-        shown = data if parsed_args.formatter in _FOR_PROGRAMS else (_printable(row) for row in data)
-        code: int = super().produce_output(parsed_args, column_names, shown)
-        return code
 
-
-class ReservationShowOne(ReservationCommand, command.ShowOne):
+class ReservationShowOne(PrintingCommand, command.ShowOne):
     """A command that prints the fields of one resource."""
 
     def shown(self, thing: Document) -> Shown:
         return fields(row_of(thing, self.zone))
 
-    def produce_output(
-        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]
-    ) -> int:
-        shown = data if parsed_args.formatter in _FOR_PROGRAMS else _printable(data)
-        code: int = super().produce_output(parsed_args, column_names, shown)
-        return code
 
-
-def _printable(row: Iterable[object]) -> tuple[object, ...]:
-    return tuple(printable(cell) if isinstance(cell, str) else cell for cell in row)
-
-
-def reading(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Turn a reader into an argparse type. argparse shows the text of its own errors only."""
-
-    def typed(text: str) -> T:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return typed
+def _printable(data: object) -> object:
+    """Return a cell, a row, or several rows, whose texts can be printed."""
+    if isinstance(data, list | tuple):
+        return tuple(map(_printable, data))
+    return printable(data) if isinstance(data, str) else data

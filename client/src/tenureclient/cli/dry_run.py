@@ -5,23 +5,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
+from typing import Any
 
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationShowOne
 from tenureclient.cli.render import DataColumn, Row, plain, row_of
 from tenureclient.dry_run import DryRun
+from tenureclient.options import Option
 
 #: What ``take_action`` returns if there is nothing to print in the output format.
 NO_FIELDS: tuple[Sequence[str], Sequence[object]] = ((), ())
 
 
-def add_dry_run_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="Change nothing; print the lease as it would be, its cost, and the limits of the project",
-    )
+DRY_RUN = Option(
+    "--dry-run",
+    flag=True,
+    help="Change nothing; print the lease as it would be, its cost, and the limits of the project",
+)
 
 
 def refuse_wait(parsed_args: argparse.Namespace) -> None:
@@ -44,13 +45,7 @@ def _dry_run_row(dry_run: DryRun, zone: tzinfo | None) -> Row:
 class DryRunCommand(ReservationShowOne):
     """A command that prints a line of text when it changes a lease, and the fields of a dry run."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        add_dry_run_option(parser)
-
-    def produce_output(
-        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]
-    ) -> int:
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         return super().produce_output(parsed_args, column_names, data) if column_names else 0
 
 

@@ -4,50 +4,43 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne, reading
+from tenureclient.cli.command import PrintingCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_create import DEFAULT_LENGTH
 from tenureclient.cli.printable import printable
-from tenureclient.cli.render import DataColumn, MomentColumn, Row, Shown, Table, fields, pairs_column, table
-from tenureclient.cli.reservation_options import add_reservation_options, read_some_reservations
+from tenureclient.cli.render import Row, Shown, Table, fields, row_of, table
+from tenureclient.cli.reservation_options import RESERVATION_OPTIONS, read_some_reservations, types_help
 from tenureclient.cli.reservation_words import Inexpressible, first_words, with_amount, words_of_reservations
-from tenureclient.cli.window_options import add_window_options, later, read_window
-from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, Moment, format_duration, parse_length
-from tenureclient.offers import Offer
+from tenureclient.cli.window_options import WINDOW_OPTIONS, later, read_window
+from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, format_duration, parse_length
+from tenureclient.options import Argument, OneOf, Option
 from tenureclient.reservation_type import parse_amount
 from tenureclient.wire import rfc3339
 
 #: A start this soon may be in the past when a command that names it is typed.
 _SOON = timedelta(minutes=2)
 _COMMAND = "command"
+_OPTIONS: tuple[Argument, ...] = (
+    Option("--name", "LEASE", default="NAME", help="Name for the lease in the printed command"),
+    *RESERVATION_OPTIONS,
+)
+_FROM = Option(
+    "--from", "DATE", field="start", help=f"Start of the lease: {MOMENT_FORMS} (default: the next full minute)"
+)
 
 
-class _Find(ReservationCommand):
+class _Find(PrintingCommand):
     """A search for leases that would fit. It prints the command that books what it has found."""
 
+    notes = types_help()
+    formatters_last = True
     _commands: Sequence[str] = ()
-
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        self.add_dates(parser)
-        parser.add_argument("--name", metavar="LEASE", default="NAME", help="Name for the lease in the printed command")
-        add_reservation_options(parser)
-
-    def add_dates(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options that say when."""
-        raise NotImplementedError
-
-    def date(self, text: str | None, option: str, *, after: Moment | None = None) -> Moment | None:
-        """Read a date of the command line; None if it is not given."""
-        if text is None:
-            return None
-        begin = after if isinstance(after, datetime) else None
-        return self.moment(text, option, zone=self.zone, after=begin)
 
     def booking(
         self, parsed_args: argparse.Namespace, start: datetime, end: datetime | None, length: timedelta | None
@@ -72,11 +65,13 @@ class _Find(ReservationCommand):
         """Whether the commands follow the output, as lines that can be copied."""
         return bool(parsed_args.formatter == "table" and not parsed_args.columns)
 
-    def write_commands(self, commands: Iterable[str]) -> None:
-        """Write the commands below a table."""
-        lines = [printable(command) for command in commands]
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        """Print what was found, and the commands below a table."""
+        code: int = super().produce_output(parsed_args, column_names, data)
+        lines = [printable(command) for command in self._commands]
         if lines:
             self.output.write("\n".join(["", "To book:", *lines, ""]))
+        return code
 
 
 class FindPeriods(_Find, ReservationLister):
@@ -96,19 +91,19 @@ class FindPeriods(_Find, ReservationLister):
         ("--hosts 1 --for 2h --earliest 'friday 14:00' -f value -c command", "a command for a script"),
     )
 
-    def add_dates(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    arguments = (
+        Option(
             "--for",
-            dest="length",
-            metavar="DURATION",
-            type=reading(parse_length),
+            "DURATION",
+            parse_length,
             default=DEFAULT_LENGTH,
+            field="length",
             help=f"Length of the lease: {DURATION_FORMS} (default: 24h)",
-        )
-        add_window_options(parser)
-        parser.add_argument(
-            "--limit", metavar="COUNT", type=reading(parse_amount), help="At most this many periods (default: 3)"
-        )
+        ),
+        *WINDOW_OPTIONS,
+        Option("--limit", "COUNT", parse_amount, help="At most this many periods (default: 3)"),
+        *_OPTIONS,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         reservations = read_some_reservations(parsed_args)
@@ -118,29 +113,19 @@ class FindPeriods(_Find, ReservationLister):
         if not found.offers:
             why = f" {found.reason}" if found.reason else ""
             self.log.warning(f"No period was found in which the lease would fit.{why}")
-        zone = self.zone
-
-        def row(offer: Offer) -> Row:
-            return {
-                "start_date": MomentColumn(offer.start_date, zone),
-                "end_date": MomentColumn(offer.end_date, zone),
-                "left_over": DataColumn(list(offer.left_over), [", ".join(map(str, offer.left_over))]),
+        rows = [
+            {
+                **row_of(offer, self.zone),
                 _COMMAND: self.booking(parsed_args, offer.start_date, offer.end_date, parsed_args.length),
             }
-
+            for offer in found.offers
+        ]
         shown: tuple[str, ...] = ("start_date", "end_date", "left_over")
         if self.prints_commands_apart(parsed_args):
-            self._commands = [str(row(offer)[_COMMAND]) for offer in found.offers]
+            self._commands = [str(row[_COMMAND]) for row in rows]
         else:
             shown = (*shown, _COMMAND)
-        return table(map(row, found.offers), shown, parsed_args.columns)
-
-    def produce_output(
-        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
-    ) -> int:
-        code = super().produce_output(parsed_args, column_names, data)
-        self.write_commands(self._commands)
-        return code
+        return table(rows, shown, parsed_args.columns)
 
 
 class _FindOne(_Find, ReservationShowOne):
@@ -149,17 +134,11 @@ class _FindOne(_Find, ReservationShowOne):
     def fields_of(self, parsed_args: argparse.Namespace, row: Row) -> Shown:
         """Return the fields to print; the command apart from them if it follows a table."""
         command = row[_COMMAND]
-        if not self.prints_commands_apart(parsed_args):
-            return fields(row)
-        self._commands = [] if command is None else [str(command)]
-        return fields({name: value for name, value in row.items() if name != _COMMAND})
-
-    def produce_output(
-        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]
-    ) -> int:
-        code = super().produce_output(parsed_args, column_names, data)
-        self.write_commands(self._commands)
-        return code
+        hidden = {"is_complete", "reason"}
+        if self.prints_commands_apart(parsed_args):
+            hidden.add(_COMMAND)
+            self._commands = [] if command is None else [str(command)]
+        return fields({name: value for name, value in row.items() if name not in hidden})
 
 
 class FindLongest(_FindOne):
@@ -175,18 +154,16 @@ class FindLongest(_FindOne):
         ("--hosts 4 --from 'monday 09:00'", "from another start"),
     )
 
-    def add_dates(self, parser: argparse.ArgumentParser) -> None:
-        _add_from(parser)
+    arguments = (_FROM, *_OPTIONS)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         reservations = read_some_reservations(parsed_args)
         start = self.date(parsed_args.start, "--from")
         found = self.client().offers.longest(reservations, start=start)
         self.warn_unless(found.is_complete)
-        zone, end = self.zone, found.end_date
-        row: dict[str, object] = {
-            "start_date": MomentColumn(found.start_date, zone),
-            "end_date": None if end is None else MomentColumn(end, zone),
+        end = found.end_date
+        row = {
+            **row_of(found, self.zone),
             "length": None if end is None else format_duration(end - found.start_date),
             _COMMAND: None if end is None else self.booking(parsed_args, found.start_date, end, None),
         }
@@ -208,52 +185,38 @@ class FindMost(_FindOne):
         ),
     )
 
-    def add_dates(self, parser: argparse.ArgumentParser) -> None:
-        _add_from(parser)
-        end = parser.add_mutually_exclusive_group(required=True)
-        end.add_argument("--to", dest="end", metavar="DATE", help="End of the lease, written like its start")
-        end.add_argument(
-            "--for",
-            dest="length",
-            metavar="DURATION",
-            type=reading(parse_length),
-            help=f"Length of the lease instead: {DURATION_FORMS}",
-        )
+    arguments = (
+        _FROM,
+        OneOf(
+            Option("--to", "DATE", field="end", help="End of the lease, written like its start"),
+            Option(
+                "--for",
+                "DURATION",
+                parse_length,
+                field="length",
+                help=f"Length of the lease instead: {DURATION_FORMS}",
+            ),
+            required=True,
+        ),
+        *_OPTIONS,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         reservations = read_some_reservations(parsed_args)
         if len(reservations) != 1:
             raise exceptions.CommandError(f"Say one thing to reserve; here are {len(reservations)}.")
         start = self.date(parsed_args.start, "--from")
-        end = self._end(parsed_args, start if isinstance(start, datetime) else None)
+        if parsed_args.end is not None:
+            end = self.instant(parsed_args.end, "--to", after=start)
+        else:
+            end = later(self.present(start), parsed_args.length, "--for")
         found = self.client().offers.largest(reservations[0], start=start, end=end)
         self.warn_unless(found.is_complete)
         if not found.amount and found.reason:
             self.log.warning(f"No amount fits. {found.reason}")
-        zone = self.zone
-        row: dict[str, object] = {
-            "start_date": MomentColumn(found.start_date, zone),
-            "end_date": MomentColumn(found.end_date, zone),
-            "amount": found.amount,
-            "availability_zones": pairs_column(found.availability_zones),
-            _COMMAND: None,
-        }
+        command = None
         if found.amount:
             with suppress(Inexpressible):
                 options = with_amount(parsed_args, found.amount)
-                row[_COMMAND] = self.booking(options, found.start_date, found.end_date, None)
-        return self.fields_of(parsed_args, row)
-
-    def _end(self, parsed_args: argparse.Namespace, start: datetime | None) -> datetime:
-        if parsed_args.end is not None:
-            return self.instant(parsed_args.end, "--to", after=start)
-        return later(start or self.surroundings.now(), parsed_args.length, "--for")
-
-
-def _add_from(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from",
-        dest="start",
-        metavar="DATE",
-        help=f"Start of the lease: {MOMENT_FORMS} (default: the next full minute)",
-    )
+                command = self.booking(options, found.start_date, found.end_date, None)
+        return self.fields_of(parsed_args, {**row_of(found, self.zone), _COMMAND: command})

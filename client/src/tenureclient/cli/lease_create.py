@@ -8,27 +8,33 @@ from datetime import datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import CreateAlternatives, Dates
-from tenureclient.cli.arguments import add_fields, fields_given
-from tenureclient.cli.command import ReservationShowOne, reading
-from tenureclient.cli.dry_run import add_dry_run_option, refuse_wait
+from tenureclient.cli.command import ReservationShowOne
+from tenureclient.cli.dry_run import DRY_RUN, refuse_wait
 from tenureclient.cli.lease_options import (
-    add_date_options,
-    add_notify_option,
-    add_wait_options,
+    NOTIFY,
     date_of,
+    date_options,
     read_date,
     read_instant,
     read_notify,
     wait_for,
+    wait_options,
 )
 from tenureclient.cli.render import Shown
-from tenureclient.cli.reservation_options import add_choice_option, add_reservation_options, first_choice, read_choices
-from tenureclient.cli.window_options import add_window_options, has_window, read_window
+from tenureclient.cli.reservation_options import (
+    NEXT_CHOICE,
+    RESERVATION_OPTIONS,
+    first_choice,
+    read_choices,
+    types_help,
+)
+from tenureclient.cli.window_options import WINDOW_OPTIONS, has_window, read_window
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
 from tenureclient.models import NewLease
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
 from tenureclient.offers import StartWindow
+from tenureclient.options import Group, OneOf, Option, options_of
 
 DEFAULT_LENGTH = timedelta(hours=24)
 
@@ -76,23 +82,30 @@ class CreateLease(ReservationShowOne):
         ),
     )
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("name", metavar="LEASE", help="Name for the lease")
-        _add_dates(parser)
-        add_notify_option(parser)
-        add_window_options(parser.add_argument_group("an open start, in place of --start and --end"))
-        add_reservation_options(parser)
-        add_choice_option(parser)
-        parser.add_argument(
-            "--event",
-            metavar="KEY=VALUE[,KEY=VALUE...]",
-            action="append",
-            default=[],
-            help="Accepted from old scripts; has no effect",
-        )
-        add_fields(parser, NewLease)
-        add_dry_run_option(parser)
-        add_wait_options(parser, "until the lease is ACTIVE")
+    notes = types_help()
+    formatters_last = True
+    arguments = (
+        Option(field="name", metavar="LEASE", help="Name for the lease"),
+        OneOf(*date_options("start", f"Start, in local time: {MOMENT_FORMS} (default: now)")),
+        OneOf(
+            Option("--for", "DURATION", parse_length, field="length", help=f"Length: {DURATION_FORMS} (default: 24h)"),
+            *date_options(
+                "end",
+                "End, written like the start; +2h counts from now, a day or a time of day from the start",
+            ),
+        ),
+        OneOf(
+            *date_options("before-end", "When to warn of the end, or make a snapshot (default: as the cloud decides)")
+        ),
+        NOTIFY,
+        Group("an open start, in place of --start and --end", *WINDOW_OPTIONS),
+        *RESERVATION_OPTIONS,
+        NEXT_CHOICE,
+        Option("--event", "KEY=VALUE[,KEY=VALUE...]", gather=list, help="Accepted from old scripts; has no effect"),
+        *options_of(NewLease).values(),
+        DRY_RUN,
+        *wait_options("until the lease is ACTIVE"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         choices = read_choices(parsed_args)
@@ -116,7 +129,7 @@ class CreateLease(ReservationShowOne):
             self.log.warning("--event has no effect; --notify DATE MESSAGE sends a notification at a moment.")
         events = read_notify(self, parsed_args, after=start)
         has_choices = len(choices) > 1
-        fields = fields_given(self, NewLease, parsed_args)
+        fields = self.fields_given(NewLease, parsed_args)
         fields |= {
             "start": start if window is None else None,
             "end": end if window is None else None,
@@ -162,23 +175,3 @@ class CreateLease(ReservationShowOne):
             return date_of(self, start) + length
         except OverflowError:
             raise exceptions.CommandError("--for: the end is too far away.") from None
-
-
-def _add_dates(parser: argparse.ArgumentParser) -> None:
-    start = parser.add_mutually_exclusive_group()
-    add_date_options(start, "start", f"Start, in local time: {MOMENT_FORMS} (default: now)")
-    end = parser.add_mutually_exclusive_group()
-    end.add_argument(
-        "--for",
-        dest="length",
-        metavar="DURATION",
-        type=reading(parse_length),
-        help=f"Length: {DURATION_FORMS} (default: 24h)",
-    )
-    add_date_options(
-        end, "end", "End, written like the start; +2h counts from now, a day or a time of day from the start"
-    )
-    before_end = parser.add_mutually_exclusive_group()
-    add_date_options(
-        before_end, "before-end", "When to warn of the end, or make a snapshot (default: as the cloud decides)"
-    )

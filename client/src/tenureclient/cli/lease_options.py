@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import ReservationCommand, reading
+from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.progress import ProgressDisplay
 from tenureclient.cli.render import Shown
 from tenureclient.client import Client
@@ -17,6 +17,7 @@ from tenureclient.errors import PreconditionFailed, WaitTimedOut
 from tenureclient.leases import ACTIVE
 from tenureclient.models import Lease
 from tenureclient.moments import Moment, parse_duration
+from tenureclient.options import Argument, Option
 from tenureclient.reservation_request import OwnEvent
 from tenureclient.wire import Version
 
@@ -25,13 +26,37 @@ _ATTEMPTS = 10
 
 BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 
+LEASE = Option(field="lease", metavar="LEASE", help="Name or id of the lease")
+WAIT_TIMEOUT = Option(
+    "--wait-timeout",
+    "DURATION",
+    parse_duration,
+    help="How long to wait at most, such as 30m (default: without end)",
+)
+NOTIFY = Option(
+    "--notify",
+    ("DATE", "MESSAGE"),
+    gather=list,
+    count=2,
+    help="A moment of the lease, written like the start, at which the service sends this message to all"
+    " who listen to its notifications (may be repeated)",
+)
+
+
+def wait_options(wanted: str) -> tuple[Option, Option]:
+    """Return the options of a command that may wait until something is as ``wanted``."""
+    return Option("--wait", flag=True, help=f"Wait {wanted}; the progress goes to stderr"), WAIT_TIMEOUT
+
+
+def date_options(name: str, ours: str, theirs: str = "The same, but ") -> tuple[Option, Option]:
+    """Return our option for a date, in local time, and python-blazarclient's for the same date, with their help."""
+    return Option(f"--{name}", "DATE", help=ours), Option(f"--{name}-date", "DATE", help=f"{theirs}{BLAZAR_DATE}")
+
 
 class OfLease(ReservationCommand):
     """A command for one lease, named by its first argument."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+    arguments: Iterable[Argument] = (LEASE,)
 
 
 class OfLeaseAsRead(OfLease):
@@ -66,20 +91,6 @@ def find_to_show(client: Client, name_or_id: str) -> Lease:
     return lease if lease.id == name_or_id else client.leases.get(lease.id)
 
 
-def add_wait_options(parser: argparse.ArgumentParser, wanted: str) -> None:
-    parser.add_argument("--wait", action="store_true", help=f"Wait {wanted}; the progress goes to stderr")
-    add_timeout_option(parser)
-
-
-def add_timeout_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--wait-timeout",
-        metavar="DURATION",
-        type=reading(parse_duration),
-        help="How long to wait at most, such as 30m (default: without end)",
-    )
-
-
 def wait_for(
     client: Client, lease_id: str, parsed_args: argparse.Namespace, statuses: Collection[str] = ACTIVE
 ) -> Lease:
@@ -102,35 +113,15 @@ def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace,
         client.leases.wait_deleted(lease_id, timeout=parsed_args.wait_timeout, on_progress=display)
 
 
-def add_notify_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--notify",
-        nargs=2,
-        metavar=("DATE", "MESSAGE"),
-        action="append",
-        default=[],
-        help="A moment of the lease, written like the start, at which the service sends this message to all"
-        " who listen to its notifications (may be repeated)",
-    )
-
-
 def read_notify(
     command: ReservationCommand, parsed_args: argparse.Namespace, *, after: Moment | None = None
 ) -> list[OwnEvent]:
     """Return the events at which a notification is sent, for a lease that starts at ``after``."""
     zone = command.zone
     return [
-        OwnEvent(
-            _instant(command.moment(date, "--notify", zone=zone, after=_instant_or_none(after)), "notify"), message
-        )
+        OwnEvent(_instant(command.moment(date, "--notify", zone=zone, after=after), "notify"), message)
         for date, message in parsed_args.notify
     ]
-
-
-def add_date_options(parser: argparse._ActionsContainer, name: str, ours: str, theirs: str = "The same, but ") -> None:
-    """Add our option for a date, in local time, and python-blazarclient's for the same date, with their help."""
-    parser.add_argument(f"--{name}", metavar="DATE", help=ours)
-    parser.add_argument(f"--{name}-date", metavar="DATE", help=f"{theirs}{BLAZAR_DATE}")
 
 
 def read_date(
@@ -145,7 +136,7 @@ def read_date(
         text = getattr(parsed_args, dest)
         if text is not None:
             option = "--" + dest.replace("_", "-")
-            return command.moment(text, option, zone=zone, after=_instant_or_none(after))
+            return command.moment(text, option, zone=zone, after=after)
     return None
 
 
@@ -159,12 +150,7 @@ def read_instant(
 
 def date_of(command: ReservationCommand, moment: Moment) -> datetime:
     """Return a moment as a date; the present one is in whole seconds, as the server's."""
-    return moment if isinstance(moment, datetime) else command.surroundings.now().replace(microsecond=0)
-
-
-def _instant_or_none(moment: Moment | None) -> datetime | None:
-    """Return the instant; None for the word "now"."""
-    return moment if isinstance(moment, datetime) else None
+    return moment if isinstance(moment, datetime) else command.present(moment).replace(microsecond=0)
 
 
 def _instant(moment: Moment, option: str) -> datetime:

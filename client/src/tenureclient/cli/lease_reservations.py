@@ -8,15 +8,16 @@ from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import AddAlternatives
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
-from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, add_dry_run_option, refuse_wait
-from tenureclient.cli.lease_options import OfLease, OfLeaseAsRead, add_wait_options, wait_for
+from tenureclient.cli.dry_run import DRY_RUN, NO_FIELDS, DryRunCommand, refuse_wait
+from tenureclient.cli.lease_options import LEASE, OfLease, OfLeaseAsRead, wait_for, wait_options
 from tenureclient.cli.render import Shown, Table
-from tenureclient.cli.reservation_options import NEEDED, add_reservation_options, read_reservations
+from tenureclient.cli.reservation_options import NEEDED, RESERVATION_OPTIONS, read_reservations, types_help
 from tenureclient.client import Client
 from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
+from tenureclient.options import Option
 
 
 class ListReservations(OfLease, ReservationLister):
@@ -57,11 +58,14 @@ class AddReservation(OfLeaseAsRead, ReservationShowOne):
         ),
     )
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        add_reservation_options(parser)
-        add_dry_run_option(parser)
-        add_wait_options(parser, "until the lease has a lasting status again")
+    notes = types_help()
+    formatters_last = True
+    arguments = (
+        LEASE,
+        *RESERVATION_OPTIONS,
+        DRY_RUN,
+        *wait_options("until the lease has a lasting status again"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         refuse_wait(parsed_args)
@@ -91,9 +95,7 @@ class DropReservation(OfLease, DryRunCommand):
 
     examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease reservation list'"),)
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
+    arguments = (DRY_RUN, LEASE, Option(field="reservation", metavar="RESERVATION", help="Id of the reservation"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()

@@ -9,19 +9,18 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import ChangeAlternatives, Dates
-from tenureclient.cli.arguments import add_fields, fields_given
-from tenureclient.cli.command import reading
-from tenureclient.cli.dry_run import NO_FIELDS, DryRunCommand, refuse_wait
+from tenureclient.cli.dry_run import DRY_RUN, NO_FIELDS, DryRunCommand, refuse_wait
 from tenureclient.cli.lease_options import (
+    LEASE,
+    NOTIFY,
     OfLeaseAsRead,
-    add_date_options,
-    add_notify_option,
-    add_wait_options,
     date_of,
+    date_options,
     read_date,
     read_instant,
     read_notify,
     wait_for,
+    wait_options,
 )
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown
@@ -31,6 +30,7 @@ from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Event, Lease, LeaseChange
 from tenureclient.moments import NOW, Moment, format_moment, parse_length
+from tenureclient.options import OneOf, Option, options_of
 from tenureclient.reservation_request import OwnEvent
 from tenureclient.reservation_text import parse_reservation_change
 from tenureclient.sent import Arguments
@@ -58,27 +58,42 @@ class SetLease(OfLeaseAsRead, DryRunCommand):
         ("bio-42 --notify 'friday 12:00' 'save your results'", "a notification on Friday"),
     )
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        add_fields(parser, LeaseChange)
-        _add_dates(parser)
-        parser.add_argument(
+    arguments = (
+        DRY_RUN,
+        LEASE,
+        *options_of(LeaseChange).values(),
+        OneOf(
+            Option("--prolong-for --prolong_for", "DURATION", parse_length, help="Move the end back"),
+            Option("--reduce-by", "DURATION", parse_length, help="Move the end forward"),
+            Option("--for", "DURATION", parse_length, field="length", help="New length, from the start of the lease"),
+            *date_options("end", "New end, in local time; 'now' ends the lease"),
+        ),
+        OneOf(
+            Option("--defer-by", "DURATION", parse_length, help="Start later"),
+            Option("--advance-by", "DURATION", parse_length, help="Start earlier"),
+            *date_options(
+                "start",
+                "New start, in local time; the lease keeps its length",
+                "New start; the end stays; ",
+            ),
+        ),
+        OneOf(*date_options("before-end", "New time of the warning before the end")),
+        Option(
             "--reservation",
-            metavar="KEY=VALUE[,KEY=VALUE...]",
-            type=reading(parse_reservation_change),
-            action="append",
-            default=[],
+            "KEY=VALUE[,KEY=VALUE...]",
+            parse_reservation_change,
+            gather=list,
             help="A change of a reservation: id=... and what changes (may be repeated)",
-        )
-        add_notify_option(parser)
-        parser.add_argument(
+        ),
+        NOTIFY,
+        Option(
             "--drop-notify",
-            metavar="EVENT_ID",
-            action="append",
-            default=[],
+            "EVENT_ID",
+            gather=list,
             help="Remove an event made by --notify; its id is shown by 'lease show -f json' (may be repeated)",
-        )
-        add_wait_options(parser, "until the lease has a lasting status again")
+        ),
+        *wait_options("until the lease has a lasting status again"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         refuse_wait(parsed_args)
@@ -96,7 +111,7 @@ class SetLease(OfLeaseAsRead, DryRunCommand):
         if end is None:
             end = self._end_by_length(lease, parsed_args, begin)
         events = self._events(lease, parsed_args, begin, end or lease.end_date)
-        fields = fields_given(self, LeaseChange, parsed_args)
+        fields = self.fields_given(LeaseChange, parsed_args)
         fields |= {
             "start": start,
             "end": end,
@@ -167,17 +182,19 @@ class ProlongLease(OfLeaseAsRead, DryRunCommand):
         ("bio-42 --max", "until the next reservation of its resources"),
     )
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        longer = parser.add_mutually_exclusive_group(required=True)
-        longer.add_argument(
-            "--by", metavar="DURATION", type=reading(parse_length), help="For how much longer, such as 12h or 30d"
-        )
-        longer.add_argument(
-            "--max",
-            action="store_true",
-            help="For as long as the lease can keep its resources while nothing else changes",
-        )
+    arguments = (
+        DRY_RUN,
+        LEASE,
+        OneOf(
+            Option("--by", "DURATION", parse_length, help="For how much longer, such as 12h or 30d"),
+            Option(
+                "--max",
+                flag=True,
+                help="For as long as the lease can keep its resources while nothing else changes",
+            ),
+            required=True,
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         return self.changed(self.client(), parsed_args)
@@ -221,25 +238,6 @@ def _latest_end(lease: Lease, zone: tzinfo | None) -> datetime:
             " try --by with --dry-run."
         )
     return lease.may_end_at
-
-
-def _add_dates(parser: argparse.ArgumentParser) -> None:
-    duration = reading(parse_length)
-    end = parser.add_mutually_exclusive_group()
-    end.add_argument("--prolong-for", "--prolong_for", metavar="DURATION", type=duration, help="Move the end back")
-    end.add_argument("--reduce-by", metavar="DURATION", type=duration, help="Move the end forward")
-    end.add_argument(
-        "--for", dest="length", metavar="DURATION", type=duration, help="New length, from the start of the lease"
-    )
-    add_date_options(end, "end", "New end, in local time; 'now' ends the lease")
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument("--defer-by", metavar="DURATION", type=duration, help="Start later")
-    start.add_argument("--advance-by", metavar="DURATION", type=duration, help="Start earlier")
-    add_date_options(
-        start, "start", "New start, in local time; the lease keeps its length", "New start; the end stays; "
-    )
-    before_end = parser.add_mutually_exclusive_group()
-    add_date_options(before_end, "before-end", "New time of the warning before the end")
 
 
 def _moved(date: datetime, later: timedelta | None, earlier: timedelta | None) -> datetime | None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 from itertools import islice
 
-from tenureclient.cli.arguments import add_fields, fields_given
-from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne, reading
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.each import Each
 from tenureclient.cli.lease_options import (
+    LEASE,
+    WAIT_TIMEOUT,
     OfLease,
-    add_timeout_option,
-    add_wait_options,
     find_to_show,
     wait_deleted,
     wait_for,
+    wait_options,
 )
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table, row_of, table
 from tenureclient.models import SORT_KEYS, Lease, LeaseFilter
+from tenureclient.options import Option, options_of
 
 #: The statuses that one can wait for.
 _STATUSES = (
@@ -36,6 +37,14 @@ _STATUSES = (
 _LISTED = ("id", "name", "start_date", "end_date", "status")
 
 
+def _status(text: str) -> str:
+    """Return the status in capital letters. Raises ``ValueError`` for anything else."""
+    status = text.upper()
+    if status not in _STATUSES:
+        raise ValueError(f"'{text}' is no status of a lease; there are {', '.join(_STATUSES)}.")
+    return status
+
+
 class ListLeases(ReservationLister):
     """List the leases of the project; for an administrator those of all projects.
 
@@ -48,20 +57,21 @@ class ListLeases(ReservationLister):
         ("-c name -c status_reason --status ERROR", "what failed, and why"),
     )
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    arguments = (
+        Option(
             "--sort-by",
-            metavar="<lease_column>",
+            "<lease_column>",
             choices=("id", *SORT_KEYS),
             default="name",
             help="Field to sort by: id, name, start_date, end_date, created_at (default: name)",
-        )
-        add_fields(parser, LeaseFilter)
-        parser.add_argument("--limit", metavar="COUNT", type=int, help="Not more than this many")
+        ),
+        *options_of(LeaseFilter).values(),
+        Option("--limit", "COUNT", int, help="Not more than this many"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         by_id = parsed_args.sort_by == "id"
-        filters = fields_given(self, LeaseFilter, parsed_args)
+        filters = self.fields_given(LeaseFilter, parsed_args)
         matching = self.client().leases.list(sort_key="created_at" if by_id else parsed_args.sort_by, **filters)
         if by_id:
             matching = iter(sorted(matching, key=lambda lease: lease.id))
@@ -92,9 +102,10 @@ class DeleteLease(ReservationCommand):
 
     examples = (("bio-42", "one lease"), ("bio-42 bio-43 --wait", "several, waiting until they are gone"))
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("leases", metavar="LEASE", nargs="+", help="Name or id of a lease")
-        add_wait_options(parser, "until the leases are gone")
+    arguments = (
+        Option(field="leases", metavar="LEASE", count="+", help="Name or id of a lease"),
+        *wait_options("until the leases are gone"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         client = self.client()
@@ -147,27 +158,20 @@ class WaitLease(OfLease, ReservationShowOne):
 
     examples = (("bio-42 --until ACTIVE --wait-timeout 2h", "until it has started"),)
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        parser.add_argument(
+    arguments = (
+        LEASE,
+        Option(
             "--until",
-            metavar="STATUS",
-            type=reading(_status),
-            action="append",
+            "STATUS",
+            _status,
+            gather=list,
             help="The status to wait for (default: ACTIVE; may be repeated, any of them ends the wait)",
-        )
-        add_timeout_option(parser)
+        ),
+        WAIT_TIMEOUT,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         client = self.client()
         statuses = set(parsed_args.until or ["ACTIVE"])
         lease = wait_for(client, client.leases.find(parsed_args.lease).id, parsed_args, statuses)
         return self.shown(lease)
-
-
-def _status(text: str) -> str:
-    """Return the status in capital letters. Raises ``ValueError`` for anything else."""
-    status = text.upper()
-    if status not in _STATUSES:
-        raise ValueError(f"'{text}' is no status of a lease; there are {', '.join(_STATUSES)}.")
-    return status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tenureclient.cli.command import ReservationLister
+from tenureclient.cli.command import PROJECT, ReservationLister
 from tenureclient.cli.render import Table
 
 
@@ -16,10 +16,7 @@ class ShowLimits(ReservationLister):
 
     examples = (("", "of your own project"), ("-f value -c name -c used", "for a script"))
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--project", metavar="PROJECT", help="Of this project, an id or a name (for administrators)"
-        )
+    arguments = (PROJECT,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         project_limits = self.client().limits.show(project_id=parsed_args.project)

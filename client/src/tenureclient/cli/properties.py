@@ -6,10 +6,13 @@ import argparse
 
 from osc_lib import exceptions
 
-from tenureclient.cli.arguments import add_arguments
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.render import Shown, Table, row_of, table
+from tenureclient.options import OneOf, Option
 from tenureclient.resources.hosts import PROPERTIES
+
+_NAME = Option(field="name", metavar="PROPERTY_NAME", help="Name of the property")
+_HOST = Option(field="resource", metavar="HOST", help="Name or id of the host")
 
 
 class ListHostProperties(ReservationLister):
@@ -17,25 +20,23 @@ class ListHostProperties(ReservationLister):
 
     examples = (("--detail", "with the values that hosts have"),)
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--detail", action="store_true", help="Show values and visibility as well")
-        parser.add_argument(
+    arguments = (
+        Option("--detail", flag=True, help="Show values and visibility as well"),
+        Option(
             "--sort-by",
-            metavar="<property_column>",
+            "<property_column>",
             choices=("property", "private"),
             default="property",
             help="Field to sort by: property or private (default: property)",
-        )
-        parser.add_argument("--all", action="store_true", help="Show private properties too (for administrators)")
+        ),
+        Option("--all", flag=True, help="Show private properties too (for administrators)"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         host_properties = self.client().properties.list(detail=parsed_args.detail, include_private=parsed_args.all)
+        ordered = sorted(host_properties, key=lambda host_property: host_property.name)
         if parsed_args.sort_by == "private":
-            ordered = sorted(
-                host_properties, key=lambda host_property: (bool(host_property.private), host_property.name)
-            )
-        else:
-            ordered = sorted(host_properties, key=lambda host_property: host_property.name)
+            ordered.sort(key=lambda host_property: bool(host_property.private))
         shown = ("property", "private", "property_values") if parsed_args.detail else ("property",)
         return table((row_of(host_property, self.zone) for host_property in ordered), shown, ())
 
@@ -45,8 +46,7 @@ class ShowHostProperty(ReservationShowOne):
 
     examples = (("gpu", "one property"),)
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("name", metavar="PROPERTY_NAME", help="Name of the property")
+    arguments = (_NAME,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         return self.shown(self.client().properties.show(parsed_args.name))
@@ -57,33 +57,25 @@ class SetHostProperty(ReservationCommand):
 
     examples = (("rack --private", "for administrators only"),)
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("name", metavar="PROPERTY_NAME", help="Name of the property")
-        visibility = parser.add_mutually_exclusive_group()
-        visibility.add_argument("--private", action="store_true", help="Only administrators see it")
-        visibility.add_argument("--public", action="store_true", help="Everybody sees it (default)")
+    arguments = (
+        _NAME,
+        OneOf(
+            Option("--private", flag=True, help="Only administrators see it"),
+            Option("--public", flag=True, help="Everybody sees it (default)"),
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.client().properties.set(parsed_args.name, private=parsed_args.private)
         self.output.write(f"Updated host property: {parsed_args.name}\n")
 
 
-class _OfHost(ReservationCommand):
-    """A command for the properties of one host."""
-
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        parser.add_argument("resource", metavar="HOST", help="Name or id of the host")
-
-
-class SetHost(_OfHost):
+class SetHost(ReservationCommand):
     """Give properties to a host, or change their values."""
 
     examples = (("compute-1 --extra gpu=a100", "another value"),)
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        add_arguments(parser, {"properties": PROPERTIES})
+    arguments = (_HOST, PROPERTIES)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         if not parsed_args.properties:
@@ -94,22 +86,15 @@ class SetHost(_OfHost):
         self.output.write(f"Updated host: {parsed_args.resource}\n")
 
 
-class UnsetHost(_OfHost):
+class UnsetHost(ReservationCommand):
     """Take properties away from a host."""
 
     examples = (("compute-1 --extra gpu", "one property"),)
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        parser.add_argument(
-            "--extra",
-            "--property",
-            dest="names",
-            metavar="<key>",
-            action="append",
-            default=[],
-            help="Name of a property (may be repeated)",
-        )
+    arguments = (
+        _HOST,
+        Option("--extra --property", "<key>", gather=list, field="names", help="Name of a property (may be repeated)"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         if not parsed_args.names:

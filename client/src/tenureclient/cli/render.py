@@ -16,6 +16,7 @@ from tenureclient.documents import Document
 from tenureclient.inventory import AffectedReservation, Allocation
 from tenureclient.models import Event, Lease, Reservation, Waiting
 from tenureclient.moments import format_duration, format_moment
+from tenureclient.offers import Offer
 from tenureclient.properties import HostProperty
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
@@ -102,6 +103,11 @@ def _reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
 
 
 @row_of.register
+def _offer_row(offer: Offer, zone: tzinfo | None) -> Row:
+    return {**_row(offer, zone), "left_over": DataColumn(list(offer.left_over), [", ".join(map(str, offer.left_over))])}
+
+
+@row_of.register
 def _affected_row(affected: AffectedReservation, zone: tzinfo | None) -> Row:
     row = _row(affected, zone)
     return {"lease_id": row.pop("lease_id"), "reservation_id": row.pop("id"), **row}
@@ -145,15 +151,10 @@ def _cell(value: object, zone: tzinfo | None) -> object:
         case datetime():
             return MomentColumn(value, zone)
         case Mapping():
-            return pairs_column(value)
+            return DataColumn(dict(value), (f"{name}={item}" for name, item in sorted(value.items())))
         case tuple():
-            return DataColumn(list(value), value)
+            return DataColumn(list(value), map(str, value))
     return value
-
-
-def pairs_column(properties: Mapping[str, str | int]) -> DataColumn:
-    """Return an object as a column, with a line for each of its names."""
-    return DataColumn(dict(properties), (f"{name}={value}" for name, value in sorted(properties.items())))
 
 
 def plain(value: object) -> JsonValue:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 from osc_lib import exceptions
 
-from tenureclient.cli.arguments import add_arguments
-from tenureclient.options import Option
+from tenureclient.options import Group, Option, every_option
 from tenureclient.reservation_request import BEFORE_END_ACTIONS, ReservationRequest
 from tenureclient.reservation_text import parse_reservation
 from tenureclient.reservation_type import ReservationType
@@ -51,7 +49,7 @@ _WITH_ZONE = [known for known in _TYPES if known.has_zone]
 _WITH_ACTION = [known for known in _TYPES if known.before_end]
 
 
-def _types_help() -> str:
+def types_help() -> str:
     """Return the keys of a reservation in full words; those in brackets are optional."""
     lines = ["resource types, for --reservation (what is in brackets may be left out):"]
     for known in _TYPES:
@@ -87,6 +85,14 @@ def _listed(names: Sequence[str], word: str = "and") -> str:
 NEEDED = _listed([*_requesting(_TYPES), "--reservation"], "or")
 
 
+#: The options that describe reservations, and the names of their fields.
+RESERVATION_OPTIONS = (
+    *(Group(known.heading, *known.options) for known in _TYPES if known.options),
+    Group("reservations in general", *_GENERAL),
+)
+DESCRIBING = frozenset(option.name for option in every_option(RESERVATION_OPTIONS))
+
+
 class _NextChoice(argparse.Action):
     """Ends a choice of reservations: the options that describe reservations begin anew."""
 
@@ -97,23 +103,21 @@ class _NextChoice(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        described = [action for action in parser._actions if action.dest in _described()]
+        described = [action for action in parser._actions if action.dest in DESCRIBING]
         choice = {action.dest: getattr(namespace, action.dest) for action in described}
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), argparse.Namespace(**choice)])
         for action in described:
             setattr(namespace, action.dest, action.default)
 
 
-def add_choice_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option between the choices of a lease."""
-    parser.add_argument(
-        "--or",
-        dest="choices",
-        nargs=0,
-        action=_NextChoice,
-        default=[],
-        help="What follows describes other reservations, which are booked if those before do not fit (may be repeated)",
-    )
+#: The option between the choices of a lease.
+NEXT_CHOICE = Option(
+    "--or",
+    action=_NextChoice,
+    default=[],
+    field="choices",
+    help="What follows describes other reservations, which are booked if those before do not fit (may be repeated)",
+)
 
 
 def read_choices(parsed_args: argparse.Namespace) -> Sequence[Sequence[ReservationRequest]]:
@@ -125,24 +129,6 @@ def first_choice(parsed_args: argparse.Namespace) -> argparse.Namespace:
     """Return the options as if the first choice were the only one."""
     first = vars(parsed_args.choices[0]) if parsed_args.choices else {}
     return argparse.Namespace(**{**vars(parsed_args), **first, "choices": []})
-
-
-@cache
-def _described() -> frozenset[str]:
-    """Return the names under which the options that describe reservations are read."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add_reservation_options(parser)
-    return frozenset(action.dest for action in parser._actions)
-
-
-def add_reservation_options(parser: argparse.ArgumentParser) -> None:
-    for known in _TYPES:
-        if known.options:
-            add_arguments(parser.add_argument_group(known.heading), known.options)
-    add_arguments(parser.add_argument_group("reservations in general"), _GENERAL)
-    parser.epilog = f"{parser.epilog}\n\n{_types_help()}"
-    # Output options come last in the help: users look for them last.
-    parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
 
 
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from tenureclient.cli.arguments import add_arguments
 from tenureclient.cli.command import ReservationCommand
-from tenureclient.cli.reservation_options import add_reservation_options
+from tenureclient.cli.reservation_options import DESCRIBING, RESERVATION_OPTIONS
 from tenureclient.conditions import conditions_from_json
 from tenureclient.moments import format_duration
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
@@ -33,14 +34,15 @@ def first_words(command: ReservationCommand, *names: str) -> list[str]:
 
 def words_of_reservations(parsed_args: argparse.Namespace) -> list[str]:
     """Return the options and values, as on a command line, that describe the same reservations."""
-    return words_of_options(_reservation_actions(), parsed_args)
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser, RESERVATION_OPTIONS)
+    return words_of_options(parser._actions, parsed_args)
 
 
 def words_of_other_options(parser: argparse.ArgumentParser, parsed_args: argparse.Namespace) -> list[str]:
     """Return the options and values of a command, in the order of its help, that describe no reservations."""
-    described = {action.dest for action in _reservation_actions()}
     actions = [action for group in parser._action_groups for action in group._group_actions]
-    others = [action for action in actions if action.option_strings and action.dest not in described]
+    others = [action for action in actions if action.option_strings and action.dest not in DESCRIBING]
     return words_of_options(others, parsed_args)
 
 
@@ -59,12 +61,6 @@ def words_of_options(actions: Iterable[argparse.Action], parsed_args: argparse.N
             values = map(_word, value) if isinstance(value, list) else [_word(value)]
             words += [option, *values]
     return words
-
-
-def _reservation_actions() -> Sequence[argparse.Action]:
-    parser = argparse.ArgumentParser(add_help=False)
-    add_reservation_options(parser)
-    return parser._actions
 
 
 def with_amount(parsed_args: argparse.Namespace, amount: int, position: int = 0) -> argparse.Namespace:

@@ -7,24 +7,23 @@ list of what a lease has is ``lease_volume_pools``. The types say what is partic
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
 from osc_lib import exceptions
 
-from tenureclient.cli.arguments import add_arguments, add_fields, fields_given, given
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.each import Each
-from tenureclient.cli.lease_options import OfLease
+from tenureclient.cli.lease_options import LEASE
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table
 from tenureclient.client import Client
 from tenureclient.inventory import Inventory, ResourceChange, ResourceType
-from tenureclient.options import Option
+from tenureclient.options import Argument, OneOf, Option, options_of
 from tenureclient.resources import INVENTORIES
 
-_REGION = Option("--region", metavar="NAME", help="The region that it is in (default: the service's home region)")
+_REGION = Option("--region", "NAME", help="The region that it is in (default: the service's home region)")
 Change = ResourceChange[Any]
 
 
@@ -37,39 +36,33 @@ class OfType(ReservationCommand):
     def type(self) -> ResourceType[Any, Any]:
         return self.of.resource_type
 
-    def add_resource_argument(self, parser: argparse.ArgumentParser) -> None:
+    @property
+    def arguments(self) -> Sequence[Argument]:
         help_text = f"{self.type.name_or_id} of the {self.type.noun}"
-        parser.add_argument("resource", metavar=self.type.metavar, help=help_text)
+        return (Option(field="resource", metavar=self.type.metavar, help=help_text),)
 
 
 class ListResources(OfType, ReservationLister):
     """A command that lists resources."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+    @property
+    def arguments(self) -> Sequence[Argument]:
         declared = self.type
-        parser.add_argument(
+        sort_by = Option(
             "--sort-by",
-            metavar=f"<{declared.words.replace(' ', '_')}_column>",
+            f"<{declared.words.replace(' ', '_')}_column>",
             choices=declared.sortable,
             default=declared.sorted_by,
             help=f"Field to sort by: {', '.join(declared.sortable)} (default: {declared.sorted_by})",
         )
-        reservable = parser.add_mutually_exclusive_group()
-        reservable.add_argument(
-            "--reservable", action="store_true", default=None, help=f"Only {declared.some} that take reservations"
-        )
-        reservable.add_argument(
-            "--not-reservable",
-            dest="reservable",
-            action="store_false",
-            default=None,
-            help=f"Only {declared.some} that take none, for example {declared.closed} ones",
-        )
-        add_fields(parser, declared.query)
+        taking = Option("--reservable", rule=True, help=f"Only {declared.some} that take reservations")
+        closed = f"Only {declared.some} that take none, for example {declared.closed} ones"
+        taking_none = Option("--not-reservable", rule=False, field="reservable", help=closed)
+        return (sort_by, OneOf(taking, taking_none), *options_of(declared.query).values())
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         declared = self.type
-        query = {**fields_given(self, declared.query, parsed_args), "reservable": parsed_args.reservable}
+        query = {**self.fields_given(declared.query, parsed_args), "reservable": parsed_args.reservable}
         by, usual = parsed_args.sort_by, declared.sorted_by
         resources = sorted(
             self.client().inventory(self.of).matching(query),
@@ -81,9 +74,6 @@ class ListResources(OfType, ReservationLister):
 class ShowResource(OfType, ReservationShowOne):
     """A command that shows a resource."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        self.add_resource_argument(parser)
-
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         return self.shown(self.client().inventory(self.of).find(parsed_args.resource))
 
@@ -92,35 +82,33 @@ class CreateResource(OfType, ReservationShowOne):
     """A command that registers a resource."""
 
     @property
-    def _arguments(self) -> Mapping[str, Option]:
-        return {**self.type.registration, "region": _REGION}
-
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        add_arguments(parser, self._arguments)
+    def arguments(self) -> Sequence[Option]:
+        return (*self.type.registration, _REGION)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        return self.shown(self.client().inventory(self.of).register(given(self, self._arguments, parsed_args)))
+        return self.shown(self.client().inventory(self.of).register(self.given(self.arguments, parsed_args)))
 
 
 class SetResource(OfType, ReservationShowOne):
     """A command that changes fields of a resource."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        self.add_resource_argument(parser)
-        add_arguments(parser, self.type.changes)
+    @property
+    def arguments(self) -> Sequence[Argument]:
+        return (*super().arguments, *self.type.changes)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         inventory = self.client().inventory(self.of)
         resource_id = inventory.find(parsed_args.resource).id
-        return self.shown(inventory.change(resource_id, given(self, self.type.changes, parsed_args)))
+        return self.shown(inventory.change(resource_id, self.given(self.type.changes, parsed_args)))
 
 
 class DeleteResources(OfType):
     """A command that removes resources from the service."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
+    @property
+    def arguments(self) -> Sequence[Argument]:
         help_text = f"{self.type.name_or_id} of a {self.type.noun}"
-        parser.add_argument("resources", metavar=self.type.metavar, nargs="+", help=help_text)
+        return (Option(field="resources", metavar=self.type.metavar, count="+", help=help_text),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         inventory = self.client().inventory(self.of)
@@ -137,10 +125,10 @@ class DeleteResources(OfType):
 class ChangeResource(OfType, ReservationLister):
     """A command that affects reservations: it shows what would happen and asks before it acts."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        self.add_resource_argument(parser)
-        parser.add_argument("--dry-run", action="store_true", help="Only show what would be done")
-        parser.add_argument("--yes", action="store_true", help="Do it without asking")
+    @property
+    def arguments(self) -> Sequence[Argument]:
+        dry_run = Option("--dry-run", flag=True, help="Only show what would be done")
+        return (*super().arguments, dry_run, Option("--yes", flag=True, help="Do it without asking"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()
@@ -177,9 +165,9 @@ class ChangeResource(OfType, ReservationLister):
 class DisableResource(ChangeResource):
     """A command that closes a resource to new reservations."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        parser.add_argument("--reason", metavar="TEXT", default="", help="Why, for other administrators")
+    @property
+    def arguments(self) -> Sequence[Argument]:
+        return (*super().arguments, Option("--reason", "TEXT", default="", help="Why, for other administrators"))
 
     def change(self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool) -> Change:
         return client.inventory(self.of).disable(resource_id, reason=parsed_args.reason, dry_run=dry_run)
@@ -203,15 +191,11 @@ class EnableResource(ChangeResource):
 class ReallocateResource(ChangeResource):
     """A command that moves the reservations of a resource to others."""
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments_to(parser)
-        parser.add_argument("--lease", metavar="LEASE", help="Only of this lease, by name or id")
-        parser.add_argument(
-            "--running",
-            action="store_true",
-            help=f"Also what has started: the lease gets another {self.type.noun} and loses its {self.type.lost} on"
-            " this one",
-        )
+    @property
+    def arguments(self) -> Sequence[Argument]:
+        lease = Option("--lease", "LEASE", help="Only of this lease, by name or id")
+        loses = f"Also what has started: the lease gets another {self.type.noun} and loses its {self.type.lost}"
+        return (*super().arguments, lease, Option("--running", flag=True, help=f"{loses} on this one"))
 
     def change(self, client: Client, resource_id: str, parsed_args: argparse.Namespace, *, dry_run: bool) -> Change:
         lease_id = None if parsed_args.lease is None else client.leases.find(parsed_args.lease).id
@@ -228,8 +212,10 @@ class ReallocateResource(ChangeResource):
         )
 
 
-class ListResourcesOfLease(OfType, OfLease, ReservationLister):
+class ListResourcesOfLease(OfType, ReservationLister):
     """A command that lists the resources of a lease."""
+
+    arguments = (LEASE,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         client = self.client()

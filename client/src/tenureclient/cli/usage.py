@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from tenureclient.cli.availability import TYPES
-from tenureclient.cli.command import ReservationLister
+from tenureclient.cli.command import PROJECT, ReservationLister
 from tenureclient.cli.render import Table
 from tenureclient.moments import MOMENT_FORMS
+from tenureclient.options import Option
 from tenureclient.usage import UsageSum
 
 #: The length of the period, if no start is given.
@@ -30,25 +31,23 @@ class ShowUsage(ReservationLister):
         ("--project physics --to +30d", "of a project, with what it has booked for 30 days"),
     )
 
-    def add_arguments_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "resource_type",
+    formatters_last = True
+    arguments = (
+        Option(
+            field="resource_type",
             metavar="TYPE",
-            nargs="?",
+            count="?",
             help=f"Only reservations of this resource type, in short {', '.join(TYPES)} (default: all)",
-        )
-        parser.add_argument(
+        ),
+        Option(
             "--from",
-            dest="start",
-            metavar="DATE",
+            "DATE",
+            field="start",
             help=f"Start of the period: {MOMENT_FORMS} (default: 30 days before its end)",
-        )
-        parser.add_argument("--to", dest="end", metavar="DATE", help="End of the period, not included (default: now)")
-        parser.add_argument(
-            "--project", metavar="PROJECT", help="Of this project, an id or a name (for administrators)"
-        )
-        # Output options come last in the help, as in the other commands.
-        parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
+        ),
+        Option("--to", "DATE", field="end", help="End of the period, not included (default: now)"),
+        PROJECT,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         end = self.instant("now" if parsed_args.end is None else parsed_args.end, "--to")

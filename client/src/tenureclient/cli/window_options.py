@@ -3,67 +3,76 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import ReservationCommand, reading
+from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.zones import name_of_zone
 from tenureclient.moments import DAYS_OF_THE_WEEK, MOMENT_FORMS, Moment, parse_length, zone_of
 from tenureclient.offers import WEEKDAYS, StartWindow
-
-#: The options by which a window is recognized, with their defaults.
-_DEFAULTS: Mapping[str, object] = {
-    "earliest": None,
-    "latest": None,
-    "within": None,
-    "weekdays": [],
-    "times": (None, None),
-    "time_zone": None,
-}
+from tenureclient.options import OneOf, Option, every_option
 
 
-def add_window_options(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--earliest", metavar="DATE", help=f"The earliest start: {MOMENT_FORMS} (default: the next full minute)"
-    )
-    last = parser.add_mutually_exclusive_group()
-    last.add_argument(
-        "--within",
-        metavar="DURATION",
-        type=reading(parse_length),
-        help="The lease starts within this time from now, or from --earliest (default: 30d)",
-    )
-    last.add_argument("--latest", metavar="DATE", help="The latest start, written like the earliest")
-    parser.add_argument(
-        "--on",
-        dest="weekdays",
-        metavar="DAY[,DAY...]",
-        type=reading(_weekdays),
-        default=[],
-        help="The lease starts on one of these days of the week, such as mon,tue (default: any)",
-    )
-    parser.add_argument(
-        "--between",
-        dest="times",
-        metavar="TIME-TIME",
-        type=reading(_times),
-        default=(None, None),
-        help="The lease starts at a time of day from the first to the second, such as 09:00-17:00, or"
-        " 22:00-02:00 for a night (default: any)",
-    )
-    parser.add_argument(
-        "--time-zone",
-        metavar="ZONE",
-        type=reading(_zone),
-        help="The zone of these days and times, such as Europe/Paris (default: that of this machine)",
-    )
+def _weekdays(text: str) -> list[str]:
+    """Read days of the week, separated by commas. Raises ``ValueError``."""
+    days = [day.strip().lower() for day in text.split(",")]
+    for day in days:
+        if day not in (*WEEKDAYS, *DAYS_OF_THE_WEEK):
+            raise ValueError(f"'{day}' is not a day of the week; write {', '.join(WEEKDAYS)}.")
+    return [day[:3] for day in days]
+
+
+def _times(text: str) -> tuple[time, time]:
+    """Read two times of day, such as ``09:00-17:00`` or ``22:00-02:00``. Raises ``ValueError``."""
+    try:
+        since, before = (datetime.strptime(part.strip(), "%H:%M").time() for part in text.split("-"))
+    except ValueError:
+        raise ValueError(f"'{text}' is not two times of day; write it like 09:00-17:00.") from None
+    return since, before
 
 
 def _zone(name: str) -> str:
     """Return the name of a zone that is known; an empty text is refused with those of other options."""
     return zone_of(name).key if name else name
+
+
+WINDOW_OPTIONS = (
+    Option("--earliest", "DATE", help=f"The earliest start: {MOMENT_FORMS} (default: the next full minute)"),
+    OneOf(
+        Option(
+            "--within",
+            "DURATION",
+            parse_length,
+            help="The lease starts within this time from now, or from --earliest (default: 30d)",
+        ),
+        Option("--latest", "DATE", help="The latest start, written like the earliest"),
+    ),
+    Option(
+        "--on",
+        "DAY[,DAY...]",
+        _weekdays,
+        default=[],
+        field="weekdays",
+        help="The lease starts on one of these days of the week, such as mon,tue (default: any)",
+    ),
+    Option(
+        "--between",
+        "TIME-TIME",
+        _times,
+        default=(None, None),
+        field="times",
+        help="The lease starts at a time of day from the first to the second, such as 09:00-17:00, or"
+        " 22:00-02:00 for a night (default: any)",
+    ),
+    Option(
+        "--time-zone",
+        "ZONE",
+        _zone,
+        help="The zone of these days and times, such as Europe/Paris (default: that of this machine)",
+    ),
+)
+_DEFAULTS = {option.name: option.default for option in every_option(WINDOW_OPTIONS)}
 
 
 def has_window(parsed_args: argparse.Namespace) -> bool:
@@ -78,10 +87,7 @@ def without_window(parsed_args: argparse.Namespace) -> argparse.Namespace:
 
 def read_window(command: ReservationCommand, parsed_args: argparse.Namespace, length: timedelta) -> StartWindow:
     """Return the window for a lease of this length. Raises ``CommandError``."""
-    zone = command.zone
-    earliest: Moment | None = None
-    if parsed_args.earliest is not None:
-        earliest = command.moment(parsed_args.earliest, "--earliest", zone=zone, after=None)
+    earliest = command.date(parsed_args.earliest, "--earliest")
     since, before = parsed_args.times
     return StartWindow(
         duration=length,
@@ -95,7 +101,7 @@ def read_window(command: ReservationCommand, parsed_args: argparse.Namespace, le
 
 
 def _latest(command: ReservationCommand, parsed_args: argparse.Namespace, earliest: Moment | None) -> datetime | None:
-    begin = earliest if isinstance(earliest, datetime) else command.surroundings.now()
+    begin = command.present(earliest)
     if parsed_args.latest is not None:
         return command.instant(parsed_args.latest, "--latest", after=begin)
     if parsed_args.within is None:
@@ -125,21 +131,3 @@ def later(moment: datetime, length: timedelta, option: str) -> datetime:
         return moment.astimezone(UTC).replace(microsecond=0) + length
     except OverflowError:
         raise exceptions.CommandError(f"{option}: the date is too far away.") from None
-
-
-def _weekdays(text: str) -> list[str]:
-    """Read days of the week, separated by commas. Raises ``ValueError``."""
-    days = [day.strip().lower() for day in text.split(",")]
-    for day in days:
-        if day not in (*WEEKDAYS, *DAYS_OF_THE_WEEK):
-            raise ValueError(f"'{day}' is not a day of the week; write {', '.join(WEEKDAYS)}.")
-    return [day[:3] for day in days]
-
-
-def _times(text: str) -> tuple[time, time]:
-    """Read two times of day, such as ``09:00-17:00`` or ``22:00-02:00``. Raises ``ValueError``."""
-    try:
-        since, before = (datetime.strptime(part.strip(), "%H:%M").time() for part in text.split("-"))
-    except ValueError:
-        raise ValueError(f"'{text}' is not two times of day; write it like 09:00-17:00.") from None
-    return since, before

@@ -132,10 +132,10 @@ class FloatingIPs(Inventory[FloatingIP, LeaseFloatingIP]):
         sorted_by="id",
         sort_value=_sort_value,
         query=FloatingIPQuery,
-        registration={
-            "floating_network_id": Option(metavar="NETWORK_ID", help="Id of the external network"),
-            "floating_ip_address": Option(metavar="FLOATING_IP_ADDRESS", help="Address in that network"),
-        },
+        registration=(
+            Option(field="floating_network_id", metavar="NETWORK_ID", help="Id of the external network"),
+            Option(field="floating_ip_address", metavar="FLOATING_IP_ADDRESS", help="Address in that network"),
+        ),
         help={
             "list": Help(
                 """List the floating IPs that can be reserved.

@@ -88,6 +88,7 @@ PROPERTIES = Option(
     metavar="<key>=<value>",
     read=_key_value,
     gather=dict,
+    field="properties",
     help="A property of the host, by which users can choose it (may be repeated)",
 )
 
@@ -194,7 +195,7 @@ class Hosts(Inventory[Host, LeaseHost]):
         sortable=("id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb", "availability_zone", "service_name"),
         sorted_by="hypervisor_hostname",
         query=HostQuery,
-        registration={"name": Option(metavar="HOST", help="Host name of the hypervisor"), "properties": PROPERTIES},
+        registration=(Option(field="name", metavar="HOST", help="Host name of the hypervisor"), PROPERTIES),
         help={
             "list": Help(
                 """List the hosts that can be reserved.

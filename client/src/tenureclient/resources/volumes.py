@@ -48,7 +48,7 @@ class VolumePoolQuery(ResourceQuery, total=False):
     name: str | None
 
 
-_CAPACITY = Option(metavar="SIZE", read=parse_size("g"), help="How much, in GB, or such as 1t")
+_CAPACITY = Option(field="capacity_gb", metavar="SIZE", read=parse_size("g"), help="How much, in GB, or such as 1t")
 
 
 class VolumeReservations(ReservationType):
@@ -110,11 +110,11 @@ class VolumePools(Inventory[VolumePool, LeaseVolumePool]):
         sortable=("id", "name", "capacity_gb", "reservable"),
         sorted_by="name",
         query=VolumePoolQuery,
-        registration={
-            "name": Option(metavar="POOL", help="The pool as Cinder calls it: HOST@BACKEND#POOL"),
-            "capacity_gb": _CAPACITY,
-        },
-        changes={"capacity_gb": _CAPACITY},
+        registration=(
+            Option(field="name", metavar="POOL", help="The pool as Cinder calls it: HOST@BACKEND#POOL"),
+            _CAPACITY,
+        ),
+        changes=(_CAPACITY,),
         help={
             "list": Help(
                 """List the pools from which volumes can be reserved.

@@ -6,17 +6,21 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from keystoneauth1 import session, token_endpoint
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
-from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated import fleet
+from tenure.drivers.simulated.catalogue import FAST_POOL, SLOW_POOL
+from tenure.drivers.simulated.openstack import state
+from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.simulation import Simulation, open_simulation
 
 from tenureclient.client import Client
@@ -24,7 +28,6 @@ from tenureclient.models import Lease
 from tenureclient.resources.floatingips import FloatingIP
 from tenureclient.resources.hosts import Host
 from tenureclient.resources.volumes import VolumePool
-from tenureclient.testing import supplies
 from tenureclient.testing.front import Front, SeenRequest
 from tenureclient.wire import JsonObject, JsonValue
 
@@ -35,6 +38,18 @@ _USER, _PROJECT = "fake-user", "fake-project"
 #: The token of the fake server's own requests.
 _OWN_TOKEN = "token-of-the-fake-server"
 _ADMINISTRATOR = ("admin", "member", "reader")
+
+
+class HostFacts(TypedDict, total=False):
+    """What the cloud tells of a host (default: 8 processors, 16 GB of memory, 100 GB of disk, the zone nova)."""
+
+    vcpus: int
+    memory_mb: int
+    local_gb: int
+    availability_zone: str
+
+
+_USUAL: HostFacts = {"vcpus": 8, "memory_mb": 16384, "local_gb": 100, "availability_zone": "nova"}
 
 
 class FakeServer:
@@ -139,35 +154,52 @@ class FakeServer:
         *,
         properties: Mapping[str, str] | None = None,
         region: str | None = None,
-        **facts: Unpack[supplies.HostFacts],
+        **facts: Unpack[HostFacts],
     ) -> Host:
         """Add a host to the cloud, and register it."""
         self.add_hypervisor(hypervisor_hostname, region=region, **facts)
         return self._own.hosts.create(hypervisor_hostname, properties=properties, region=region)
 
     def add_hypervisor(
-        self, hypervisor_hostname: str, *, region: str | None = None, **facts: Unpack[supplies.HostFacts]
+        self, hypervisor_hostname: str, *, region: str | None = None, **facts: Unpack[HostFacts]
     ) -> None:
         """Add a host to the cloud that can be registered, for example by ``client.hosts.create``."""
-        supplies.add_hypervisor(self._cloud(region), hypervisor_hostname, **facts)
+        if unknown := facts.keys() - _USUAL.keys():
+            raise TypeError(f"A host has no {', '.join(sorted(unknown))} here.")
+        fleet.add_single_host(self._cloud(region), hypervisor_hostname, facts={**_USUAL, **facts}, traits=())
 
     def mark_host(
         self, hypervisor_hostname: str, health: Literal["up", "down", "disabled"], *, region: str | None = None
     ) -> None:
         """Let the cloud report a host as down or disabled, or as up again; the service notices at once."""
+        cloud = self._cloud(region)
         with self._front.lock:
-            supplies.mark_host(self._cloud(region), hypervisor_hostname, health)
+            with cloud.objects.change():
+                host = cloud.find_host(hypervisor_hostname)
+                host.state = "down" if health == "down" else "up"
+                host.status = "disabled" if health == "disabled" else "enabled"
+                cloud.hosts.save(host.service_host)
             self._simulation.service.health_check.run()
             self._simulation.service.engine.settle()
 
     def add_floatingip(self, address: str, *, network_id: str = "public", region: str | None = None) -> FloatingIP:
         """Register an address of an external network, which is added to the cloud if needed."""
-        supplies.ensure_address(self._cloud(region), network_id, address)
+        cloud = self._cloud(region)
+        with cloud.objects.look():
+            networks = [subnet.network for subnet in cloud.subnets.values() if subnet.network_id == network_id]
+        if not any(ip_address(address) in network for network in networks):
+            self.add_network(network_id, str(ip_network(f"{address}/24", strict=False)), region=region)
         return self._own.floatingips.create(network_id, address, region=region)
 
     def add_network(self, network_id: str, cidr: str, *, region: str | None = None) -> None:
-        """Add an external network whose addresses can be registered."""
-        supplies.add_network(self._cloud(region), network_id, cidr)
+        """Add an external network whose addresses can be registered; none of them is in use.
+
+        Another subnet is added to a network that is there.
+        """
+        cloud, subnet = self._cloud(region), state.Subnet(network_id, cidr, [], None)
+        with cloud.objects.change():
+            cloud.networks[network_id] = True
+            cloud.subnets[subnet.id] = subnet
 
     def add_volume_pool(
         self, name: str, *, capacity_gb: int = 100, volume_type: str = "fast", region: str | None = None
@@ -179,8 +211,17 @@ class FakeServer:
     def add_storage_pool(
         self, name: str, *, volume_type: str = "fast", total_gb: int = 100_000, region: str | None = None
     ) -> None:
-        """Add a pool to the cloud that can be registered, for example by ``client.volume_pools.create``."""
-        supplies.add_storage_pool(self._cloud(region), name, volume_type=volume_type, total_gb=total_gb)
+        """Add a pool to the cloud that can be registered, for example by ``client.volume_pools.create``.
+
+        The volume type leads to it, together with the other pools that were added for it.
+        """
+        cloud = self._cloud(region)
+        with cloud.objects.change():
+            cloud.volume_pools[name] = state.VolumePool(name, total_gb)
+            known = next((known for known in cloud.volume_types.values() if known.name == volume_type), None)
+            chosen = known or state.VolumeType(volume_type)
+            chosen.pools = [pool for pool in chosen.pools or () if pool not in (FAST_POOL, SLOW_POOL)] + [name]
+            cloud.volume_types[chosen.id] = chosen
 
     def add_flavor(
         self,
@@ -193,14 +234,17 @@ class FakeServer:
         region: str | None = None,
     ) -> None:
         """Add a flavor whose instances can be reserved."""
-        supplies.add_flavor(
-            self._cloud(region), flavor_id, name=name or flavor_id, vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb
-        )
+        cloud = self._cloud(region)
+        with cloud.objects.change():
+            cloud.flavors[flavor_id] = state.Flavor(flavor_id, name or flavor_id, vcpus, memory_mb, disk_gb)
 
     def boot_server(self, name: str = "server", *, flavor_id: str = "1", region: str | None = None) -> str:
         """Boot a server of the user on a host that is not registered; return its id."""
         cloud = self._cloud(region)
-        return supplies.boot_server(cloud, name, flavor_id, project_id=_PROJECT, user_id=_USER)
+        with cloud.objects.change():
+            if (flavor := cloud.flavors.get(flavor_id)) is None:
+                raise LookupError(f"there is no flavor {flavor_id}")
+            return cloud.scheduler.place(state.Server(name, "", _PROJECT, user_id=_USER, flavor=flavor)).id
 
     def set_status(self, lease_id: str, status: str, reason: str | None = None) -> None:
         """Put a lease into a status, for example ERROR with its reason."""
@@ -216,10 +260,10 @@ class FakeServer:
         refusal: JsonObject = {"error_code": code, "error_name": name, "error_message": message}
         self._front.refusals.append((code, {**refusal, "details": details} if details else refusal))
 
-    def _cloud(self, region: str | None) -> SimulatedCloud:
-        """Return the cloud of a region, or of the home region."""
+    def _cloud(self, region: str | None) -> OpenStack:
+        """Return what is in the cloud of a region, or of the home region."""
         clouds = self._simulation.clouds
-        return clouds[next(iter(clouds)) if region is None else region]
+        return clouds[next(iter(clouds)) if region is None else region].openstack
 
 
 def _app_of(simulation: Simulation, tokens: Mapping[str, Sequence[str]]) -> WSGIApplication:
