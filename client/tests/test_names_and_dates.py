@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from conftest import BEGINNING, Run
-from tenureclient.cli.zones import name_of_zone
+from tenureclient.cli.window_options import name_of_zone
 from tenureclient.errors import NotFound, NotUnique
 from tenureclient.moments import UnreadableMoment, format_moment, parse_moment
 from tenureclient.testing import FakeServer

@@ -12,7 +12,7 @@ import pytest
 from conftest import Run
 from tenureclient.cli.command import Surroundings
 from tenureclient.cli.shell import TenureShell
-from tenureclient.cli.zones import name_of_zone
+from tenureclient.cli.window_options import name_of_zone
 from tenureclient.testing import FakeServer
 
 
@@ -45,7 +45,7 @@ def test_the_variable_names_the_zone_of_the_machine(
 def test_the_link_names_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TZ", raising=False)
     link = tmp_path / "localtime"
-    monkeypatch.setattr("tenureclient.cli.zones._LOCAL_ZONE", link)
+    monkeypatch.setattr("tenureclient.cli.window_options._LOCAL_ZONE", link)
     os.symlink("/usr/share/zoneinfo/Asia/Tokyo", link)
     # A distribution may have the zone under another name: the link is followed to its end.
     assert name_of_zone(None) in ("Asia/Tokyo", "Japan")

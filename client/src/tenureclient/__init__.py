@@ -11,7 +11,6 @@ Blazar.
 
 from tenureclient.availability import CapacityGroup, CapacityStep, CapacityTimeline
 from tenureclient.client import Client
-from tenureclient.dry_run import Cost, DryRun, ExpectedLimit
 from tenureclient.errors import (
     Alternative,
     ApiError,
@@ -40,16 +39,14 @@ from tenureclient.errors import (
 )
 from tenureclient.inventory import AffectedReservation, Allocation, ReservedPeriod, ResourceChange
 from tenureclient.lease_watch import WaitProgress
-from tenureclient.limits import Limit, ProjectLimits
-from tenureclient.models import Event, HistoryEntry, Lease, Reservation, Waiting
+from tenureclient.models import Cost, DryRun, Event, ExpectedLimit, HistoryEntry, Lease, Reservation, Waiting
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
-from tenureclient.properties import HostProperty
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.resources.floatingips import FloatingIP, LeaseFloatingIP
-from tenureclient.resources.hosts import Host, LeaseHost
+from tenureclient.resources.hosts import Host, HostProperty, LeaseHost
 from tenureclient.resources.volumes import LeaseVolumePool, VolumePool
-from tenureclient.usage import PeriodUsage, UsageSum
+from tenureclient.usage import Limit, PeriodUsage, ProjectLimits, UsageSum
 from tenureclient.wire import Version
 
 __version__ = "0.1.0"

@@ -13,14 +13,12 @@ from tenureclient.allocations import Allocations
 from tenureclient.availability import Availability
 from tenureclient.inventory import Inventory
 from tenureclient.leases import Leases
-from tenureclient.limits import Limits
 from tenureclient.offers import Offers
-from tenureclient.properties import HostProperties
 from tenureclient.resources.floatingips import FloatingIPs
-from tenureclient.resources.hosts import Hosts
+from tenureclient.resources.hosts import HostProperties, Hosts
 from tenureclient.resources.volumes import VolumePools
 from tenureclient.transport import DEFAULT_TIMEOUT, Transport
-from tenureclient.usage import Usage
+from tenureclient.usage import Limits, Usage
 from tenureclient.wire import Version
 
 Of = TypeVar("Of", bound=Inventory[Any, Any])

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Unpack, overload
 
 from tenureclient import errors
-from tenureclient.dry_run import DryRun
 from tenureclient.inventory import Inventory, L
 from tenureclient.lease_watch import LeaseWatch, WaitProgress
 from tenureclient.models import (
     HOLD_FEATURE,
     SORT_KEYS,
+    DryRun,
     HistoryEntry,
     Lease,
     LeaseChange,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from io import TextIOWrapper
@@ -29,6 +29,7 @@ from tenureclient.osc import make_client
 from tenureclient.reservation_type import UnreadableReservation
 
 F = TypeVar("F")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +187,29 @@ def _printable(data: object) -> object:
     if isinstance(data, list | tuple):
         return tuple(map(_printable, data))
     return printable(data) if isinstance(data, str) else data
+
+
+class Each:
+    """Runs a function for several names, and collects the errors."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, str] = {}
+
+    def do(self, names: Iterable[str], work: Callable[[str], T]) -> Mapping[str, T]:
+        """Call ``work`` for each name without an earlier error; return the results by name."""
+        done: dict[str, T] = {}
+        for name in names:
+            try:
+                done[name] = work(name)
+            except TenureError as error:
+                self._failed[name] = describe(error)
+        return done
+
+    def complain(self, count: int, problem: str) -> None:
+        """Raise ``CommandError`` if any of ``count`` names failed; ``problem`` completes "2 of 3 ..."."""
+        lines = list(self._failed.values())
+        if count > 1:
+            named = [f"{name}: {reason}" for name, reason in self._failed.items()]
+            lines = [f"{len(named)} of {count} {problem}:", *named]
+        if self._failed:
+            raise exceptions.CommandError("\n".join(lines))

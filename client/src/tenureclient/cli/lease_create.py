@@ -9,14 +9,15 @@ from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import CreateAlternatives, Dates
 from tenureclient.cli.command import ReservationShowOne
-from tenureclient.cli.dry_run import DRY_RUN, refuse_wait
 from tenureclient.cli.lease_options import (
+    DRY_RUN,
     NOTIFY,
     date_of,
     date_options,
     read_date,
     read_instant,
     read_notify,
+    refuse_wait,
     wait_for,
     wait_options,
 )
@@ -29,9 +30,8 @@ from tenureclient.cli.reservation_options import (
     types_help,
 )
 from tenureclient.cli.window_options import WINDOW_OPTIONS, has_window, read_window
-from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
-from tenureclient.models import NewLease
+from tenureclient.models import DryRun, NewLease
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
 from tenureclient.offers import StartWindow
 from tenureclient.options import Group, OneOf, Option, options_of

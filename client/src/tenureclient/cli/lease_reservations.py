@@ -8,15 +8,23 @@ from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import AddAlternatives
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
-from tenureclient.cli.dry_run import DRY_RUN, NO_FIELDS, DryRunCommand, refuse_wait
-from tenureclient.cli.lease_options import LEASE, OfLease, OfLeaseAsRead, wait_for, wait_options
+from tenureclient.cli.lease_options import (
+    DRY_RUN,
+    LEASE,
+    NO_FIELDS,
+    DryRunCommand,
+    OfLease,
+    OfLeaseAsRead,
+    refuse_wait,
+    wait_for,
+    wait_options,
+)
 from tenureclient.cli.render import Shown, Table
 from tenureclient.cli.reservation_options import NEEDED, RESERVATION_OPTIONS, read_reservations, types_help
 from tenureclient.client import Client
-from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
-from tenureclient.models import Lease
+from tenureclient.models import DryRun, Lease
 from tenureclient.options import Option
 
 

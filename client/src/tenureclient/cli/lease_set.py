@@ -9,26 +9,28 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import ChangeAlternatives, Dates
-from tenureclient.cli.dry_run import DRY_RUN, NO_FIELDS, DryRunCommand, refuse_wait
 from tenureclient.cli.lease_options import (
+    DRY_RUN,
     LEASE,
+    NO_FIELDS,
     NOTIFY,
+    DryRunCommand,
     OfLeaseAsRead,
     date_of,
     date_options,
     read_date,
     read_instant,
     read_notify,
+    refuse_wait,
     wait_for,
     wait_options,
 )
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown
 from tenureclient.client import Client
-from tenureclient.dry_run import DryRun
 from tenureclient.errors import NotEnoughResources
 from tenureclient.leases import ACTIVE, SETTLED
-from tenureclient.models import Event, Lease, LeaseChange
+from tenureclient.models import DryRun, Event, Lease, LeaseChange
 from tenureclient.moments import NOW, Moment, format_moment, parse_length
 from tenureclient.options import OneOf, Option, options_of
 from tenureclient.reservation_request import OwnEvent

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from itertools import islice
 
-from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
-from tenureclient.cli.each import Each
+from tenureclient.cli.command import Each, ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_options import (
     LEASE,
     WAIT_TIMEOUT,

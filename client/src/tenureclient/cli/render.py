@@ -17,7 +17,7 @@ from tenureclient.inventory import AffectedReservation, Allocation
 from tenureclient.models import Event, Lease, Reservation, Waiting
 from tenureclient.moments import format_duration, format_moment
 from tenureclient.offers import Offer
-from tenureclient.properties import HostProperty
+from tenureclient.resources.hosts import HostProperty
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
 Row = Mapping[str, object]

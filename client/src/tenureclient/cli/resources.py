@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
-from tenureclient.cli.each import Each
+from tenureclient.cli.command import Each, ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_options import LEASE
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table

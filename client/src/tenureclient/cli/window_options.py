@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime, time, timedelta
+import os
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationCommand
-from tenureclient.cli.zones import name_of_zone
-from tenureclient.moments import DAYS_OF_THE_WEEK, MOMENT_FORMS, Moment, parse_length, zone_of
+from tenureclient.moments import DAYS_OF_THE_WEEK, MOMENT_FORMS, Moment, UnreadableMoment, parse_length, zone_of
 from tenureclient.offers import WEEKDAYS, StartWindow
 from tenureclient.options import OneOf, Option, every_option
+
+_LOCAL_ZONE = Path("/etc/localtime")
+_DATABASE = "/zoneinfo/"
 
 
 def _weekdays(text: str) -> list[str]:
@@ -131,3 +136,23 @@ def later(moment: datetime, length: timedelta, option: str) -> datetime:
         return moment.astimezone(UTC).replace(microsecond=0) + length
     except OverflowError:
         raise exceptions.CommandError(f"{option}: the date is too far away.") from None
+
+
+def name_of_zone(zone: tzinfo | None) -> str | None:
+    """Return the zone's name in the time zone database; None if it has none. None is the machine's zone."""
+    if isinstance(zone, ZoneInfo):
+        return zone.key
+    if zone is not None:
+        return None
+    given = os.environ.get("TZ")
+    if given is not None:
+        return _known(given.removeprefix(":") or "UTC")
+    _, _, name = os.path.realpath(_LOCAL_ZONE).partition(_DATABASE)
+    return _known(name) if name else None
+
+
+def _known(name: str) -> str | None:
+    try:
+        return zone_of(name).key
+    except UnreadableMoment:
+        return None
