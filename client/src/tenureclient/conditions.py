@@ -98,15 +98,11 @@ class _Reader:
         return expression
 
     def _read_joined(self, word: str) -> list[JsonValue]:
-        """Read parts joined by this word; a single part is returned as it is."""
-        parts: list[JsonValue] = []
-        while not parts or self._match(_WORD[word]):
-            parts.append(self._read_joined("and") if word == "or" else self._term())
-        if len(parts) > 1:
-            return [word, *parts]
-        [part] = parts
-        assert isinstance(part, list)
-        return part
+        """Read terms joined by this word; a single term is returned as it is."""
+        terms: list[list[JsonValue]] = []
+        while not terms or self._match(_WORD[word]):
+            terms.append(self._read_joined("and") if word == "or" else self._term())
+        return [word, *terms] if len(terms) > 1 else terms[0]
 
     def _term(self) -> list[JsonValue]:
         if self._match(_WORD["not"]):

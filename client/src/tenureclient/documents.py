@@ -79,8 +79,8 @@ class Document:
 def document(subject: str, *, kw_only: bool = False) -> Callable[[type[D]], type[D]]:
     """Make a class the frozen dataclass of a document; ``subject`` is what errors call it, such as "a lease"."""
 
-    def declared(kind: type[D]) -> type[D]:
-        made = dataclasses.dataclass(frozen=True, slots=True, kw_only=kw_only)(kind)
+    def declared(model: type[D]) -> type[D]:
+        made = dataclasses.dataclass(frozen=True, slots=True, kw_only=kw_only)(model)
         hints = get_type_hints(made, localns=_IN_JSON, include_extras=True)
         made.subject = subject
         made.readers = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(made)}
@@ -102,9 +102,9 @@ def _reader(hint: Any) -> Reader:
     if hint in _READERS:
         return _READERS[hint]
     match get_args(hint):
-        case (kind, end) if end is Ellipsis:
-            return lambda fields, name: fields.each(name, kind.from_wire)
-        case (kind, end) if end is NoneType:
-            read = _reader(kind)
+        case (model, end) if end is Ellipsis:
+            return lambda fields, name: fields.each(name, model.from_wire)
+        case (present, end) if end is NoneType:
+            read = _reader(present)
             return lambda fields, name: None if fields.value(name) is None else read(fields, name)
     return lambda fields, name: hint.from_wire(fields.value(name))

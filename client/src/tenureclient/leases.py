@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Unpack, overload
@@ -37,6 +37,7 @@ SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 _DRY_RUN = Feature("a dry run of a request for a lease", Version.V1_3)
 _LOOK_AHEAD = Feature("the latest possible end of a lease", Version.V1_3)
 _ADDING = Feature("adding a reservation to a lease")
+_DROPPING = Feature("dropping one reservation of a lease")
 #: What ids of Keystone look like.
 _ID = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
 _OVER = frozenset({"TERMINATED", "DELETED"})
@@ -82,7 +83,8 @@ class Leases:
                 del document["reservations"]
             return document
 
-        return self._change("POST", "leases", body=body, feature=arguments.needs, makes=True, dry_run=dry_run)
+        answer = self._change("POST", "leases", body=body, feature=arguments.needs, makes=True, dry_run=dry_run)
+        return _lease_or_dry_run(answer, dry_run=dry_run)
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
         """Confirm a held lease, and set reservation parameters that are known only now.
@@ -177,19 +179,13 @@ class Leases:
         changes, and the lease does not change then.
         """
         arguments = Arguments(LeaseChange, fields)
-        return self._change(
-            "PUT",
-            "leases",
-            lease_id,
-            body=arguments.to_wire,
-            feature=arguments.needs,
-            if_match=if_match,
-            dry_run=dry_run,
-        )
+        body, feature = arguments.to_wire, arguments.needs
+        answer = self._change("PUT", "leases", lease_id, body=body, feature=feature, if_match=if_match, dry_run=dry_run)
+        return _lease_or_dry_run(answer, dry_run=dry_run)
 
     def delete(self, lease_id: str, *, if_match: str | None = None) -> None:
         """Delete the lease; ``if_match`` as in ``update``."""
-        self._transport.call("DELETE", "leases", lease_id, headers=_condition(if_match))
+        self._change("DELETE", "leases", lease_id, if_match=if_match)
 
     def history(self, lease_id: str) -> tuple[HistoryEntry, ...]:
         """Return what happened to the lease, oldest first."""
@@ -246,17 +242,10 @@ class Leases:
         ``NotEnoughResources`` as ``create`` does; its ``alternatives`` are other reservations, and the lease
         does not change then.
         """
-        return self._change(
-            "POST",
-            "leases",
-            lease_id,
-            "reservations",
-            body=reservation.to_wire,
-            feature=Arguments(NewLease, {"reservations": [reservation]}).needs or _ADDING,
-            if_match=if_match,
-            makes=True,
-            dry_run=dry_run,
-        )
+        path, body = ("leases", lease_id, "reservations"), reservation.to_wire
+        feature = Arguments(NewLease, {"reservations": [reservation]}).needs or _ADDING
+        answer = self._change("POST", *path, body=body, feature=feature, if_match=if_match, makes=True, dry_run=dry_run)
+        return _lease_or_dry_run(answer, dry_run=dry_run)
 
     @overload
     def drop_reservation(
@@ -273,20 +262,9 @@ class Leases:
 
         ``if_match`` as in ``update``. ``dry_run`` changes nothing, and needs API 1.3.
         """
-        if dry_run:
-            return self._dry_run(
-                "DELETE", "leases", lease_id, "reservations", reservation_id, headers=_condition(if_match)
-            )
-        self._transport.call(
-            "DELETE",
-            "leases",
-            lease_id,
-            "reservations",
-            reservation_id,
-            feature=Feature("dropping one reservation of a lease"),
-            headers=_condition(if_match),
-        )
-        return None
+        path = ("leases", lease_id, "reservations", reservation_id)
+        answer = self._change("DELETE", *path, feature=_DROPPING, if_match=if_match, dry_run=dry_run)
+        return answer.read(DryRun.from_wire) if dry_run else None
 
     def wait(
         self,
@@ -330,35 +308,27 @@ class Leases:
         self,
         method: str,
         *path: str,
-        body: Body,
-        feature: Feature | None,
+        body: Body | None = None,
+        feature: Feature | None = None,
         if_match: str | None = None,
         makes: bool = False,
-        dry_run: bool,
-    ) -> Lease | DryRun:
-        """Make or change a lease, or only try. ``feature`` is what older servers lack."""
-        headers = _condition(if_match)
-        if dry_run:
-            return self._dry_run(method, *path, body=body, headers=headers)
-        return _lease(self._transport.call(method, *path, body=body, feature=feature, headers=headers, makes=makes))
-
-    def _dry_run(
-        self, method: str, *path: str, body: Body | None = None, headers: Mapping[str, str] | None = None
-    ) -> DryRun:
-        """Make a request as a dry run. An older server must not get it: it might carry it out."""
+        dry_run: bool = False,
+    ) -> Answer:
+        """Make or change a lease, or only try. An older server must not get a dry run: it might carry it out."""
+        headers = {} if if_match is None else {"If-Match": if_match}
+        if not dry_run:
+            return self._transport.call(method, *path, body=body, feature=feature, headers=headers, makes=makes)
         self._transport.require(_DRY_RUN)
-        answer = self._transport.call(
-            method, *path, query={"dry_run": "true"}, body=body, feature=_DRY_RUN, headers=headers
-        )
-        return answer.read(DryRun.from_wire)
+        query = {"dry_run": "true"}
+        return self._transport.call(method, *path, query=query, body=body, feature=_DRY_RUN, headers=headers)
 
 
 def _lease(answer: Answer) -> Lease:
     return replace(answer.read(Lease.from_wire, "lease"), etag=answer.etag)
 
 
-def _condition(if_match: str | None) -> Mapping[str, str]:
-    return {} if if_match is None else {"If-Match": if_match}
+def _lease_or_dry_run(answer: Answer, *, dry_run: bool) -> Lease | DryRun:
+    return answer.read(DryRun.from_wire) if dry_run else _lease(answer)
 
 
 def _check_ids(leases: Sequence[Lease], filters: LeaseFilter) -> None:
@@ -366,12 +336,12 @@ def _check_ids(leases: Sequence[Lease], filters: LeaseFilter) -> None:
 
     API 1.0 shows ids only: a name would find nothing.
     """
-    for what, asked, known in (
+    for owner, asked, known in (
         ("user", filters.get("user_id"), {lease.user_id for lease in leases}),
         ("project", filters.get("project_id"), {lease.project_id for lease in leases}),
     ):
         if asked is not None and asked not in known and not _ID.fullmatch(asked):
-            message = f"No lease is of the {what} '{asked}'. This server knows ids only, not names."
+            message = f"No lease is of the {owner} '{asked}'. This server knows ids only, not names."
             raise errors.BadRequest(message, code=400, name="InvalidParameter")
 
 

@@ -33,13 +33,11 @@ _OPTION = "--os-reservation-api-version"
 _OTHER_CLIENT = "blazarclient.osc.plugin"
 
 
-def _other_client_is_installed() -> bool:
-    plugins = importlib.metadata.entry_points(group="openstack.cli.extension")
-    return any(plugin.module == _OTHER_CLIENT for plugin in plugins)
-
-
 _FORCED = os.environ.get("OS_RESERVATION_CLIENT", "").lower() == "tenure"
-_BESIDE = _other_client_is_installed()
+#: Whether the other client is installed.
+_BESIDE = any(
+    plugin.module == _OTHER_CLIENT for plugin in importlib.metadata.entry_points(group="openstack.cli.extension")
+)
 
 # It must not be "reservation": OpenStackClient keeps one client for each name, and the commands of
 # python-blazarclient need theirs.

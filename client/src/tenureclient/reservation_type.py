@@ -94,7 +94,7 @@ def parse_amount(text: str) -> int:
 
 def parse_extra_spec(text: str) -> tuple[str, str]:
     """Read ``key=value``; the value may begin with an operator of its own, as in ``vcpus=>= 8``."""
-    key, _, value = (part.strip() for part in text.partition("="))
+    key, _, value = (item.strip() for item in text.partition("="))
     if not key or not value:
         raise UnreadableReservation(f"'{text}' is not key=value.")
     return key, value

@@ -19,7 +19,7 @@ from keystoneauth1 import exceptions as ksa_exceptions
 
 from tenureclient import errors
 from tenureclient.repeats import Repeats
-from tenureclient.wire import NEWEST, Feature, Fields, JsonObject, JsonValue, MalformedDocument, Version, rfc3339
+from tenureclient.wire import Feature, Fields, JsonObject, JsonValue, MalformedDocument, Version, rfc3339
 
 SERVICE_TYPE = "reservation"
 DEFAULT_TIMEOUT = timedelta(seconds=120)
@@ -127,22 +127,23 @@ class Transport:
     ) -> Answer:
         """Make one call, with these further ``headers``; return its answer, or raise the error of its status.
 
-        ``path`` is quoted part by part. A server without the ``feature`` raises ``NeedsNewerServer``.
+        The elements of the ``path`` are quoted. A server without the ``feature`` raises ``NeedsNewerServer``.
         A server that lacks the newest version answers in an older one.
 
         A call that ``makes`` something has an ``Idempotency-Key``. If the connection is lost before the
         answer, it is repeated with the same key, a few times, if the server's description says that it knows
         keys.
 
-        Raises ``EmptyText`` if a part of the path, or a parameter of the query, is empty.
+        Raises ``EmptyText`` if an element of the path, or a parameter of the query, is empty.
         """
         _refuse_empty(path, query or {})
         keys = {_KEY: uuid.uuid4().hex} if makes else {}
         request = _Request(method, path, query or {}, body, {**(headers or {}), **keys})
         if feature and self._is_known_to_lack(feature.since):
             raise self._too_old(feature)
-        for version in _from_newest_to(feature.since if feature else Version.V1_1, NEWEST):
-            if self._is_known_to_lack(version):
+        oldest = max(feature.since if feature else Version.V1_1, Version.V1_2)
+        for version in reversed(Version):
+            if version < oldest or self._is_known_to_lack(version):
                 continue
             response = self._send_safely(request, version)
             if not _lacks_version(response, version):
@@ -293,7 +294,7 @@ class Transport:
         try:
             send = partial(
                 self._adapter.request,
-                "/" + "/".join(quote(part, safe="") for part in request.path),
+                "/" + "/".join(quote(element, safe="") for element in request.path),
                 request.method,
                 endpoint_override=self.endpoint(),
                 headers={"Accept": "application/json", **request.headers},
@@ -330,13 +331,13 @@ class Calls:
 
 
 def _refuse_empty(path: tuple[str, ...], query: Mapping[str, str]) -> None:
-    """Raise ``EmptyText`` for a part of the path or a parameter of the query that names nothing.
+    """Raise ``EmptyText`` for an element of the path or a parameter of the query that names nothing.
 
-    An empty part would make the path that of all resources; dots are taken out of a path on its way.
+    An empty element would make the path that of all resources; dots are taken out of a path on its way.
     """
-    for part in path:
-        if part in ("", ".", ".."):
-            shown = f"'{part}'" if part else "an empty text"
+    for element in path:
+        if element in ("", ".", ".."):
+            shown = f"'{element}'" if element else "an empty text"
             raise errors.EmptyText(f"{shown} names nothing below /{path[0]}; give a name or an id.")
     for name, value in query.items():
         if value == "":
@@ -347,11 +348,6 @@ def _sort_value(item: object, sort_key: str) -> str:
     """Return a text that orders items like this field."""
     value = getattr(item, sort_key)
     return rfc3339(value) if isinstance(value, datetime) else str(value or "")
-
-
-def _from_newest_to(oldest: Version, newest: Version) -> Iterator[Version]:
-    """Yield the versions above 1.1 from the newest to the oldest."""
-    return (version for version in reversed(Version) if max(oldest, Version.V1_2) <= version <= newest)
 
 
 def parsed(read: Callable[[JsonValue], T], document: JsonValue) -> T:
@@ -396,10 +392,7 @@ def _lacks_version(response: requests.Response, version: Version) -> bool:
 
 
 def _answer(version: Version, response: requests.Response) -> Answer:
-    return Answer(version, _read(response), response.headers.get("ETag"))
-
-
-def _read(response: requests.Response) -> JsonObject:
+    """Read an answer; raise the error of its status."""
     request_id = response.headers.get("x-openstack-request-id")
     document: JsonValue = None
     if response.content:
@@ -410,14 +403,14 @@ def _read(response: requests.Response) -> JsonObject:
     if response.status_code >= 400:
         raise errors.error_from_answer(response.status_code, document, request_id)
     if response.status_code == 204:
-        return {}
+        document = {}
     if not isinstance(document, Mapping):
         raise errors.UnexpectedAnswer(
             f"The server answered {response.status_code} with something that is not a JSON object.",
             code=response.status_code,
             request_id=request_id,
         )
-    return document
+    return Answer(version, document, response.headers.get("ETag"))
 
 
 def _next_query(links: JsonValue) -> Mapping[str, str] | None:

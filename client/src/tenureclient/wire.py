@@ -148,15 +148,10 @@ def rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def blazar_minute(moment: datetime) -> str:
-    """Return a date in the form of API 1.0: UTC without a zone, cut to the minute."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-
-
 def moment_to_wire(moment: Moment, version: Version) -> str:
-    """Return a date in the form of a version. API 1.0 knows minutes only, so seconds are cut."""
+    """Return a date in the form of a version. API 1.0 knows UTC and minutes only, so seconds are cut."""
     if not isinstance(moment, datetime):
         return NOW
     if moment.tzinfo is None:
         raise ValueError("A date needs a time zone; datetime.now(UTC) has one, datetime.now() has none.")
-    return blazar_minute(moment) if version is Version.V1_0 else rfc3339(moment)
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M") if version is Version.V1_0 else rfc3339(moment)

@@ -52,6 +52,9 @@ class Alternatives:
     #: The words of the command, and the name under which its options have the lease.
     words: ClassVar[Sequence[str]]
     lease: ClassVar[str] = "lease"
+    #: Return options with another amount, or another condition, of the reservation at a position of the request.
+    with_amount = staticmethod(with_amount)
+    with_condition = staticmethod(with_condition)
 
     def __init__(
         self, command: ReservationCommand, parsed_args: argparse.Namespace, types: Sequence[str], dates: Dates | None
@@ -84,21 +87,10 @@ class Alternatives:
         """Return the options with the dates of an alternative. What does not change stays as it was typed."""
         return _with_dates(without_window(self._args), self._dates, alternative, alternative.start_date)
 
-    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
-        """Return the options with another amount of the reservation at this position of the request."""
-        return with_amount(self._args, amount, position)
-
-    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
-        """Return the options with another condition on the resources of the reservation at this position."""
-        return with_condition(self._args, condition, position)
-
     def _command_words(self, options: argparse.Namespace) -> list[str]:
         """Return the words of the command with these options. The name of a lease may look like an option."""
-        words, given, name = (
-            first_words(self._command, *self.words),
-            self._option_words(options),
-            vars(options)[self.lease],
-        )
+        words, name = first_words(self._command, *self.words), vars(options)[self.lease]
+        given = self._option_words(options)
         return [*words, *given, "--", name] if name.startswith("-") else [*words, name, *given]
 
     def _changed(self, alternative: Alternative) -> argparse.Namespace:
@@ -107,9 +99,9 @@ class Alternatives:
             case "start" | "end":
                 return self._with_dates(alternative)
             case "amount" if alternative.amount is not None:
-                return self._with_amount(alternative.amount, position)
+                return self.with_amount(self._args, alternative.amount, position)
             case "kind" if alternative.resource_properties is not None:
-                return self._with_condition(alternative.resource_properties, position)
+                return self.with_condition(self._args, alternative.resource_properties, position)
         raise Inexpressible
 
     def _described(self, alternative: Alternative) -> str:
@@ -160,6 +152,8 @@ class ChangeAlternatives(Alternatives):
     """The alternatives to a change of a lease, as commands ``lease set``."""
 
     words = ("lease", "set")
+    with_amount = staticmethod(with_amount_of_change)
+    with_condition = staticmethod(with_condition_of_change)
 
     def __init__(
         self,
@@ -181,12 +175,6 @@ class ChangeAlternatives(Alternatives):
         options = argparse.Namespace(**vars(self._args))
         earliest = max(alternative.start_date, self._command.surroundings.now())
         return _with_dates(options, self._dates, alternative, earliest)
-
-    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
-        return with_amount_of_change(self._args, amount, position)
-
-    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
-        return with_condition_of_change(self._args, condition, position)
 
 
 #: The options that move the start of a lease. They would move it again if the command ran twice.

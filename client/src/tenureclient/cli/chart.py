@@ -52,12 +52,12 @@ def strip(group: CapacityGroup, start: datetime, end: datetime, length: int, cha
     starts = [step.start_date for step in group.steps]
     cell = (end - start) / length
 
-    def least(place: int) -> int:
-        first = max(0, bisect_right(starts, start + place * cell) - 1)
-        last = max(first + 1, bisect_right(starts, start + (place + 1) * cell - cell / 1000))
+    def least(position: int) -> int:
+        first = max(0, bisect_right(starts, start + position * cell) - 1)
+        last = max(first + 1, bisect_right(starts, start + (position + 1) * cell - cell / 1000))
         return min((step.available or 0 for step in group.steps[first:last]), default=0)
 
-    return "".join(_character(least(place), group.total or 0, characters) for place in range(length))
+    return "".join(_character(least(position), group.total or 0, characters) for position in range(length))
 
 
 def labels(groups: Sequence[CapacityGroup]) -> list[str]:
@@ -66,8 +66,9 @@ def labels(groups: Sequence[CapacityGroup]) -> list[str]:
     names = list(dict.fromkeys(name for attributes in described for name in attributes))
     if len(groups) > 1:
         names = [name for name in names if len({attributes.get(name) for attributes in described}) > 1]
+    shown = {name: "" if name in {"zone", "name", "region"} else f"{name}=" for name in names}
     return [
-        printable(" ".join(_labelled(name, attributes[name]) for name in names if name in attributes))
+        printable(" ".join(f"{shown[name]}{attributes[name]}" for name in names if name in attributes))
         for attributes in described
     ]
 
@@ -79,10 +80,6 @@ def _attributes(group: CapacityGroup) -> Mapping[str, str]:
         **group.properties,
         **{name: str(amount) for name, amount in group.capacity.items() if name != "WHOLE"},
     }
-
-
-def _labelled(name: str, value: str) -> str:
-    return value if name in {"zone", "name", "region"} else f"{name}={value}"
 
 
 def _character(available: int, total: int, characters: str) -> str:

@@ -217,6 +217,6 @@ class FindMost(_FindOne):
         command = None
         if found.amount:
             with suppress(Inexpressible):
-                options = with_amount(parsed_args, found.amount)
+                options = with_amount(parsed_args, found.amount, 0)
                 command = self.booking(options, found.start_date, found.end_date, None)
         return self.fields_of(parsed_args, {**row_of(found, self.zone), _COMMAND: command})

@@ -75,8 +75,10 @@ class OfLeaseAsRead(OfLease):
     anew.
     """
 
-    def changed(self, client: Client, parsed_args: argparse.Namespace) -> Shown:
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Change the lease, and return what is to be shown. Raises ``CommandError`` after many attempts."""
+        self.check(parsed_args)
+        client = self.client()
         lease = client.leases.find(parsed_args.lease)
         for _ in range(_ATTEMPTS):
             if lease.etag is None and client.version is not Version.V1_0:  # it is from a list
@@ -89,15 +91,12 @@ class OfLeaseAsRead(OfLease):
             f"Others have changed lease {lease.name} {_ATTEMPTS} times while this change was made; try again."
         )
 
+    def check(self, parsed_args: argparse.Namespace) -> None:
+        """Raise ``CommandError`` for unreadable arguments, before the first request."""
+
     def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
         """Change the lease as it was read. Raises ``PreconditionFailed`` if it has changed since."""
         raise NotImplementedError
-
-
-def find_to_show(client: Client, name_or_id: str) -> Lease:
-    """Return a lease as ``Leases.find`` does, with the fields that only a lease alone has."""
-    lease = client.leases.find(name_or_id)
-    return lease if lease.id == name_or_id else client.leases.get(lease.id)
 
 
 def wait_for(
@@ -114,12 +113,6 @@ def wait_for(
                 f"{error.message}\n  The lease is there and goes on without being waited for:"
                 f" {lease.name}, {lease.id}, {lease.status}"
             ) from error
-
-
-def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace, name: str) -> None:
-    """Wait, with a progress display on stderr, until the lease with the name ``name`` is gone."""
-    with ProgressDisplay(sys.stderr, name) as display:
-        client.leases.wait_deleted(lease_id, timeout=parsed_args.wait_timeout, on_progress=display)
 
 
 def read_notify(

@@ -75,12 +75,11 @@ class AddReservation(OfLeaseAsRead, ReservationShowOne):
         *wait_options("until the lease has a lasting status again"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+    def check(self, parsed_args: argparse.Namespace) -> None:
         refuse_wait(parsed_args)
         wanted = read_reservations(parsed_args)
         if len(wanted) != 1:
             raise exceptions.CommandError(f"Say one thing to add, with {NEEDED}; here are {len(wanted)}.")
-        return self.changed(self.client(), parsed_args)
 
     def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
         """Add to the lease as it was read, so that it is known which reservation is new."""

@@ -97,11 +97,10 @@ class SetLease(OfLeaseAsRead, DryRunCommand):
         *wait_options("until the lease has a lasting status again"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+    def check(self, parsed_args: argparse.Namespace) -> None:
         refuse_wait(parsed_args)
         for name in ("start", "end"):
-            read_date(self, parsed_args, name)  # report unreadable dates before the first request
-        return self.changed(self.client(), parsed_args)
+            read_date(self, parsed_args, name)
 
     def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
         start = read_date(self, parsed_args, "start")
@@ -197,9 +196,6 @@ class ProlongLease(OfLeaseAsRead, DryRunCommand):
             required=True,
         ),
     )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        return self.changed(self.client(), parsed_args)
 
     def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
         zone = self.zone

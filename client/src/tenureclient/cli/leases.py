@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from itertools import islice
 
 from tenureclient.cli.command import Each, ReservationCommand, ReservationLister, ReservationShowOne
@@ -10,12 +11,11 @@ from tenureclient.cli.lease_options import (
     LEASE,
     WAIT_TIMEOUT,
     OfLease,
-    find_to_show,
-    wait_deleted,
     wait_for,
     wait_options,
 )
 from tenureclient.cli.printable import printable
+from tenureclient.cli.progress import ProgressDisplay
 from tenureclient.cli.render import Shown, Table, row_of, table
 from tenureclient.models import SORT_KEYS, Lease, LeaseFilter
 from tenureclient.options import Option, options_of
@@ -90,7 +90,9 @@ class ShowLease(OfLease, ReservationShowOne):
     examples = (("bio-42", "by name"), ("bio-42 -f json -c status -c end_date", "some fields as JSON"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        return self.shown(find_to_show(self.client(), parsed_args.lease))
+        leases = self.client().leases
+        lease = leases.find(parsed_args.lease)
+        return self.shown(lease if lease.id == parsed_args.lease else leases.get(lease.id))
 
 
 class DeleteLease(ReservationCommand):
@@ -119,7 +121,8 @@ class DeleteLease(ReservationCommand):
 
         def see_gone(name: str) -> None:
             if parsed_args.wait:
-                wait_deleted(client, ids[name], parsed_args, name)
+                with ProgressDisplay(sys.stderr, name) as display:
+                    client.leases.wait_deleted(ids[name], timeout=parsed_args.wait_timeout, on_progress=display)
             self.output.write(f"Deleted lease: {printable(name)}\n")
 
         each.do(ids, see_gone)

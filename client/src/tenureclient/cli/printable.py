@@ -12,10 +12,9 @@ def printable(text: str) -> str:
     """Return the text with each character that controls a terminal as an escape, such as ``\\x1b``."""
     if text.isprintable():
         return text
-    return "".join(_shown(character) for character in text)
-
-
-def _shown(character: str) -> str:
-    if character in _OBEYED or unicodedata.category(character) == "Cc":
-        return character.encode("unicode_escape").decode("ascii")
-    return character
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if character in _OBEYED or unicodedata.category(character) == "Cc"
+        else character
+        for character in text
+    )

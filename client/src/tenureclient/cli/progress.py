@@ -42,7 +42,9 @@ class ProgressDisplay:
     def __call__(self, progress: WaitProgress) -> None:
         status = "gone" if progress.lease is None else progress.lease.status
         self._name = self._name if progress.lease is None else progress.lease.name
-        text = _text(progress, self._name, status)
+        start = "" if progress.until_start is None else f", starts in {format_duration(progress.until_start)}"
+        elapsed = format_duration(progress.elapsed)
+        text = f"Lease {printable(self._name)}: {status}{start} ({elapsed} elapsed)"
         if self._on_terminal:
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
@@ -51,8 +53,3 @@ class ProgressDisplay:
             self._last_shown = progress.elapsed
         self._last_status = status
         self._stream.flush()
-
-
-def _text(progress: WaitProgress, name: str, status: str) -> str:
-    start = "" if progress.until_start is None else f", starts in {format_duration(progress.until_start)}"
-    return f"Lease {printable(name)}: {status}{start} ({format_duration(progress.elapsed)} elapsed)"

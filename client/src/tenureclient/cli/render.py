@@ -200,8 +200,8 @@ def _waiting_lines(waiting: Waiting, zone: tzinfo | None) -> Iterator[str]:
         yield f"behind {waiting.ahead} {'other lease' if waiting.ahead == 1 else 'other leases'}"
     if waiting.confirm_within is not None:
         yield f"to be confirmed within {format_duration(waiting.confirm_within)}"
-    for place, choice in enumerate(waiting.choices):
-        yield "for" if place == 0 else "or"
+    for position, choice in enumerate(waiting.choices):
+        yield "for" if position == 0 else "or"
         for reservation in choice:
             resource_type = str(reservation.get("resource_type", ""))
             yield f"  {resource_type}"

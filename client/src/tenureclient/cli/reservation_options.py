@@ -78,7 +78,7 @@ def _requesting(types: Sequence[ReservationType]) -> Sequence[str]:
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:
-    return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return f" {word} ".join(text for text in (", ".join(names[:-1]), names[-1]) if text)
 
 
 #: The options of which a command that reserves something needs one.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from tenureclient.cli.arguments import add_arguments
 from tenureclient.cli.command import ReservationCommand
@@ -63,18 +65,17 @@ def words_of_options(actions: Iterable[argparse.Action], parsed_args: argparse.N
     return words
 
 
-def with_amount(parsed_args: argparse.Namespace, amount: int, position: int = 0) -> argparse.Namespace:
+def with_amount(parsed_args: argparse.Namespace, amount: int, position: int) -> argparse.Namespace:
     """Return the options with another amount of the reservation at this position.
 
     Raises ``Inexpressible`` if it cannot have this amount.
     """
     options, slot = _slot(parsed_args, position)
     if isinstance(slot, int):
-        request = options.reservation[slot]
-        names = {"min", "max", "amount"} & set(request.parameters)
+        names = {"min", "max", "amount"} & set(options.reservation[slot].parameters)
         if not names and amount != 1:
             raise Inexpressible
-        options.reservation[slot] = _with(request, dict.fromkeys(names, amount))
+        _change(options.reservation, slot, dict.fromkeys(names, amount))
     elif not slot.with_amount(options, amount):
         raise Inexpressible
     return options
@@ -87,7 +88,7 @@ def with_condition(parsed_args: argparse.Namespace, condition: str, position: in
     """
     options, slot = _slot(parsed_args, position)
     if isinstance(slot, int):
-        options.reservation[slot] = _with(options.reservation[slot], {"resource_properties": condition})
+        _change(options.reservation, slot, {"resource_properties": condition})
     elif slot.takes_conditions(options):
         options.conditions = conditions_from_json(condition)
     else:
@@ -98,39 +99,35 @@ def with_condition(parsed_args: argparse.Namespace, condition: str, position: in
 def with_amount_of_change(parsed_args: argparse.Namespace, amount: int, position: int) -> argparse.Namespace:
     """Return the options of ``lease set`` with another amount in the change at this position.
 
-    Raises ``Inexpressible`` if the change has no amount.
+    Raises ``Inexpressible`` if the change has no amount: the reservation keeps its number of units then.
     """
-    names = _names_of_amount(_change(parsed_args, position))
+    options = _copied(parsed_args)
+    _change(options.reservation, position, {})
+    given = set(options.reservation[position].parameters)
+    names = {"min", "max"} if {"min", "max"} & given else {"amount"} & given
     if not names:
         raise Inexpressible
-    return _with_change(parsed_args, position, dict.fromkeys(names, amount))
+    _change(options.reservation, position, dict.fromkeys(names, amount))
+    return options
 
 
 def with_condition_of_change(parsed_args: argparse.Namespace, condition: str, position: int) -> argparse.Namespace:
     """Return the options of ``lease set`` with another condition in the change at this position."""
-    return _with_change(parsed_args, position, {"resource_properties": condition})
-
-
-def _names_of_amount(change: ReservationChange) -> Sequence[str]:
-    """Return the parameters that give a changed reservation its number of units; none if it keeps it."""
-    if {"min", "max"} & set(change.parameters):
-        return ("min", "max")
-    return ("amount",) if "amount" in change.parameters else ()
-
-
-def _change(parsed_args: argparse.Namespace, position: int) -> ReservationChange:
-    changes: Sequence[ReservationChange] = parsed_args.reservation
-    if not 0 <= position < len(changes):
-        raise Inexpressible
-    return changes[position]
-
-
-def _with_change(parsed_args: argparse.Namespace, position: int, parameters: JsonObject) -> argparse.Namespace:
-    change = _change(parsed_args, position)
-    options = argparse.Namespace(**vars(parsed_args))
-    options.reservation = list(parsed_args.reservation)
-    options.reservation[position] = ReservationChange(change.id, {**change.parameters, **parameters})
+    options = _copied(parsed_args)
+    _change(options.reservation, position, {"resource_properties": condition})
     return options
+
+
+def _copied(parsed_args: argparse.Namespace) -> argparse.Namespace:
+    """Return a copy of the options whose reservations can be replaced."""
+    return argparse.Namespace(**{**vars(parsed_args), "reservation": list(parsed_args.reservation)})
+
+
+def _change(requests: list[Any], position: int, parameters: JsonObject) -> None:
+    """Give other parameters to the request at this position. Raises ``Inexpressible`` if there is none."""
+    if not 0 <= position < len(requests):
+        raise Inexpressible
+    requests[position] = replace(requests[position], parameters={**requests[position].parameters, **parameters})
 
 
 def _slot(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, ReservationType | int]:
@@ -138,8 +135,7 @@ def _slot(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Name
 
     A number is the position of a reservation in full words. The order is that of ``read_reservations``.
     """
-    options = argparse.Namespace(**vars(parsed_args))
-    options.reservation = list(parsed_args.reservation)
+    options = _copied(parsed_args)
     requested = [
         reservation_type for reservation_type in RESERVATION_TYPES.values() if reservation_type.is_requested(options)
     ]
@@ -147,10 +143,6 @@ def _slot(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Name
     if not 0 <= position < len(slots):
         raise Inexpressible
     return options, slots[position]
-
-
-def _with(request: ReservationRequest, parameters: JsonObject) -> ReservationRequest:
-    return ReservationRequest(request.resource_type, {**request.parameters, **parameters})
 
 
 def _word(value: object) -> str:

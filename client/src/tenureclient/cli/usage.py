@@ -65,6 +65,6 @@ class ShowUsage(ReservationLister):
 
 
 def _columns(sums: Sequence[UsageSum]) -> tuple[str, ...]:
-    regions = ("region",) if any(each.region for each in sums) else ()
-    used = ("used_hours",) if any(each.used_hours is not None for each in sums) else ()
+    regions = ("region",) if any(row.region for row in sums) else ()
+    used = ("used_hours",) if any(row.used_hours is not None for row in sums) else ()
     return ("project_id", "resource_type", *regions, "resource_class", "booked_hours", "held_hours", *used)

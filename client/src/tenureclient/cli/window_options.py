@@ -31,7 +31,7 @@ def _weekdays(text: str) -> list[str]:
 def _times(text: str) -> tuple[time, time]:
     """Read two times of day, such as ``09:00-17:00`` or ``22:00-02:00``. Raises ``ValueError``."""
     try:
-        since, before = (datetime.strptime(part.strip(), "%H:%M").time() for part in text.split("-"))
+        since, before = (datetime.strptime(clock.strip(), "%H:%M").time() for clock in text.split("-"))
     except ValueError:
         raise ValueError(f"'{text}' is not two times of day; write it like 09:00-17:00.") from None
     return since, before
