@@ -77,12 +77,11 @@ class Event(Document):
 
 def _choices(fields: Fields, name: str) -> tuple[tuple[JsonObject, ...], ...]:
     """Return the reservations of each choice."""
-    return fields.each(name, _choice)
-
-
-def _choice(document: JsonValue) -> tuple[JsonObject, ...]:
-    reservations = document if isinstance(document, list) else [document]
-    return tuple(Fields(reservation, "a reservation of a choice").to_json() for reservation in reservations)
+    choices = fields.each(name, lambda choice: choice if isinstance(choice, list) else [choice])
+    return tuple(
+        tuple(Fields(reservation, "a reservation of a choice").to_json() for reservation in choice)
+        for choice in choices
+    )
 
 
 @document("what a lease waits for", kw_only=True)

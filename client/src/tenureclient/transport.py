@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import requests
@@ -32,6 +32,15 @@ _PAUSES = (0.5, 2.0, 5.0)
 _VERSIONED = re.compile(r"/v\d+(\.\d+)?$")
 
 T = TypeVar("T")
+
+
+class Settings(TypedDict, total=False):
+    """How the service is reached; ``endpoint_override`` replaces the look-up in the catalogue."""
+
+    endpoint_override: str | None
+    interface: str | None
+    region_name: str | None
+    timeout: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +95,8 @@ class Transport:
         self,
         connection: session.Session | adapter.Adapter,
         *,
-        endpoint_override: str | None = None,
-        interface: str | None = None,
-        region_name: str | None = None,
-        timeout: timedelta | None = DEFAULT_TIMEOUT,
         sleep: Callable[[float], None] = time.sleep,
+        **settings: Unpack[Settings],
     ) -> None:
         self._sleep = sleep
         self._repeats = Repeats(sleep)
@@ -100,10 +106,11 @@ class Transport:
             self._adapter = adapter.Adapter(
                 connection,
                 service_type=SERVICE_TYPE,
-                interface=interface or "public",
-                region_name=region_name or None,  # an empty name would match no endpoint
+                interface=settings.get("interface") or "public",
+                region_name=settings.get("region_name") or None,  # an empty name would match no endpoint
             )
-        self._endpoint = _with_version(endpoint_override) if endpoint_override else None
+        endpoint, timeout = settings.get("endpoint_override"), settings.get("timeout", DEFAULT_TIMEOUT)
+        self._endpoint = _with_version(endpoint) if endpoint else None
         self._seconds = None if timeout is None else timeout.total_seconds()
         self._version: Version | None = None
         #: The oldest version above 1.1 that the server is known to lack, and the newest that it has named.

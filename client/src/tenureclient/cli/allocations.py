@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from tenureclient.cli.arguments import sort_option
 from tenureclient.cli.command import ReservationLister, ReservationShowOne
 from tenureclient.cli.render import Shown, Table
 from tenureclient.options import Option
@@ -27,16 +28,7 @@ class ListAllocations(ReservationLister):
         ("host --lease-id e9d72175-b5cc-4e1f-9ca2-e0317e7bc44f", "the hosts of one lease"),
     )
 
-    arguments = (
-        *_SELECTION,
-        Option(
-            "--sort-by",
-            "<allocation_column>",
-            choices=("resource_id",),
-            default="resource_id",
-            help="Field to sort by: resource_id",
-        ),
-    )
+    arguments = (*_SELECTION, sort_option("allocation", ("resource_id",), "resource_id", "resource_id"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         allocations = self.client().allocations.list(**self.given(_SELECTION, parsed_args))

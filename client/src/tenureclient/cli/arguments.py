@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
+from tenureclient.moments import parse_length
 from tenureclient.options import Argument, Group, OneOf, Option
 
 T = TypeVar("T")
+
+
+def sort_option(column: str, choices: Sequence[str], usual: str, shown: str) -> Option:
+    """Return the option by which a list is sorted; ``shown`` are the fields as its help names them."""
+    help_text = f"Field to sort by: {shown}"
+    return Option("--sort-by", f"<{column}_column>", choices=choices, default=usual, help=help_text)
+
+
+def start_option(help_text: str) -> Option:
+    return Option("--from", "DATE", field="start", help=help_text)
+
+
+def end_option(help_text: str) -> Option:
+    return Option("--to", "DATE", field="end", help=help_text)
+
+
+def length_option(help_text: str, usual: timedelta | None = None) -> Option:
+    return Option("--for", "DURATION", parse_length, field="length", default=usual, help=help_text)
 
 
 class _Rule(argparse.Action):

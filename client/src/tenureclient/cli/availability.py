@@ -9,6 +9,7 @@ from datetime import tzinfo
 from typing import Any
 
 from tenureclient.availability import HOSTS, CapacityQuery, CapacitySelection, CapacitySteps, CapacityTimeline
+from tenureclient.cli.arguments import end_option, start_option
 from tenureclient.cli.chart import characters_for, chart
 from tenureclient.cli.command import ReservationLister
 from tenureclient.cli.render import Row, Table, row_of, table
@@ -65,10 +66,8 @@ class ShowAvailability(ReservationLister):
             help=f"The resource type whose resources are counted: {', '.join(TYPES.values())} or another one of the"
             f" site; or in short {', '.join(TYPES)} (default: host)",
         ),
-        Option("--from", "DATE", field="start", help=f"Start of the period: {MOMENT_FORMS} (default: now)"),
-        Option(
-            "--to", "DATE", field="end", help="End of the period, written like its start (default: 7 days after it)"
-        ),
+        start_option(f"Start of the period: {MOMENT_FORMS} (default: now)"),
+        end_option("End of the period, written like its start (default: 7 days after it)"),
         *options_of(CapacitySteps).values(),
         Option("--long", flag=True, help="A row for each step of each group"),
         Group("which resources, and in what unit", *options_of(CapacitySelection).values()),

@@ -11,6 +11,7 @@ from typing import Any
 
 from osc_lib import exceptions
 
+from tenureclient.cli.arguments import end_option, length_option, start_option
 from tenureclient.cli.command import PrintingCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_create import DEFAULT_LENGTH
 from tenureclient.cli.printable import printable
@@ -18,7 +19,7 @@ from tenureclient.cli.render import Row, Shown, Table, fields, row_of, table
 from tenureclient.cli.reservation_options import RESERVATION_OPTIONS, read_some_reservations, types_help
 from tenureclient.cli.reservation_words import Inexpressible, first_words, with_amount, words_of_reservations
 from tenureclient.cli.window_options import WINDOW_OPTIONS, later, read_window
-from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, format_duration, parse_length
+from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, format_duration
 from tenureclient.options import Argument, OneOf, Option
 from tenureclient.reservation_type import parse_amount
 from tenureclient.wire import rfc3339
@@ -30,9 +31,7 @@ _OPTIONS: tuple[Argument, ...] = (
     Option("--name", "LEASE", default="NAME", help="Name for the lease in the printed command"),
     *RESERVATION_OPTIONS,
 )
-_FROM = Option(
-    "--from", "DATE", field="start", help=f"Start of the lease: {MOMENT_FORMS} (default: the next full minute)"
-)
+_FROM = start_option(f"Start of the lease: {MOMENT_FORMS} (default: the next full minute)")
 
 
 class _Find(PrintingCommand):
@@ -92,14 +91,7 @@ class FindPeriods(_Find, ReservationLister):
     )
 
     arguments = (
-        Option(
-            "--for",
-            "DURATION",
-            parse_length,
-            default=DEFAULT_LENGTH,
-            field="length",
-            help=f"Length of the lease: {DURATION_FORMS} (default: 24h)",
-        ),
+        length_option(f"Length of the lease: {DURATION_FORMS} (default: 24h)", DEFAULT_LENGTH),
         *WINDOW_OPTIONS,
         Option("--limit", "COUNT", parse_amount, help="At most this many periods (default: 3)"),
         *_OPTIONS,
@@ -188,14 +180,8 @@ class FindMost(_FindOne):
     arguments = (
         _FROM,
         OneOf(
-            Option("--to", "DATE", field="end", help="End of the lease, written like its start"),
-            Option(
-                "--for",
-                "DURATION",
-                parse_length,
-                field="length",
-                help=f"Length of the lease instead: {DURATION_FORMS}",
-            ),
+            end_option("End of the lease, written like its start"),
+            length_option(f"Length of the lease instead: {DURATION_FORMS}"),
             required=True,
         ),
         *_OPTIONS,

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import CreateAlternatives, Dates
+from tenureclient.cli.arguments import length_option
 from tenureclient.cli.command import ReservationShowOne
 from tenureclient.cli.lease_options import (
     DRY_RUN,
@@ -32,7 +33,7 @@ from tenureclient.cli.reservation_options import (
 from tenureclient.cli.window_options import WINDOW_OPTIONS, has_window, read_window
 from tenureclient.errors import NotEnoughResources
 from tenureclient.models import DryRun, NewLease
-from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
+from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment
 from tenureclient.offers import StartWindow
 from tenureclient.options import Group, OneOf, Option, options_of
 
@@ -88,7 +89,7 @@ class CreateLease(ReservationShowOne):
         Option(field="name", metavar="LEASE", help="Name for the lease"),
         OneOf(*date_options("start", f"Start, in local time: {MOMENT_FORMS} (default: now)")),
         OneOf(
-            Option("--for", "DURATION", parse_length, field="length", help=f"Length: {DURATION_FORMS} (default: 24h)"),
+            length_option(f"Length: {DURATION_FORMS} (default: 24h)"),
             *date_options(
                 "end",
                 "End, written like the start; +2h counts from now, a day or a time of day from the start",

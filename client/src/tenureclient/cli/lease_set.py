@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import ChangeAlternatives, Dates
+from tenureclient.cli.arguments import length_option
 from tenureclient.cli.lease_options import (
     DRY_RUN,
     LEASE,
@@ -67,7 +68,7 @@ class SetLease(OfLeaseAsRead, DryRunCommand):
         OneOf(
             Option("--prolong-for --prolong_for", "DURATION", parse_length, help="Move the end back"),
             Option("--reduce-by", "DURATION", parse_length, help="Move the end forward"),
-            Option("--for", "DURATION", parse_length, field="length", help="New length, from the start of the lease"),
+            length_option("New length, from the start of the lease"),
             *date_options("end", "New end, in local time; 'now' ends the lease"),
         ),
         OneOf(

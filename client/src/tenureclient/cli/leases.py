@@ -6,14 +6,9 @@ import argparse
 import sys
 from itertools import islice
 
+from tenureclient.cli.arguments import sort_option
 from tenureclient.cli.command import Each, ReservationCommand, ReservationLister, ReservationShowOne
-from tenureclient.cli.lease_options import (
-    LEASE,
-    WAIT_TIMEOUT,
-    OfLease,
-    wait_for,
-    wait_options,
-)
+from tenureclient.cli.lease_options import LEASE, WAIT_TIMEOUT, OfLease, wait_for, wait_options
 from tenureclient.cli.printable import printable
 from tenureclient.cli.progress import ProgressDisplay
 from tenureclient.cli.render import Shown, Table, row_of, table
@@ -57,13 +52,7 @@ class ListLeases(ReservationLister):
     )
 
     arguments = (
-        Option(
-            "--sort-by",
-            "<lease_column>",
-            choices=("id", *SORT_KEYS),
-            default="name",
-            help="Field to sort by: id, name, start_date, end_date, created_at (default: name)",
-        ),
+        sort_option("lease", ("id", *SORT_KEYS), "name", "id, name, start_date, end_date, created_at (default: name)"),
         *options_of(LeaseFilter).values(),
         Option("--limit", "COUNT", int, help="Not more than this many"),
     )

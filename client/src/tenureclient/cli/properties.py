@@ -6,6 +6,7 @@ import argparse
 
 from osc_lib import exceptions
 
+from tenureclient.cli.arguments import sort_option
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.render import Shown, Table, row_of, table
 from tenureclient.options import OneOf, Option
@@ -22,13 +23,7 @@ class ListHostProperties(ReservationLister):
 
     arguments = (
         Option("--detail", flag=True, help="Show values and visibility as well"),
-        Option(
-            "--sort-by",
-            "<property_column>",
-            choices=("property", "private"),
-            default="property",
-            help="Field to sort by: property or private (default: property)",
-        ),
+        sort_option("property", ("property", "private"), "property", "property or private (default: property)"),
         Option("--all", flag=True, help="Show private properties too (for administrators)"),
     )
 

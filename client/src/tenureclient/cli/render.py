@@ -69,7 +69,10 @@ def _lease_row(lease: Lease, zone: tzinfo | None) -> Row:
         ),
         "events": DataColumn(
             [_event(event) for event in lease.events],
-            (_event_line(event, zone) for event in sorted(lease.events, key=_event_order)),
+            (
+                _event_line(event, zone)
+                for event in sorted(lease.events, key=lambda event: rfc3339(event.time) if event.time else "")
+            ),
         ),
     }
     if lease.waiting is not None:
@@ -238,7 +241,3 @@ def _event_line(event: Event, zone: tzinfo | None) -> str:
     time = "never" if event.time is None else format_moment(event.time, zone)
     message = "" if event.message is None else f": {event.message}"
     return f"{time} {event.event_type} {event.status}".rstrip() + message
-
-
-def _event_order(event: Event) -> str:
-    return "" if event.time is None else rfc3339(event.time)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from osc_lib import exceptions
 
+from tenureclient.cli.arguments import sort_option
 from tenureclient.cli.command import Each, ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_options import LEASE
 from tenureclient.cli.printable import printable
@@ -47,13 +48,11 @@ class ListResources(OfType, ReservationLister):
     @property
     def arguments(self) -> Sequence[Argument]:
         declared = self.type
-        sort_by = Option(
-            "--sort-by",
-            f"<{declared.words.replace(' ', '_')}_column>",
-            choices=declared.sortable,
-            default=declared.sorted_by,
-            help=f"Field to sort by: {', '.join(declared.sortable)} (default: {declared.sorted_by})",
+        column, shown = (
+            declared.words.replace(" ", "_"),
+            f"{', '.join(declared.sortable)} (default: {declared.sorted_by})",
         )
+        sort_by = sort_option(column, declared.sortable, declared.sorted_by, shown)
         taking = Option("--reservable", rule=True, help=f"Only {declared.some} that take reservations")
         closed = f"Only {declared.some} that take none, for example {declared.closed} ones"
         taking_none = Option("--not-reservable", rule=False, field="reservable", help=closed)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from datetime import timedelta
 
+from tenureclient.cli.arguments import end_option, start_option
 from tenureclient.cli.availability import TYPES
 from tenureclient.cli.command import PROJECT, ReservationLister
 from tenureclient.cli.render import Table
@@ -39,13 +40,8 @@ class ShowUsage(ReservationLister):
             count="?",
             help=f"Only reservations of this resource type, in short {', '.join(TYPES)} (default: all)",
         ),
-        Option(
-            "--from",
-            "DATE",
-            field="start",
-            help=f"Start of the period: {MOMENT_FORMS} (default: 30 days before its end)",
-        ),
-        Option("--to", "DATE", field="end", help="End of the period, not included (default: now)"),
+        start_option(f"Start of the period: {MOMENT_FORMS} (default: 30 days before its end)"),
+        end_option("End of the period, not included (default: now)"),
         PROJECT,
     )
 
