@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, TypeVar, Unpack
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from keystoneauth1 import adapter, session
 
@@ -17,7 +17,7 @@ from tenureclient.offers import Offers
 from tenureclient.resources.floatingips import FloatingIPs
 from tenureclient.resources.hosts import HostProperties, Hosts
 from tenureclient.resources.volumes import VolumePools
-from tenureclient.transport import Settings, Transport
+from tenureclient.transport import DEFAULT_TIMEOUT, Transport
 from tenureclient.usage import Limits, Usage
 from tenureclient.wire import Version
 
@@ -36,11 +36,21 @@ class Client:
         self,
         session: session.Session | adapter.Adapter,
         *,
+        endpoint_override: str | None = None,
+        interface: str | None = None,
+        region_name: str | None = None,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], None] = time.sleep,
-        **settings: Unpack[Settings],
     ) -> None:
-        self._transport = Transport(session, sleep=sleep, **settings)
+        self._transport = Transport(
+            session,
+            endpoint_override=endpoint_override,
+            interface=interface,
+            region_name=region_name,
+            timeout=timeout,
+            sleep=sleep,
+        )
         self.leases = Leases(self._transport, clock=clock, sleep=sleep)
         self.hosts = Hosts(self._transport)
         self.floatingips = FloatingIPs(self._transport)

@@ -285,8 +285,7 @@ class Leases:
             if lease.status in statuses:
                 return lease
             if lease.status in _FINAL:
-                reason = f": {lease.status_reason}" if lease.status_reason else ""
-                raise errors.LeaseFailed(f"Lease {lease.name} went to {lease.status}{reason}")
+                raise _failure(lease, f"went to {lease.status}")
         raise AssertionError("a watch ends by an error only")
 
     def wait_deleted(
@@ -301,8 +300,7 @@ class Leases:
             if lease is None or lease.status == "DELETED":
                 return
             if lease.status == "ERROR":
-                reason = f": {lease.status_reason}" if lease.status_reason else ""
-                raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
+                raise _failure(lease, "could not be deleted")
 
     def _change(
         self,
@@ -321,6 +319,11 @@ class Leases:
         self._transport.require(_DRY_RUN)
         query = {"dry_run": "true"}
         return self._transport.call(method, *path, query=query, body=body, feature=_DRY_RUN, headers=headers)
+
+
+def _failure(lease: Lease, text: str) -> errors.LeaseFailed:
+    reason = f": {lease.status_reason}" if lease.status_reason else ""
+    return errors.LeaseFailed(f"Lease {lease.name} {text}{reason}")
 
 
 def _lease(answer: Answer) -> Lease:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,34 +18,28 @@ _TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503
 
 
-class Repeats:
-    """Sends requests, and again if the answer is 429 or 503 with ``Retry-After``.
+def send_patiently(
+    send: Callable[[], requests.Response], is_known_again: Callable[[], bool], sleep: Callable[[float], None]
+) -> requests.Response:
+    """Send a request, and again if the answer is 429 or 503 with ``Retry-After``; return the answer or last refusal.
 
     A request that changes something is sent again only if that cannot change it twice: if it was surely not
-    carried out, or has a key by which the server knows it again.
+    carried out, or has a key by which the server knows it again; ``is_known_again`` says whether it has.
+    The pauses grow, and are no shorter than the service asks for.
     """
-
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._sleep = sleep
-
-    def send(self, send: Callable[[], requests.Response], is_known_again: Callable[[], bool]) -> requests.Response:
-        """Return the answer, or the last refusal; ``is_known_again`` says whether the request has such a key.
-
-        The pauses grow, and are no shorter than the service asks for.
-        """
-        left = MOST_SECONDS
-        for repeat in range(MOST_REPEATS):
-            response = send()
-            asked = _seconds_asked_for(response)
-            if asked is None or not (_is_safe_to_repeat(response) or is_known_again()):
-                return response
-            pause = max(asked, 2.0**repeat)
-            if pause > left:
-                return response
-            left -= pause
-            LOG.warning("The reservation service is busy; trying again in %.0f s.", pause)
-            self._sleep(pause)
-        return send()
+    left = MOST_SECONDS
+    for repeat in range(MOST_REPEATS):
+        response = send()
+        asked = _seconds_asked_for(response)
+        if asked is None or not (_is_safe_to_repeat(response) or is_known_again()):
+            return response
+        pause = max(asked, 2.0**repeat)
+        if pause > left:
+            return response
+        left -= pause
+        LOG.warning("The reservation service is busy; trying again in %.0f s.", pause)
+        sleep(pause)
+    return send()
 
 
 def _seconds_asked_for(response: requests.Response) -> float | None:

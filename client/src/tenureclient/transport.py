@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import requests
@@ -18,7 +18,7 @@ from keystoneauth1 import adapter, session
 from keystoneauth1 import exceptions as ksa_exceptions
 
 from tenureclient import errors
-from tenureclient.repeats import Repeats
+from tenureclient.repeats import send_patiently
 from tenureclient.wire import Feature, Fields, JsonObject, JsonValue, MalformedDocument, Version, rfc3339
 
 SERVICE_TYPE = "reservation"
@@ -32,15 +32,6 @@ _PAUSES = (0.5, 2.0, 5.0)
 _VERSIONED = re.compile(r"/v\d+(\.\d+)?$")
 
 T = TypeVar("T")
-
-
-class Settings(TypedDict, total=False):
-    """How the service is reached; ``endpoint_override`` replaces the look-up in the catalogue."""
-
-    endpoint_override: str | None
-    interface: str | None
-    region_name: str | None
-    timeout: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +79,30 @@ class Transport:
     Such a server answers with 406 or, if it predates microversions, without naming the version. The
     client then repeats refused writes in the form of 1.0. This is safe: neither answer had an effect.
 
-    What is refused since the service is busy is sent again; see ``Repeats``.
+    What is refused since the service is busy is sent again; see ``send_patiently``.
     """
 
     def __init__(
         self,
         connection: session.Session | adapter.Adapter,
         *,
+        endpoint_override: str | None = None,
+        interface: str | None = None,
+        region_name: str | None = None,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
         sleep: Callable[[float], None] = time.sleep,
-        **settings: Unpack[Settings],
     ) -> None:
         self._sleep = sleep
-        self._repeats = Repeats(sleep)
         if isinstance(connection, adapter.Adapter):
             self._adapter = connection
         else:
             self._adapter = adapter.Adapter(
                 connection,
                 service_type=SERVICE_TYPE,
-                interface=settings.get("interface") or "public",
-                region_name=settings.get("region_name") or None,  # an empty name would match no endpoint
+                interface=interface or "public",
+                region_name=region_name or None,  # an empty name would match no endpoint
             )
-        endpoint, timeout = settings.get("endpoint_override"), settings.get("timeout", DEFAULT_TIMEOUT)
-        self._endpoint = _with_version(endpoint) if endpoint else None
+        self._endpoint = _with_version(endpoint_override) if endpoint_override else None
         self._seconds = None if timeout is None else timeout.total_seconds()
         self._version: Version | None = None
         #: The oldest version above 1.1 that the server is known to lack, and the newest that it has named.
@@ -233,7 +225,8 @@ class Transport:
         returns, in this order.
         """
         query = {"limit": PAGE, "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
-        query |= {name: str(value).lower() if value in (True, False) else str(value) for name, value in filters.items()}
+        for name, value in filters.items():
+            query[name] = str(value).lower() if isinstance(value, bool) else str(value)
         pages = self.pages(*path, items=items, query=query, read=read, feature=feature)
         first = next(pages, None)
         if first is None:
@@ -313,7 +306,8 @@ class Transport:
                 raise_exc=False,
                 timeout=self._seconds,
             )
-            return self._repeats.send(send, lambda: request.has_key and self._knows_keys(request.path, version))
+            knows_keys = partial(self._knows_keys, request.path, version)
+            return send_patiently(send, lambda: request.has_key and knows_keys(), self._sleep)
         except ksa_exceptions.ClientException as error:
             raise _connection_error(error) from error
 

@@ -158,9 +158,11 @@ _FOR_PROGRAMS = frozenset({"json", "yaml"})
 
 
 class PrintingCommand(ReservationCommand, display.DisplayCommandBase[Any]):
-    """A command whose output has a format."""
+    """A command whose output has a format, unless it prints lines of text and has no columns."""
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        if not column_names:
+            return 0
         shown = data if parsed_args.formatter in _FOR_PROGRAMS else _printable(data)
         # The base class of a list, or of a single thing, comes after this one.
         code: int = super().produce_output(parsed_args, column_names, shown)  # type: ignore[safe-super]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import ReservationCommand, ReservationShowOne
+from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.progress import ProgressDisplay
 from tenureclient.cli.render import DataColumn, Row, Shown, plain, row_of
 from tenureclient.client import Client
@@ -27,8 +26,8 @@ _ATTEMPTS = 10
 
 BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 
-#: What ``take_action`` returns if there is nothing to print in the output format.
-NO_FIELDS: tuple[Sequence[str], Sequence[object]] = ((), ())
+#: What ``take_action`` returns if there is nothing to print in the output format: only a dry run has fields.
+NO_FIELDS: Shown = ((), ())
 
 LEASE = Option(field="lease", metavar="LEASE", help="Name or id of the lease")
 DRY_RUN = Option(
@@ -176,13 +175,6 @@ def _dry_run_row(dry_run: DryRun, zone: tzinfo | None) -> Row:
         "limits": DataColumn(plain(dry_run.limits), _limit_lines(dry_run)),
         "unasked_filters": DataColumn(list(dry_run.unasked_filters), dry_run.unasked_filters),
     }
-
-
-class DryRunCommand(ReservationShowOne):
-    """A command that prints a line of text when it changes a lease, and the fields of a dry run."""
-
-    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
-        return super().produce_output(parsed_args, column_names, data) if column_names else 0
 
 
 def _cost_lines(dry_run: DryRun) -> Iterator[str]:

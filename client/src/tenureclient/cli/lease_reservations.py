@@ -12,7 +12,6 @@ from tenureclient.cli.lease_options import (
     DRY_RUN,
     LEASE,
     NO_FIELDS,
-    DryRunCommand,
     OfLease,
     OfLeaseAsRead,
     refuse_wait,
@@ -97,7 +96,7 @@ class AddReservation(OfLeaseAsRead, ReservationShowOne):
         return self.shown(next(reservation for reservation in changed.reservations if reservation.id == added))
 
 
-class DropReservation(OfLease, DryRunCommand):
+class DropReservation(OfLease, ReservationShowOne):
     """Give one reservation of a lease back; the others stay."""
 
     examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease reservation list'"),)

@@ -10,12 +10,12 @@ from osc_lib import exceptions
 
 from tenureclient.cli.alternatives import ChangeAlternatives, Dates
 from tenureclient.cli.arguments import length_option
+from tenureclient.cli.command import ReservationShowOne
 from tenureclient.cli.lease_options import (
     DRY_RUN,
     LEASE,
     NO_FIELDS,
     NOTIFY,
-    DryRunCommand,
     OfLeaseAsRead,
     date_of,
     date_options,
@@ -44,7 +44,7 @@ _ENDED = frozenset({"TERMINATED"})
 _TO_COME = "UNDONE"
 
 
-class SetLease(OfLeaseAsRead, DryRunCommand):
+class SetLease(OfLeaseAsRead, ReservationShowOne):
     """Change a lease: its name, its dates or its reservations.
 
     --start moves the whole lease: it keeps its length, unless its end or its length is given as well. The
@@ -175,7 +175,7 @@ class SetLease(OfLeaseAsRead, DryRunCommand):
         return [*there.values(), *read_notify(self, parsed_args, after=begin)]
 
 
-class ProlongLease(OfLeaseAsRead, DryRunCommand):
+class ProlongLease(OfLeaseAsRead, ReservationShowOne):
     """Move the end of a lease back."""
 
     examples = (

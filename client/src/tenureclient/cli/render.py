@@ -26,19 +26,8 @@ Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[object]]]
 Shown: TypeAlias = tuple[Sequence[str], Sequence[object]]
 
 
-class MomentColumn(columns.FormattableColumn[str]):
-    """A date: local time with its zone in tables, RFC 3339 in UTC elsewhere."""
-
-    def __init__(self, moment: datetime, zone: tzinfo | None) -> None:
-        super().__init__(rfc3339(moment))
-        self._shown = format_moment(moment, zone)
-
-    def human_readable(self) -> str:
-        return self._shown
-
-
 class DataColumn(columns.FormattableColumn[JsonValue]):
-    """A list or an object: lines of text in tables, the data itself elsewhere."""
+    """A value that is lines of text in tables, and the data itself elsewhere."""
 
     def __init__(self, value: JsonValue, lines: Iterable[str]) -> None:
         super().__init__(value)
@@ -68,7 +57,10 @@ def _lease_row(lease: Lease, zone: tzinfo | None) -> Row:
             (line for reservation in lease.reservations for line in _reservation_lines(reservation)),
         ),
         "events": DataColumn(
-            [_event(event) for event in lease.events],
+            [
+                {name: plain(getattr(event, name)) for name in ("id", "event_type", "time", "status", "message")}
+                for event in lease.events
+            ],
             (
                 _event_line(event, zone)
                 for event in sorted(lease.events, key=lambda event: rfc3339(event.time) if event.time else "")
@@ -152,7 +144,7 @@ def _cell(value: object, zone: tzinfo | None) -> object:
     """Return the value of a field as a column."""
     match value:
         case datetime():
-            return MomentColumn(value, zone)
+            return DataColumn(rfc3339(value), [format_moment(value, zone)])
         case Mapping():
             return DataColumn(dict(value), (f"{name}={item}" for name, item in sorted(value.items())))
         case tuple():
@@ -198,7 +190,7 @@ def _reservation_lines(reservation: Reservation) -> list[str]:
 
 
 def _waiting_lines(waiting: Waiting, zone: tzinfo | None) -> Iterator[str]:
-    yield f"until {MomentColumn(waiting.latest, zone).human_readable()}"
+    yield f"until {format_moment(waiting.latest, zone)}"
     if waiting.ahead:
         yield f"behind {waiting.ahead} {'other lease' if waiting.ahead == 1 else 'other leases'}"
     if waiting.confirm_within is not None:
@@ -231,10 +223,6 @@ def _flavor(described: JsonValue) -> JsonValue:
         return f"{flavor['name']} ({flavor['id']})"
     except (ValueError, TypeError, KeyError):
         return described
-
-
-def _event(event: Event) -> JsonValue:
-    return {name: plain(getattr(event, name)) for name in ("id", "event_type", "time", "status", "message")}
 
 
 def _event_line(event: Event, zone: tzinfo | None) -> str:

@@ -48,11 +48,8 @@ class ListResources(OfType, ReservationLister):
     @property
     def arguments(self) -> Sequence[Argument]:
         declared = self.type
-        column, shown = (
-            declared.words.replace(" ", "_"),
-            f"{', '.join(declared.sortable)} (default: {declared.sorted_by})",
-        )
-        sort_by = sort_option(column, declared.sortable, declared.sorted_by, shown)
+        shown = f"{', '.join(declared.sortable)} (default: {declared.sorted_by})"
+        sort_by = sort_option(declared.words.replace(" ", "_"), declared.sortable, declared.sorted_by, shown)
         taking = Option("--reservable", rule=True, help=f"Only {declared.some} that take reservations")
         closed = f"Only {declared.some} that take none, for example {declared.closed} ones"
         taking_none = Option("--not-reservable", rule=False, field="reservable", help=closed)
