@@ -13,11 +13,8 @@ from tenureclient.cli.command import ReservationShowOne
 from tenureclient.cli.lease_options import (
     DRY_RUN,
     NOTIFY,
-    date_of,
+    DatedCommand,
     date_options,
-    read_date,
-    read_instant,
-    read_notify,
     refuse_wait,
     wait_for,
     wait_options,
@@ -40,7 +37,7 @@ from tenureclient.options import Group, OneOf, Option, options_of
 DEFAULT_LENGTH = timedelta(hours=24)
 
 
-class CreateLease(ReservationShowOne):
+class CreateLease(DatedCommand, ReservationShowOne):
     """Reserve resources for a stretch of time.
 
     Books everything that the options ask for, or nothing. If resources are not free, the answer says how many
@@ -111,9 +108,9 @@ class CreateLease(ReservationShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         choices = read_choices(parsed_args)
         window = self._window(parsed_args)
-        start = read_date(self, parsed_args, "start") or NOW
+        start = self.read_date(parsed_args, "start") or NOW
         end = self._end(parsed_args, start)
-        before_end = read_instant(self, parsed_args, "before_end", after=start)
+        before_end = self.read_instant(parsed_args, "before_end", after=start)
         refuse_wait(parsed_args)
         if parsed_args.hold_for and parsed_args.wait:
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
@@ -128,7 +125,7 @@ class CreateLease(ReservationShowOne):
             )
         if parsed_args.event:
             self.log.warning("--event has no effect; --notify DATE MESSAGE sends a notification at a moment.")
-        events = read_notify(self, parsed_args, after=start)
+        events = self.read_notify(parsed_args, after=start)
         has_choices = len(choices) > 1
         fields = self.fields_given(NewLease, parsed_args)
         fields |= {
@@ -144,7 +141,7 @@ class CreateLease(ReservationShowOne):
         try:
             lease = client.leases.create(parsed_args.name, dry_run=parsed_args.dry_run, **fields)
         except NotEnoughResources as error:
-            dates = Dates(date_of(self, start), end, before_end, tuple(events))
+            dates = Dates(self.date_of(start), end, before_end, tuple(events))
             options = first_choice(parsed_args)
             types = [reservation.resource_type for reservation in choices[0]]
             raise CreateAlternatives(self, options, types, dates).refusal(error) from error
@@ -168,11 +165,11 @@ class CreateLease(ReservationShowOne):
         return read_window(self, parsed_args, parsed_args.length or DEFAULT_LENGTH)
 
     def _end(self, parsed_args: argparse.Namespace, start: Moment) -> datetime:
-        end = read_instant(self, parsed_args, "end", after=start)
+        end = self.read_instant(parsed_args, "end", after=start)
         if end is not None:
             return end
         length: timedelta = parsed_args.length or DEFAULT_LENGTH
         try:
-            return date_of(self, start) + length
+            return self.date_of(start) + length
         except OverflowError:
             raise exceptions.CommandError("--for: the end is too far away.") from None

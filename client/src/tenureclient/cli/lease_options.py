@@ -98,6 +98,47 @@ class OfLeaseAsRead(OfLease):
         raise NotImplementedError
 
 
+class DatedCommand(ReservationCommand):
+    """A command with options for the dates of a lease: ours, and those of python-blazarclient."""
+
+    def read_notify(self, parsed_args: argparse.Namespace, *, after: Moment | None = None) -> list[OwnEvent]:
+        """Return the events at which a notification is sent, for a lease that starts at ``after``."""
+        moments = [
+            (self.moment(date, "--notify", zone=self.zone, after=after), message)
+            for date, message in parsed_args.notify
+        ]
+        return [OwnEvent(_instant(moment, "notify"), message) for moment, message in moments]
+
+    def read_date(self, parsed_args: argparse.Namespace, name: str, *, after: Moment | None = None) -> Moment | None:
+        """Return the date of our option ``name``, or of python-blazarclient's option for the same date.
+
+        Without a zone, our option is a local date and the other is in UTC. ``after`` is the date that it follows,
+        such as the start: a day of the week or a time of day means the next one from then on.
+        """
+        for dest, zone in ((name, self.zone), (f"{name}_date", UTC)):
+            text = getattr(parsed_args, dest)
+            if text is not None:
+                return self.moment(text, "--" + dest.replace("_", "-"), zone=zone, after=after)
+        return None
+
+    def read_instant(
+        self, parsed_args: argparse.Namespace, name: str, *, after: Moment | None = None
+    ) -> datetime | None:
+        """Return a date like ``read_date``, but refuse the word "now"."""
+        moment = self.read_date(parsed_args, name, after=after)
+        return None if moment is None else _instant(moment, name)
+
+    def date_of(self, moment: Moment) -> datetime:
+        """Return a moment as a date; the present one is in whole seconds, as the server's."""
+        return moment if isinstance(moment, datetime) else self.present(moment).replace(microsecond=0)
+
+
+def _instant(moment: Moment, option: str) -> datetime:
+    if isinstance(moment, datetime):
+        return moment
+    raise exceptions.CommandError(f"--{option.replace('_', '-')}: 'now' is not possible here.")
+
+
 def wait_for(
     client: Client, lease_id: str, parsed_args: argparse.Namespace, statuses: Collection[str] = ACTIVE
 ) -> Lease:
@@ -112,52 +153,6 @@ def wait_for(
                 f"{error.message}\n  The lease is there and goes on without being waited for:"
                 f" {lease.name}, {lease.id}, {lease.status}"
             ) from error
-
-
-def read_notify(
-    command: ReservationCommand, parsed_args: argparse.Namespace, *, after: Moment | None = None
-) -> list[OwnEvent]:
-    """Return the events at which a notification is sent, for a lease that starts at ``after``."""
-    zone = command.zone
-    return [
-        OwnEvent(_instant(command.moment(date, "--notify", zone=zone, after=after), "notify"), message)
-        for date, message in parsed_args.notify
-    ]
-
-
-def read_date(
-    command: ReservationCommand, parsed_args: argparse.Namespace, name: str, *, after: Moment | None = None
-) -> Moment | None:
-    """Return the date of our option ``name``, or of python-blazarclient's option for the same date.
-
-    Without a zone, our option is a local date and the other is in UTC. ``after`` is the date that it follows,
-    such as the start: a day of the week or a time of day means the next one from then on.
-    """
-    for dest, zone in ((name, command.zone), (f"{name}_date", UTC)):
-        text = getattr(parsed_args, dest)
-        if text is not None:
-            option = "--" + dest.replace("_", "-")
-            return command.moment(text, option, zone=zone, after=after)
-    return None
-
-
-def read_instant(
-    command: ReservationCommand, parsed_args: argparse.Namespace, name: str, *, after: Moment | None = None
-) -> datetime | None:
-    """Return a date like ``read_date``, but refuse the word "now"."""
-    moment = read_date(command, parsed_args, name, after=after)
-    return None if moment is None else _instant(moment, name)
-
-
-def date_of(command: ReservationCommand, moment: Moment) -> datetime:
-    """Return a moment as a date; the present one is in whole seconds, as the server's."""
-    return moment if isinstance(moment, datetime) else command.present(moment).replace(microsecond=0)
-
-
-def _instant(moment: Moment, option: str) -> datetime:
-    if isinstance(moment, datetime):
-        return moment
-    raise exceptions.CommandError(f"--{option.replace('_', '-')}: 'now' is not possible here.")
 
 
 def refuse_wait(parsed_args: argparse.Namespace) -> None:

@@ -16,12 +16,9 @@ from tenureclient.cli.lease_options import (
     LEASE,
     NO_FIELDS,
     NOTIFY,
+    DatedCommand,
     OfLeaseAsRead,
-    date_of,
     date_options,
-    read_date,
-    read_instant,
-    read_notify,
     refuse_wait,
     wait_for,
     wait_options,
@@ -44,7 +41,7 @@ _ENDED = frozenset({"TERMINATED"})
 _TO_COME = "UNDONE"
 
 
-class SetLease(OfLeaseAsRead, ReservationShowOne):
+class SetLease(OfLeaseAsRead, DatedCommand, ReservationShowOne):
     """Change a lease: its name, its dates or its reservations.
 
     --start moves the whole lease: it keeps its length, unless its end or its length is given as well. The
@@ -101,14 +98,14 @@ class SetLease(OfLeaseAsRead, ReservationShowOne):
     def check(self, parsed_args: argparse.Namespace) -> None:
         refuse_wait(parsed_args)
         for name in ("start", "end"):
-            read_date(self, parsed_args, name)
+            self.read_date(parsed_args, name)
 
     def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
-        start = read_date(self, parsed_args, "start")
+        start = self.read_date(parsed_args, "start")
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
         begin = start or lease.start_date
-        end = read_date(self, parsed_args, "end", after=begin)
-        before_end = read_instant(self, parsed_args, "before_end", after=begin)
+        end = self.read_date(parsed_args, "end", after=begin)
+        before_end = self.read_instant(parsed_args, "before_end", after=begin)
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
         if end is None:
             end = self._end_by_length(lease, parsed_args, begin)
@@ -126,8 +123,8 @@ class SetLease(OfLeaseAsRead, ReservationShowOne):
         try:
             changed = client.leases.update(lease.id, if_match=lease.etag, dry_run=parsed_args.dry_run, **fields)
         except NotEnoughResources as error:
-            notified = tuple(read_notify(self, parsed_args, after=begin))
-            asked = Dates(date_of(self, begin), date_of(self, end or lease.end_date), before_end, notified)
+            notified = tuple(self.read_notify(parsed_args, after=begin))
+            asked = Dates(self.date_of(begin), self.date_of(end or lease.end_date), before_end, notified)
             raise ChangeAlternatives(self, self.get_parser(""), parsed_args, lease, asked).refusal(error) from error
         if isinstance(changed, DryRun):
             return self.shown(changed)
@@ -148,7 +145,7 @@ class SetLease(OfLeaseAsRead, ReservationShowOne):
         if length is None:
             return None
         try:
-            return date_of(self, begin) + length
+            return self.date_of(begin) + length
         except OverflowError:
             raise exceptions.CommandError("The new end is too far away.") from None
 
@@ -172,7 +169,7 @@ class SetLease(OfLeaseAsRead, ReservationShowOne):
                 raise exceptions.CommandError(
                     f"--drop-notify: lease {lease.name} has no such event '{event_id}'; it has: {ids}"
                 )
-        return [*there.values(), *read_notify(self, parsed_args, after=begin)]
+        return [*there.values(), *self.read_notify(parsed_args, after=begin)]
 
 
 class ProlongLease(OfLeaseAsRead, ReservationShowOne):
