@@ -103,7 +103,7 @@ def _reader(hint: Any) -> Reader:
         return _READERS[hint]
     match get_args(hint):
         case (model, end) if end is Ellipsis:
-            return lambda fields, name: fields.each(name, model.from_wire)
+            return lambda fields, name: fields.items(name, model.from_wire)
         case (present, end) if end is NoneType:
             read = _reader(present)
             return lambda fields, name: None if fields.value(name) is None else read(fields, name)

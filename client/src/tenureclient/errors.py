@@ -160,7 +160,7 @@ class NotEnoughResources(ApiError):
     def alternatives(self) -> tuple[Alternative, ...]:
         """Up to three requests that would be met instead, from API 1.3 on."""
         try:
-            return Fields(self.details, "the details").each("alternatives", Alternative.from_wire)
+            return Fields(self.details, "the details").items("alternatives", Alternative.from_wire)
         except MalformedDocument:
             return ()
 

@@ -260,7 +260,7 @@ class Inventory(Calls, Generic[R, L]):
         return ResourceChange(
             resource=self._type.resource.from_wire(fields.value(self._type.document_key)),
             dry_run=fields.flag("dry_run"),
-            reservations=fields.each("reservations", AffectedReservation.from_wire),
+            reservations=fields.items("reservations", AffectedReservation.from_wire),
         )
 
     def _read_resource(self, answer: Answer) -> R:

@@ -36,7 +36,7 @@ class LeaseWatch:
         self._sleep = sleep
 
     def until(
-        self, lease_id: str, timeout: timedelta | None, on_progress: Callable[[WaitProgress], None] | None, wanted: str
+        self, lease_id: str, timeout: timedelta | None, on_progress: Callable[[WaitProgress], None] | None, awaited: str
     ) -> Iterator[Lease | None]:
         """Yield the lease repeatedly, None once it is gone, until the timeout passes."""
         started = self._clock()
@@ -65,7 +65,7 @@ class LeaseWatch:
                 left = timeout - (now - started)
                 if left <= timedelta():
                     raise errors.WaitTimedOut(
-                        f"Lease {lease_id} did not come to {wanted} within {format_duration(timeout)}."
+                        f"Lease {lease_id} did not come to {awaited} within {format_duration(timeout)}."
                     )
                 pause = min(pause, left)
             self._sleep(pause.total_seconds())

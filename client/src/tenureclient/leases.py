@@ -206,7 +206,7 @@ class Leases:
         declared = inventory.resource_type
         feature = declared.feature or Feature(f"the list of a lease's {declared.noun}s for its owner")
         answer = self._transport.call("GET", "leases", lease_id, declared.list_key, feature=feature)
-        return answer.read_each(declared.of_lease.from_wire, declared.list_key)
+        return answer.read_items(declared.of_lease.from_wire, declared.list_key)
 
     def hosts(self, lease_id: str) -> tuple[LeaseHost, ...]:
         """Return the hosts that the lease has, had or is planned to have."""
@@ -339,12 +339,12 @@ def _check_ids(leases: Sequence[Lease], filters: LeaseFilter) -> None:
 
     API 1.0 shows ids only: a name would find nothing.
     """
-    for owner, asked, known in (
+    for owner, requested, known in (
         ("user", filters.get("user_id"), {lease.user_id for lease in leases}),
         ("project", filters.get("project_id"), {lease.project_id for lease in leases}),
     ):
-        if asked is not None and asked not in known and not _ID.fullmatch(asked):
-            message = f"No lease is of the {owner} '{asked}'. This server knows ids only, not names."
+        if requested is not None and requested not in known and not _ID.fullmatch(requested):
+            message = f"No lease is of the {owner} '{requested}'. This server knows ids only, not names."
             raise errors.BadRequest(message, code=400, name="InvalidParameter")
 
 

@@ -15,7 +15,7 @@ from tenureclient.documents import Document, LooseText, document
 from tenureclient.moments import Moment, parse_length
 from tenureclient.offers import StartWindow
 from tenureclient.options import Option
-from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest, names_a_place
+from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest, restricts_hosts
 from tenureclient.sent import Sent, written
 from tenureclient.wire import Feature, Fields, JsonObject, JsonValue, Version
 
@@ -77,7 +77,7 @@ class Event(Document):
 
 def _choices(fields: Fields, name: str) -> tuple[tuple[JsonObject, ...], ...]:
     """Return the reservations of each choice."""
-    choices = fields.each(name, lambda choice: choice if isinstance(choice, list) else [choice])
+    choices = fields.items(name, lambda choice: choice if isinstance(choice, list) else [choice])
     return tuple(
         tuple(Fields(reservation, "a reservation of a choice").to_json() for reservation in choice)
         for choice in choices
@@ -100,7 +100,7 @@ class Waiting(Document):
 
 def _before_end(fields: Fields, name: str) -> datetime | None:
     """Return the date before the end. API 1.0 has it only in the event."""
-    events = fields.each("events", Event.from_wire)
+    events = fields.items("events", Event.from_wire)
     own = (event.time for event in events if event.event_type == "before_end_lease")
     return next(own, None) if fields.value(name) is None else fields.moment(name)
 
@@ -208,7 +208,7 @@ _FLEXIBLE = Feature("a lease with an open start, or with choices", Version.V1_3)
 _WAITING = Feature("the waiting list", Version.V1_3)
 _EVENTS = Sent("events", feature=Feature("notifications at moments of your choice", Version.V1_2))
 _RESERVATIONS = Sent(
-    "reservations", feature=Feature("naming a region, a zone or a kind of hosts", Version.V1_2), needs=names_a_place
+    "reservations", feature=Feature("naming a region, a zone or a kind of hosts", Version.V1_2), needs=restricts_hosts
 )
 
 

@@ -76,12 +76,12 @@ def format_duration(duration: timedelta) -> str:
     seconds = round(duration.total_seconds())
     sign = "-" if seconds < 0 else ""
     seconds = abs(seconds)
-    parts = []
+    counts = []
     for unit in ("d", "h", "m", "s"):
         count, seconds = divmod(seconds, _UNITS[unit])
         if count:
-            parts.append(f"{count}{unit}")
-    return sign + ("".join(parts) or "0s")
+            counts.append(f"{count}{unit}")
+    return sign + ("".join(counts) or "0s")
 
 
 def parse_moment(text: str, *, now: datetime, zone: tzinfo | None = None, after: datetime | None = None) -> Moment:

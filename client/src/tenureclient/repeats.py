@@ -30,10 +30,10 @@ def send_patiently(
     left = MOST_SECONDS
     for repeat in range(MOST_REPEATS):
         response = send()
-        asked = _seconds_asked_for(response)
-        if asked is None or not (_is_safe_to_repeat(response) or is_known_again()):
+        seconds = _retry_after(response)
+        if seconds is None or not (_is_safe_to_repeat(response) or is_known_again()):
             return response
-        pause = max(asked, 2.0**repeat)
+        pause = max(seconds, 2.0**repeat)
         if pause > left:
             return response
         left -= pause
@@ -42,7 +42,7 @@ def send_patiently(
     return send()
 
 
-def _seconds_asked_for(response: requests.Response) -> float | None:
+def _retry_after(response: requests.Response) -> float | None:
     """Return after how many seconds a refused request may be sent again; None if the answer says nothing."""
     if response.status_code not in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
         return None

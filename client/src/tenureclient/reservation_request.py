@@ -177,7 +177,7 @@ class ReservationChange:
         return {"id": self.id, **self.parameters}
 
 
-def names_a_place(requests: Iterable[ReservationRequest | ReservationChange]) -> bool:
+def restricts_hosts(requests: Iterable[ReservationRequest | ReservationChange]) -> bool:
     """Whether any of the requests restricts place or kind of hosts in a way that needs API 1.2."""
     for request in requests:
         own = _SINCE_1_2_OF.get(request.resource_type) if isinstance(request, ReservationRequest) else None

@@ -89,7 +89,7 @@ def parse_pairs(text: str) -> dict[str, JsonValue]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield the parts between the commas that stand outside all brackets and quotes.
+    """Yield the texts between the commas that stand outside all brackets and quotes.
 
     A quote opens only where a value begins or within brackets, so that an apostrophe in a word is text.
     """

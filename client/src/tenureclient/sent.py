@@ -73,11 +73,11 @@ class Arguments:
             name: next((extra for extra in get_args(hint)[1:] if isinstance(extra, Sent)), Sent(name))
             for name, hint in hints.items()
         }
-        kept = {name: _kept(arguments.get(name)) for name in hints}
+        values = {name: _repeatable(arguments.get(name)) for name in hints}
         #: The values by the names of the arguments, in the order of their declaration.
         self.given = {
             name: value
-            for name, value in kept.items()
+            for name, value in values.items()
             if _is_given(value) or (value == () and self._sent[name].even_empty)
         }
 
@@ -101,6 +101,6 @@ class Arguments:
         return needed[-1] if needed else None
 
 
-def _kept(value: Any) -> Any:
+def _repeatable(value: Any) -> Any:
     """Return a value that can be read more than once."""
-    return tuple(map(_kept, value)) if isinstance(value, Iterable) and not isinstance(value, str) else value
+    return tuple(map(_repeatable, value)) if isinstance(value, Iterable) and not isinstance(value, str) else value

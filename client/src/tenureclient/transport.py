@@ -47,9 +47,9 @@ class Answer:
         """Read the document, or what it has under a key. Raises ``UnexpectedAnswer`` if it has another form."""
         return parsed(read, self.body if key is None else self.body.get(key))
 
-    def read_each(self, read: Callable[[JsonValue], T], key: str) -> tuple[T, ...]:
+    def read_items(self, read: Callable[[JsonValue], T], key: str) -> tuple[T, ...]:
         """Read the items of the list under a key. Raises ``UnexpectedAnswer`` if they have another form."""
-        return parsed(lambda body: Fields(body, "the answer").each(key, read), self.body)
+        return parsed(lambda body: Fields(body, "the answer").items(key, read), self.body)
 
 
 Body = Callable[[Version], JsonObject]
@@ -157,17 +157,17 @@ class Transport:
             if body is not None and response.ok:
                 self._version = Version.V1_0
                 return _answer(Version.V1_0, response)
-        asked = self._version or Version.V1_1
-        response = self._send_safely(request, asked)
+        requested = self._version or Version.V1_1
+        response = self._send_safely(request, requested)
         if self._version is None:
             self._version = _server_version(response, writes=body is not None)
             if self._version is Version.V1_0:
                 if feature:
                     raise self._too_old(feature)
-                asked = Version.V1_0
+                requested = Version.V1_0
                 if response.status_code >= 400:
-                    response = self._send_safely(request, asked)
-        return _answer(asked, response)
+                    response = self._send_safely(request, requested)
+        return _answer(requested, response)
 
     def require(self, feature: Feature) -> None:
         """Raise ``NeedsNewerServer`` unless the server has this feature.

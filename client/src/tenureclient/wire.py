@@ -116,7 +116,7 @@ class Fields:
                 return read_moment(value)
         raise self._malformed(name, "a date")
 
-    def each(self, name: str, read: Callable[[JsonValue], T]) -> tuple[T, ...]:
+    def items(self, name: str, read: Callable[[JsonValue], T]) -> tuple[T, ...]:
         """Read every item of a list; an absent list is empty."""
         value = self._document.get(name)
         if value is None:
@@ -127,11 +127,11 @@ class Fields:
 
     def strings(self, name: str) -> tuple[str, ...]:
         """Return a list of texts; an absent one is empty."""
-        return self.each(name, str)
+        return self.items(name, str)
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Return a list of whole numbers; an absent one is empty."""
-        return self.each(name, lambda value: Fields({name: value}, self._subject).number(name))
+        return self.items(name, lambda value: Fields({name: value}, self._subject).number(name))
 
     def _malformed(self, name: str, expected: str) -> MalformedDocument:
         return MalformedDocument(f"{self._subject}: {name} is not {expected}: {self._document.get(name)!r}")

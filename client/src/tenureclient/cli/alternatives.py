@@ -114,8 +114,8 @@ class Alternatives:
                 length = format_duration(alternative.end_date - alternative.start_date)
                 return f"an earlier end: {end}, after {length}"
             case "amount":
-                known = RESERVATION_TYPES.get(self._type(alternative))
-                units = ("unit", "units") if known is None else known.units
+                reservation_type = RESERVATION_TYPES.get(self._type(alternative))
+                units = ("unit", "units") if reservation_type is None else reservation_type.units
                 amount = alternative.amount or 0
                 return f"a smaller amount{self._number(alternative)}: {amount} {units[amount != 1]}"
             case "kind":

@@ -18,7 +18,11 @@ from tenureclient.options import Group, Option, options_of
 from tenureclient.resources import RESERVATION_TYPES
 
 #: Resource types by their short names.
-TYPES = {known.short: known.name for known in RESERVATION_TYPES.values() if known.short is not None}
+TYPES = {
+    reservation_type.short: reservation_type.name
+    for reservation_type in RESERVATION_TYPES.values()
+    if reservation_type.short is not None
+}
 #: The columns that tell groups apart.
 _COLUMNS_BY = {
     "none": (),

@@ -172,16 +172,16 @@ class PrintingCommand(ReservationCommand, display.DisplayCommandBase[Any]):
 class ReservationLister(PrintingCommand, command.Lister):
     """A command that prints a table."""
 
-    def table(self, things: Iterable[Document], shown: Sequence[str], parsed_args: argparse.Namespace) -> Table:
+    def table(self, documents: Iterable[Document], shown: Sequence[str], parsed_args: argparse.Namespace) -> Table:
         """Return a table of documents with the columns ``shown``, or with those that the user names."""
-        return table((row_of(thing, self.zone) for thing in things), shown, parsed_args.columns)
+        return table((row_of(document, self.zone) for document in documents), shown, parsed_args.columns)
 
 
 class ReservationShowOne(PrintingCommand, command.ShowOne):
     """A command that prints the fields of one resource."""
 
-    def shown(self, thing: Document) -> Shown:
-        return fields(row_of(thing, self.zone))
+    def shown(self, document: Document) -> Shown:
+        return fields(row_of(document, self.zone))
 
 
 def _printable(data: object) -> object:
@@ -191,13 +191,13 @@ def _printable(data: object) -> object:
     return printable(data) if isinstance(data, str) else data
 
 
-class Each:
+class ErrorCollector:
     """Runs a function for several names, and collects the errors."""
 
     def __init__(self) -> None:
         self._failed: dict[str, str] = {}
 
-    def do(self, names: Iterable[str], work: Callable[[str], T]) -> Mapping[str, T]:
+    def run_for(self, names: Iterable[str], work: Callable[[str], T]) -> Mapping[str, T]:
         """Call ``work`` for each name without an earlier error; return the results by name."""
         done: dict[str, T] = {}
         for name in names:
@@ -207,7 +207,7 @@ class Each:
                 self._failed[name] = describe(error)
         return done
 
-    def complain(self, count: int, problem: str) -> None:
+    def raise_collected(self, count: int, problem: str) -> None:
         """Raise ``CommandError`` if any of ``count`` names failed; ``problem`` completes "2 of 3 ..."."""
         lines = list(self._failed.values())
         if count > 1:

@@ -51,9 +51,9 @@ NOTIFY = Option(
 )
 
 
-def wait_options(wanted: str) -> tuple[Option, Option]:
-    """Return the options of a command that may wait until something is as ``wanted``."""
-    return Option("--wait", flag=True, help=f"Wait {wanted}; the progress goes to stderr"), WAIT_TIMEOUT
+def wait_options(awaited: str) -> tuple[Option, Option]:
+    """Return the options of a command that may wait for something, which the help names."""
+    return Option("--wait", flag=True, help=f"Wait {awaited}; the progress goes to stderr"), WAIT_TIMEOUT
 
 
 def date_options(name: str, ours: str, theirs: str = "The same, but ") -> tuple[Option, Option]:

@@ -76,21 +76,21 @@ class AddReservation(OfLeaseAsRead, ReservationShowOne):
 
     def check(self, parsed_args: argparse.Namespace) -> None:
         refuse_wait(parsed_args)
-        wanted = read_reservations(parsed_args)
-        if len(wanted) != 1:
-            raise exceptions.CommandError(f"Say one thing to add, with {NEEDED}; here are {len(wanted)}.")
+        requests = read_reservations(parsed_args)
+        if len(requests) != 1:
+            raise exceptions.CommandError(f"Say one thing to add, with {NEEDED}; here are {len(requests)}.")
 
     def change(self, client: Client, lease: Lease, parsed_args: argparse.Namespace) -> Shown:
         """Add to the lease as it was read, so that it is known which reservation is new."""
-        [wanted] = read_reservations(parsed_args)
+        [request] = read_reservations(parsed_args)
         try:
-            changed = client.leases.add_reservation(lease.id, wanted, if_match=lease.etag, dry_run=parsed_args.dry_run)
+            changed = client.leases.add_reservation(lease.id, request, if_match=lease.etag, dry_run=parsed_args.dry_run)
         except NotEnoughResources as error:
-            raise AddAlternatives(self, parsed_args, [wanted.resource_type], None).refusal(error) from error
+            raise AddAlternatives(self, parsed_args, [request.resource_type], None).refusal(error) from error
         if isinstance(changed, DryRun):
             return self.shown(changed)
-        known = {reservation.id for reservation in lease.reservations}
-        added = next(reservation.id for reservation in changed.reservations if reservation.id not in known)
+        before = {reservation.id for reservation in lease.reservations}
+        added = next(reservation.id for reservation in changed.reservations if reservation.id not in before)
         if parsed_args.wait:
             changed = wait_for(client, lease.id, parsed_args, SETTLED if lease.status == "PENDING" else ACTIVE)
         return self.shown(next(reservation for reservation in changed.reservations if reservation.id == added))

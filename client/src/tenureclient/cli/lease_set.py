@@ -124,8 +124,8 @@ class SetLease(OfLeaseAsRead, DatedCommand, ReservationShowOne):
             changed = client.leases.update(lease.id, if_match=lease.etag, dry_run=parsed_args.dry_run, **fields)
         except NotEnoughResources as error:
             notified = tuple(self.read_notify(parsed_args, after=begin))
-            asked = Dates(self.date_of(begin), self.date_of(end or lease.end_date), before_end, notified)
-            raise ChangeAlternatives(self, self.get_parser(""), parsed_args, lease, asked).refusal(error) from error
+            dates = Dates(self.date_of(begin), self.date_of(end or lease.end_date), before_end, notified)
+            raise ChangeAlternatives(self, self.get_parser(""), parsed_args, lease, dates).refusal(error) from error
         if isinstance(changed, DryRun):
             return self.shown(changed)
         if parsed_args.wait:
@@ -207,8 +207,8 @@ class ProlongLease(OfLeaseAsRead, ReservationShowOne):
             parser = SetLease(self.app, self.app_args, self.cmd_name).get_parser("")
             defaults = {action.dest: action.default for action in parser._actions}
             options = argparse.Namespace(**{**defaults, **vars(parsed_args)})
-            asked = Dates(lease.start_date, end or lease.end_date, None, ())
-            raise ChangeAlternatives(self, parser, options, lease, asked).refusal(error) from error
+            dates = Dates(lease.start_date, end or lease.end_date, None, ())
+            raise ChangeAlternatives(self, parser, options, lease, dates).refusal(error) from error
         if isinstance(changed, DryRun):
             return self.shown(changed)
         until = f", until {format_moment(changed.end_date, zone)}" if parsed_args.max else ""

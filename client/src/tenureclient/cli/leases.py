@@ -7,7 +7,7 @@ import sys
 from itertools import islice
 
 from tenureclient.cli.arguments import sort_option
-from tenureclient.cli.command import Each, ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.command import ErrorCollector, ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_options import LEASE, WAIT_TIMEOUT, OfLease, wait_for, wait_options
 from tenureclient.cli.printable import printable
 from tenureclient.cli.progress import ProgressDisplay
@@ -99,14 +99,14 @@ class DeleteLease(ReservationCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         client = self.client()
-        each = Each()
+        collector = ErrorCollector()
 
         def delete(name: str) -> str:
             lease_id = client.leases.find(name).id
             client.leases.delete(lease_id)
             return lease_id
 
-        ids = each.do(dict.fromkeys(parsed_args.leases), delete)
+        ids = collector.run_for(dict.fromkeys(parsed_args.leases), delete)
 
         def see_gone(name: str) -> None:
             if parsed_args.wait:
@@ -114,8 +114,8 @@ class DeleteLease(ReservationCommand):
                     client.leases.wait_deleted(ids[name], timeout=parsed_args.wait_timeout, on_progress=display)
             self.output.write(f"Deleted lease: {printable(name)}\n")
 
-        each.do(ids, see_gone)
-        each.complain(len(parsed_args.leases), "leases were not deleted")
+        collector.run_for(ids, see_gone)
+        collector.raise_collected(len(parsed_args.leases), "leases were not deleted")
 
 
 class ListLeaseHistory(OfLease, ReservationLister):

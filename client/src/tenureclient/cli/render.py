@@ -21,7 +21,7 @@ from tenureclient.resources.hosts import HostProperty
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
 Row = Mapping[str, object]
-#: What cliff prints: the names of the columns with the rows of a table, or with the values of one thing.
+#: What cliff prints: the names of the columns with the rows of a table, or with the values of a single document.
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[object]]]
 Shown: TypeAlias = tuple[Sequence[str], Sequence[object]]
 
@@ -38,14 +38,14 @@ class DataColumn(columns.FormattableColumn[JsonValue]):
 
 
 @singledispatch
-def row_of(thing: Document, zone: tzinfo | None) -> Row:
+def row_of(document: Document, zone: tzinfo | None) -> Row:
     """Return the fields of a document, in the order of its model; what all resources have comes last."""
-    return _row(thing, zone)
+    return _row(document, zone)
 
 
-def _row(thing: Document, zone: tzinfo | None) -> dict[str, object]:
-    own = [name for name in type(thing).__annotations__ if name in thing.readers]
-    return {name: _cell(getattr(thing, name), zone) for name in dict.fromkeys((*own, *thing.readers))}
+def _row(document: Document, zone: tzinfo | None) -> dict[str, object]:
+    own = [name for name in type(document).__annotations__ if name in document.readers]
+    return {name: _cell(getattr(document, name), zone) for name in dict.fromkeys((*own, *document.readers))}
 
 
 @row_of.register
@@ -128,10 +128,10 @@ def _allocation_row(allocation: Allocation, zone: tzinfo | None) -> Row:
     return {"resource_id": allocation.resource_id, "reservations": DataColumn(plain(allocation.reservations), lines)}
 
 
-def table(rows: Iterable[Row], shown: Sequence[str], asked: Sequence[str]) -> Table:
+def table(rows: Iterable[Row], shown: Sequence[str], selected: Sequence[str]) -> Table:
     """Return the table that cliff prints: the usual columns, or all of them if the user names columns."""
     listed = list(rows)
-    names = list(listed[0]) if asked and listed else [*shown, *(name for name in asked if name not in shown)]
+    names = list(listed[0]) if selected and listed else [*shown, *(name for name in selected if name not in shown)]
     return names, [tuple(cells[name] for name in names) for cells in listed]
 
 

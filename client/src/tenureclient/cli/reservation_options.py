@@ -45,16 +45,16 @@ _GENERAL = (
 )
 
 
-_WITH_ZONE = [known for known in _TYPES if known.has_zone]
-_WITH_ACTION = [known for known in _TYPES if known.before_end]
+_WITH_ZONE = [reservation_type for reservation_type in _TYPES if reservation_type.has_zone]
+_WITH_ACTION = [reservation_type for reservation_type in _TYPES if reservation_type.before_end]
 
 
 def types_help() -> str:
     """Return the keys of a reservation in full words; those in brackets are optional."""
     lines = ["resource types, for --reservation (what is in brackets may be left out):"]
-    for known in _TYPES:
-        lines += [f"  {known.name}", *(f"    {parameters}" for parameters in known.parameters)]
-    with_specs = _listed([known.name for known in _TYPES if known.has_extra_specs])
+    for reservation_type in _TYPES:
+        lines += [f"  {reservation_type.name}", *(f"    {parameters}" for parameters in reservation_type.parameters)]
+    with_specs = _listed([reservation_type.name for reservation_type in _TYPES if reservation_type.has_extra_specs])
     lines += [f"  {with_specs}", '    [extra_specs={"KEY": "VALUE", ...}]']
     lines += [f"  {_all_in(_WITH_ZONE)}", "    [availability_zone=NAME]"]
     lines += [f"  {_all_in(_WITH_ACTION)}", f"    [before_end={'|'.join(BEFORE_END_ACTIONS)}]"]
@@ -67,13 +67,18 @@ def types_help() -> str:
 
 
 def _all_in(types: Sequence[ReservationType]) -> str:
-    others = [known.name for known in _TYPES if known not in types]
+    others = [reservation_type.name for reservation_type in _TYPES if reservation_type not in types]
     return f"all of them but {_listed(others)}" if others else "all of them"
 
 
 def _requesting(types: Sequence[ReservationType]) -> Sequence[str]:
     """Return the options that request something of these types."""
-    options = [option for known in types for option in known.options if option.name in known.requesting]
+    options = [
+        option
+        for reservation_type in types
+        for option in reservation_type.options
+        if option.name in reservation_type.requesting
+    ]
     return [option.names for option in options if option.gather is None]
 
 
@@ -87,7 +92,11 @@ NEEDED = _listed([*_requesting(_TYPES), "--reservation"], "or")
 
 #: The options that describe reservations, and the names of their fields.
 RESERVATION_OPTIONS = (
-    *(Group(known.heading, *known.options) for known in _TYPES if known.options),
+    *(
+        Group(reservation_type.heading, *reservation_type.options)
+        for reservation_type in _TYPES
+        if reservation_type.options
+    ),
     Group("reservations in general", *_GENERAL),
 )
 DESCRIBING = frozenset(option.name for option in every_option(RESERVATION_OPTIONS))
@@ -134,9 +143,10 @@ def first_choice(parsed_args: argparse.Namespace) -> argparse.Namespace:
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
     """Return the reservations that the options describe, in the order of their help; full words come last."""
     short = list(_short(parsed_args))
-    action, requested = parsed_args.before_end_action, [known for known in _TYPES if known.is_requested(parsed_args)]
-    acting = [known for known in requested if known.before_end]
-    if action and acting and not any(action in known.before_end for known in acting):
+    action = parsed_args.before_end_action
+    requested = [reservation_type for reservation_type in _TYPES if reservation_type.is_requested(parsed_args)]
+    acting = [reservation_type for reservation_type in requested if reservation_type.before_end]
+    if action and acting and not any(action in reservation_type.before_end for reservation_type in acting):
         raise exceptions.CommandError(
             "--before-end-action: addresses have no snapshot; for them there is none, notify or default."
             " For volumes there is --volumes-at-end."
@@ -146,7 +156,7 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
             f"--before-end-action: it is for {_listed(_requesting(_WITH_ACTION))};"
             " a --reservation has before_end=... of its own."
         )
-    if parsed_args.zone is not None and not any(known.has_zone for known in requested):
+    if parsed_args.zone is not None and not any(reservation_type.has_zone for reservation_type in requested):
         raise exceptions.CommandError(
             f"--zone: it is for {_listed(_requesting(_WITH_ZONE))};"
             " a --reservation has availability_zone=... of its own."
@@ -161,10 +171,10 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
 def _short(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
     """Yield the reservations that are described by the options of their types."""
     action = parsed_args.before_end_action
-    for known in _TYPES:
-        for request in known.requests(parsed_args):
-            placed = request.with_place(parsed_args.zone if known.has_zone else None)
-            acting = placed.with_before_end(action if action in known.before_end else None)
+    for reservation_type in _TYPES:
+        for request in reservation_type.requests(parsed_args):
+            placed = request.with_place(parsed_args.zone if reservation_type.has_zone else None)
+            acting = placed.with_before_end(action if action in reservation_type.before_end else None)
             yield acting.in_region(parsed_args.region)
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from osc_lib import exceptions
 
 from tenureclient.cli.arguments import sort_option
-from tenureclient.cli.command import Each, ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.command import ErrorCollector, ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_options import LEASE
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Shown, Table
@@ -112,9 +112,9 @@ class DeleteResources(OfType):
             inventory.delete(inventory.find(name).id)
             self.output.write(f"Deleted {self.type.noun}: {printable(name)}\n")
 
-        each = Each()
-        each.do(dict.fromkeys(parsed_args.resources), delete)
-        each.complain(len(parsed_args.resources), f"{self.type.noun}s were not deleted")
+        collector = ErrorCollector()
+        collector.run_for(dict.fromkeys(parsed_args.resources), delete)
+        collector.raise_collected(len(parsed_args.resources), f"{self.type.noun}s were not deleted")
 
 
 class ChangeResource(OfType, ReservationLister):

@@ -142,8 +142,8 @@ class HostReservations(ReservationType):
                     " them as --reservation."
                 )
         if given.hosts is not None:
-            wanted = ReservationRequest.hosts(*given.hosts, conditions=given.conditions)
-            yield wanted.with_place(extra_specs=specs_of(given))
+            request = ReservationRequest.hosts(*given.hosts, conditions=given.conditions)
+            yield request.with_place(extra_specs=specs_of(given))
 
     def with_amount(self, given: argparse.Namespace, amount: int) -> bool:
         given.hosts = (amount, amount)
@@ -299,7 +299,7 @@ class HostProperties(Calls):
         """
         query = query_of(detail=detail, all=include_private)
         answer = self._transport.call("GET", "os-hosts", "properties", query=query)
-        return answer.read_each(HostProperty.from_wire, "resource_properties")
+        return answer.read_items(HostProperty.from_wire, "resource_properties")
 
     def show(self, name: str) -> HostProperty:
         """Return one property with its values; a private one too, if the caller may see it."""

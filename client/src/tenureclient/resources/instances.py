@@ -61,7 +61,7 @@ class InstanceReservations(ReservationType):
             return
         if given.vcpus is None or given.ram is None:
             raise UnreadableReservation("--instances: say of which size, with --flavor, or with --vcpus and --ram.")
-        wanted = ReservationRequest.instances(
+        request = ReservationRequest.instances(
             amount,
             vcpus=given.vcpus,
             memory_mb=given.ram,
@@ -69,7 +69,7 @@ class InstanceReservations(ReservationType):
             affinity=given.affinity,
             conditions=given.conditions,
         )
-        yield wanted.with_place(extra_specs=specs_of(given))
+        yield request.with_place(extra_specs=specs_of(given))
 
     def takes_conditions(self, given: argparse.Namespace) -> bool:
         return given.flavor is None

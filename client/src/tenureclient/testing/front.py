@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 #: The variable of a WSGI environment that has the version which the client asks for.
-_ASKED = "HTTP_" + HEADER.upper().replace("-", "_")
+_REQUESTED = "HTTP_" + HEADER.upper().replace("-", "_")
 _OURS = re.compile(rf"\b{SERVICE_TYPE}\s+([^\s,]+)", re.IGNORECASE)
 _VERSION = re.compile(r"[1-9][0-9]*\.[0-9]+")
 #: The paths of lists with pages.
@@ -102,13 +102,13 @@ class Front:
 
     def _negotiated(self, environ: WSGIEnvironment) -> str:
         """Return the version of the answer; raise ``VersionNotSupported`` as an older server would."""
-        asked = _asked_version(environ) or self._versions[0]
-        if asked == "latest":
-            asked = self._versions[-1]
-            environ[_ASKED] = f"{SERVICE_TYPE} {asked}"
-        if asked not in self._versions and _VERSION.fullmatch(asked):
-            raise VersionNotSupported(asked, self._versions[0], self._versions[-1])
-        return asked  # the application refuses what is no version
+        requested = _requested_version(environ) or self._versions[0]
+        if requested == "latest":
+            requested = self._versions[-1]
+            environ[_REQUESTED] = f"{SERVICE_TYPE} {requested}"
+        if requested not in self._versions and _VERSION.fullmatch(requested):
+            raise VersionNotSupported(requested, self._versions[0], self._versions[-1])
+        return requested  # the application refuses what is no version
 
     def _shorten_page(self, environ: WSGIEnvironment) -> None:
         if environ["REQUEST_METHOD"] != "GET" or not _PAGED.fullmatch(environ["PATH_INFO"]):
@@ -132,14 +132,14 @@ def _seen(environ: WSGIEnvironment) -> SeenRequest:
         method=environ["REQUEST_METHOD"],
         path=environ["REQUEST_URI"].partition("?")[0],
         query=dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)),
-        version=_asked_version(environ),
+        version=_requested_version(environ),
         body=body,
     )
 
 
-def _asked_version(environ: WSGIEnvironment) -> str | None:
+def _requested_version(environ: WSGIEnvironment) -> str | None:
     """Return the version that a request asks for; None for the oldest."""
-    found = _OURS.findall(environ.get(_ASKED, ""))
+    found = _OURS.findall(environ.get(_REQUESTED, ""))
     return found[-1] if found else None
 
 

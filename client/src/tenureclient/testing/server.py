@@ -96,7 +96,7 @@ class FakeServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
 
@@ -218,8 +218,8 @@ class FakeServer:
         cloud = self._cloud(region)
         with cloud.objects.change():
             cloud.volume_pools[name] = state.VolumePool(name, total_gb)
-            known = next((known for known in cloud.volume_types.values() if known.name == volume_type), None)
-            chosen = known or state.VolumeType(volume_type)
+            types = (existing for existing in cloud.volume_types.values() if existing.name == volume_type)
+            chosen = next(types, None) or state.VolumeType(volume_type)
             chosen.pools = [pool for pool in chosen.pools or () if pool not in (FAST_POOL, SLOW_POOL)] + [name]
             cloud.volume_types[chosen.id] = chosen
 
