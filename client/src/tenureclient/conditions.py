@@ -158,8 +158,11 @@ class _Reader:
         unit = {"mb": "m", "gb": "g"}.get(name.rpartition("_")[2])
         if unit is None or not (ordered or value[:1].isdigit()):
             return value
+        with suppress(ValueError):
+            float(value)
+            return value
         try:
-            return str(parse_size(unit)(value)) if not _is_number(value) else value
+            return str(parse_size(unit)(value))
         except UnreadableSize as error:
             raise UnreadableCondition(f"'{self._text}': {error}") from None
 
@@ -175,11 +178,3 @@ class _Reader:
             f"'{self._text}' is not a condition; write it like {CONDITION_FORMS}. A value with 'and',"
             " 'or' or brackets in it is put in quotes."
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -6,9 +6,9 @@ import argparse
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from osc_lib import exceptions
 
@@ -18,10 +18,6 @@ from tenureclient.cli.report import describe
 from tenureclient.cli.reservation_words import (
     Inexpressible,
     first_words,
-    with_amount,
-    with_amount_of_change,
-    with_condition,
-    with_condition_of_change,
     words_of_options,
     words_of_other_options,
     words_of_reservations,
@@ -32,8 +28,9 @@ from tenureclient.errors import Alternative, NotEnoughResources
 from tenureclient.models import Lease
 from tenureclient.moments import format_duration, format_moment
 from tenureclient.reservation_request import OwnEvent
+from tenureclient.reservation_type import ReservationType
 from tenureclient.resources import RESERVATION_TYPES
-from tenureclient.wire import rfc3339
+from tenureclient.wire import JsonObject, rfc3339
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +49,6 @@ class Alternatives:
     #: The words of the command, and the name under which its options have the lease.
     words: ClassVar[Sequence[str]]
     lease: ClassVar[str] = "lease"
-    #: Return options with another amount, or another condition, of the reservation at a position of the request.
-    with_amount = staticmethod(with_amount)
-    with_condition = staticmethod(with_condition)
 
     def __init__(
         self, command: ReservationCommand, parsed_args: argparse.Namespace, types: Sequence[str], dates: Dates | None
@@ -87,6 +81,24 @@ class Alternatives:
         """Return the options with the dates of an alternative. What does not change stays as it was typed."""
         return _with_dates(without_window(self._args), self._dates, alternative, alternative.start_date)
 
+    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
+        """Return the options with another amount of the reservation at this position of the request."""
+        return with_amount(self._args, amount, position)
+
+    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
+        """Return the options with another condition on the resources of the reservation at this position.
+
+        Raises ``Inexpressible`` if no option gives it one.
+        """
+        options, slot = _slot(self._args, position)
+        if isinstance(slot, int):
+            _change(options.reservation, slot, {"resource_properties": condition})
+        elif slot.takes_conditions(options):
+            options.conditions = conditions_from_json(condition)
+        else:
+            raise Inexpressible
+        return options
+
     def _command_words(self, options: argparse.Namespace) -> list[str]:
         """Return the words of the command with these options. The name of a lease may look like an option."""
         words, name = first_words(self._command, *self.words), vars(options)[self.lease]
@@ -99,9 +111,9 @@ class Alternatives:
             case "start" | "end":
                 return self._with_dates(alternative)
             case "amount" if alternative.amount is not None:
-                return self.with_amount(self._args, alternative.amount, position)
+                return self._with_amount(alternative.amount, position)
             case "kind" if alternative.resource_properties is not None:
-                return self.with_condition(self._args, alternative.resource_properties, position)
+                return self._with_condition(alternative.resource_properties, position)
         raise Inexpressible
 
     def _described(self, alternative: Alternative) -> str:
@@ -152,8 +164,6 @@ class ChangeAlternatives(Alternatives):
     """The alternatives to a change of a lease, as commands ``lease set``."""
 
     words = ("lease", "set")
-    with_amount = staticmethod(with_amount_of_change)
-    with_condition = staticmethod(with_condition_of_change)
 
     def __init__(
         self,
@@ -175,6 +185,25 @@ class ChangeAlternatives(Alternatives):
         options = argparse.Namespace(**vars(self._args))
         earliest = max(alternative.start_date, self._command.surroundings.now())
         return _with_dates(options, self._dates, alternative, earliest)
+
+    def _with_amount(self, amount: int, position: int) -> argparse.Namespace:
+        """Return the options with another amount in the change at this position.
+
+        Raises ``Inexpressible`` if the change has no amount: the reservation keeps its number of units then.
+        """
+        options = _copied(self._args)
+        _change(options.reservation, position, {})
+        given = set(options.reservation[position].parameters)
+        names = {"min", "max"} if {"min", "max"} & given else {"amount"} & given
+        if not names:
+            raise Inexpressible
+        _change(options.reservation, position, dict.fromkeys(names, amount))
+        return options
+
+    def _with_condition(self, condition: str, position: int) -> argparse.Namespace:
+        options = _copied(self._args)
+        _change(options.reservation, position, {"resource_properties": condition})
+        return options
 
 
 #: The options that move the start of a lease. They would move it again if the command ran twice.
@@ -211,3 +240,46 @@ def _with_dates(
         for typed, event, moment in zip(options.notify, dates.events, moved, strict=True)
     ]
     return options
+
+
+def with_amount(parsed_args: argparse.Namespace, amount: int, position: int) -> argparse.Namespace:
+    """Return the options with another amount of the reservation at this position.
+
+    Raises ``Inexpressible`` if it cannot have this amount.
+    """
+    options, slot = _slot(parsed_args, position)
+    if isinstance(slot, int):
+        names = {"min", "max", "amount"} & set(options.reservation[slot].parameters)
+        if not names and amount != 1:
+            raise Inexpressible
+        _change(options.reservation, slot, dict.fromkeys(names, amount))
+    elif not slot.with_amount(options, amount):
+        raise Inexpressible
+    return options
+
+
+def _copied(parsed_args: argparse.Namespace) -> argparse.Namespace:
+    """Return a copy of the options whose reservations can be replaced."""
+    return argparse.Namespace(**{**vars(parsed_args), "reservation": list(parsed_args.reservation)})
+
+
+def _change(requests: list[Any], position: int, parameters: JsonObject) -> None:
+    """Give other parameters to the request at this position. Raises ``Inexpressible`` if there is none."""
+    if not 0 <= position < len(requests):
+        raise Inexpressible
+    requests[position] = replace(requests[position], parameters={**requests[position].parameters, **parameters})
+
+
+def _slot(parsed_args: argparse.Namespace, position: int) -> tuple[argparse.Namespace, ReservationType | int]:
+    """Return a copy of the options, and the type of the reservation at this position, which has options of its own.
+
+    A number is the position of a reservation in full words. The order is that of ``read_reservations``.
+    """
+    options = _copied(parsed_args)
+    requested = [
+        reservation_type for reservation_type in RESERVATION_TYPES.values() if reservation_type.is_requested(options)
+    ]
+    slots = [*requested, *range(len(options.reservation))]
+    if not 0 <= position < len(slots):
+        raise Inexpressible
+    return options, slots[position]

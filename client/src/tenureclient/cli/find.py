@@ -11,13 +11,14 @@ from typing import Any
 
 from osc_lib import exceptions
 
+from tenureclient.cli.alternatives import with_amount
 from tenureclient.cli.arguments import end_option, length_option, start_option
 from tenureclient.cli.command import PrintingCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_create import DEFAULT_LENGTH
 from tenureclient.cli.printable import printable
 from tenureclient.cli.render import Row, Shown, Table, fields, row_of, table
 from tenureclient.cli.reservation_options import RESERVATION_OPTIONS, read_some_reservations, types_help
-from tenureclient.cli.reservation_words import Inexpressible, first_words, with_amount, words_of_reservations
+from tenureclient.cli.reservation_words import Inexpressible, first_words, words_of_reservations
 from tenureclient.cli.window_options import WINDOW_OPTIONS, later, read_window
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, format_duration
 from tenureclient.options import Argument, OneOf, Option
