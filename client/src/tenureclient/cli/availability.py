@@ -111,8 +111,9 @@ class ShowAvailability(ReservationLister):
 def _rows(timeline: CapacityTimeline, zone: tzinfo | None, *, long: bool) -> Iterator[Row]:
     """Yield a row for each group, or for each step of each group."""
     for group in timeline.groups:
+        of_group = {**row_of(group, zone), "resource_class": timeline.resource_class}
         for step in group.steps if long else group.steps[:1]:
-            cells = {**row_of(group, zone), **row_of(step, zone), "resource_class": timeline.resource_class}
+            cells = {**of_group, **row_of(step, zone)}
             yield {name: cells[name] for name in _ALL}
 
 
