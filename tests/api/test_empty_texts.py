@@ -43,8 +43,8 @@ def _cases() -> list[tuple[Operation, Version, str]]:
 )
 def test_an_empty_parameter_is_refused_by_name(api: Api, operation: Operation, version: Version, name: str):
     path = operation.path
-    for name in operation.path_parameters:
-        path = path.replace(f"{{{name}}}", "some-id")
+    for parameter in operation.path_parameters:
+        path = path.replace(f"{{{parameter}}}", "some-id")
     query = urlencode(_NEEDED.get(operation.path, {}) | {name: ""})
     answer = api.using("admin", version=version.value).get(f"{path}?{query}")
     assert answer.status_code == 400, answer.json

@@ -61,7 +61,7 @@ def test_a_lease_gets_the_first_choice_that_fits(api: Api):
     assert lease["choice"] == 1
     assert lease["reservations"][0]["min"] == 2
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["choice"] == 1
-    [listed] = [lease for lease in api.get("/v1/leases").json["leases"] if lease["id"] == lease["id"]]
+    [listed] = [row for row in api.get("/v1/leases").json["leases"] if row["id"] == lease["id"]]
     assert listed["choice"] == 1
 
 
