@@ -101,6 +101,41 @@ def waits_for_the_project_lock(db: Database) -> bool:
         return bool(connection.execute(text(asked)).scalar_one())
 
 
+def waits_for_a_row(db: Database) -> bool:
+    """Whether a transaction of any process waits for a row that another has changed, or is about to."""
+    asked = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        if db.dialect == "postgresql"
+        else "SELECT count(*) FROM information_schema.processlist WHERE state = 'Updating'"
+    )
+    with db.engine.connect() as connection:
+        return bool(connection.execute(text(asked)).scalar_one())
+
+
+def test_bookings_of_a_project_are_counted_one_after_the_other(on_server: Database, server_url: str):
+    """Two that fit a limit one by one would otherwise exceed it together."""
+    counted: list[int] = []
+
+    def book(database: Database, lease_id: str, meanwhile: Callable[[], object] = tuple) -> None:
+        def work(tx: Transaction) -> None:
+            tx.projects.lock(PROJECT)
+            counted.append(tx.projects.count_leases(PROJECT))
+            meanwhile()
+            tx.leases.add(new_lease(lease_id=lease_id, project=PROJECT))
+
+        database.write(work)
+
+    on_server.write(lambda tx: tx.projects.lock(PROJECT))
+    with closing(Database(server_url)) as another_process, ThreadPoolExecutor(1) as threads:
+
+        def meanwhile() -> None:
+            threads.submit(book, another_process, "second")
+            wait_for("the second to wait, or to count", lambda: waits_for_a_row(on_server) or len(counted) > 1)
+
+        book(on_server, "first", meanwhile)
+    assert counted == [0, 1]
+
+
 def test_large_work_of_a_project_runs_one_by_one_in_all_processes(on_server: Database, server_url: str):
     """Requests of a flood would wait for each other's rows, and all other projects behind them."""
     order: list[str] = []
