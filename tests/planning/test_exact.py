@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenure.domain.allocation import Allocation, Demand
+from tenure.domain.allocation import Allocation, Demand, Spread
 from tenure.domain.arrangement import Problem, Solution
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
@@ -197,3 +197,25 @@ def test_what_stays_is_not_touched():
     assert carry_out(Situation(ledger, [task], terms_of(ledger)), before, answer.snapshot) == []
     assert {*stays, *held} <= set(ledger.allocations.values())
     assert [allocation.resource_id for allocation in ledger.of_reservation("first")] == [3]
+
+
+@pytest.mark.parametrize("solver", [CpSatSolver(), BacktrackingSolver()], ids=["cp-sat", "backtracking"])
+@pytest.mark.parametrize("hosts", [3, 4])
+def test_units_that_are_to_be_apart_stay_apart_if_they_start_at_different_times(solver: Solver, hosts: int):
+    """A plan whose start is late moves for its remaining time only, so others of the reservation have another start."""
+    ledger = PlainLedger.of([host(number) for number in range(1, hosts + 1)], NOW)
+    apart = parts(2, spread=Spread.ANTI_AFFINITY)
+    book(ledger, "apart", apart, hours(-1, 3), {1: 1})
+    book(ledger, "apart", apart, hours(0, 3), {2: 1})
+    task = NewUnits("new", whole(2, named=[1, 2]), hours(1, 2))
+    ledger.demands["new"] = task.demand
+    answer = arrange(ledger.snapshot(), [task], terms_of(ledger), solver, seconds=SECONDS)
+    if hosts == 3:
+        assert answer.snapshot is None
+    else:
+        assert answer.snapshot is not None
+        moved = [allocation for number in (3, 4) for allocation in answer.snapshot.on(answer.snapshot.row_of(number))]
+        assert [(allocation.resource_id, allocation.period) for allocation in moved] == [
+            (3, hours(0, 3)),
+            (4, hours(0, 3)),
+        ]

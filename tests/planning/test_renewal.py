@@ -9,6 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenure.domain.allocation import Spread
 from tenure.planning.changes import changes_of
 from tenure.planning.outcomes import Plan
 from tenure.planning.plan import plan
@@ -24,6 +25,7 @@ from tests.planning.situations import (
     host,
     hours,
     new_units,
+    parts,
     revisions,
     situation,
     terms_of,
@@ -104,4 +106,15 @@ def test_a_plan_is_not_renewed_if_what_it_moves_is_gone():
     assert [was for was, _ in changes.changed] == [in_the_way]
     assert renewed(changes, before, following(before, ledger)) == changes
     del ledger.allocations[in_the_way.id]
+    assert renewed(changes, before, following(before, ledger)) is None
+
+
+def test_a_plan_is_not_renewed_if_others_moved_a_unit_of_the_reservation_to_its_resource():
+    """Both would be on one host, although they are to be apart."""
+    ledger = PlainLedger.of([host(1), host(2), host(3)], NOW)
+    first, second = book(ledger, "apart", parts(2, spread=Spread.ANTI_AFFINITY), hours(1, 3), {1: 1, 2: 1})
+    before = ledger.snapshot()
+    changes = changes_of(before, before.without([first]).with_([replace(first, resource_id=3)]))
+    assert renewed(changes, before, following(before, ledger)) == changes
+    ledger.allocations[second.id] = replace(second, resource_id=3)
     assert renewed(changes, before, following(before, ledger)) is None
