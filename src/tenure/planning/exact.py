@@ -116,32 +116,58 @@ def _subproblem_for(
     else:
         resource_ids, affected = _affected(snapshot, tasks, terms, is_over)
     requesting = {task.reservation_id for task in tasks}
-    grouped: dict[tuple[str, Period], list[Allocation]] = defaultdict(list)
+    moving: dict[str, list[Allocation]] = defaultdict(list)
     staying: dict[str, set[int]] = defaultdict(set)
     for resource_id in sorted(resource_ids):
         for allocation in snapshot.on(snapshot.row_of(resource_id)):
-            if allocation.reservation_id not in requesting and terms.may_move(allocation):
-                grouped[allocation.reservation_id, allocation.period].append(allocation)
+            reservation_id = allocation.reservation_id
+            is_affected = affected is None or reservation_id in affected
+            if reservation_id not in requesting and is_affected and _may_move(allocation, terms):
+                moving[reservation_id].append(allocation)
             else:
-                staying[allocation.reservation_id].add(resource_id)
-    demands = terms.demands_of({reservation_id for reservation_id, _ in grouped})
+                staying[reservation_id].add(resource_id)
+    demands = terms.demands_of(moving.keys())
     plans: list[tuple[Piece, tuple[Allocation, ...]]] = []
-    for (reservation_id, period), these in sorted(grouped.items()):
+    for reservation_id, of_reservation in sorted(moving.items()):
         demand = demands[reservation_id]
         named = set(catalogue.ids_named(demand.region, demand.named))
-        moving = [allocation for allocation in these if allocation.resource_id not in named]
-        if not moving or (affected is not None and (reservation_id, period) not in affected):
-            continue
-        current = units_by_resource(moving)
-        may = _serving(snapshot, demand, resource_ids) | current.keys()
-        if demand.spread is Spread.ANTI_AFFINITY:
-            stays = staying[reservation_id] | {
-                allocation.resource_id for allocation in these if allocation.resource_id in named
-            }
-            may -= stays - current.keys()
-        piece = Piece(reservation_id, demand, period, current.total(), frozenset(may), current, is_in_place=True)
-        plans.append((piece, tuple(moving)))
+        stays = staying[reservation_id] | {plan.resource_id for plan in of_reservation if plan.resource_id in named}
+        unnamed = [plan for plan in of_reservation if plan.resource_id not in named]
+        groups = _by_period(unnamed, demand, terms)
+        # Units that are to be apart may take more time than they have now, so they may fit where this search says no.
+        is_whole &= len(groups) == len({_rest_of(plan, terms) for plan in unnamed})
+        for period, group in sorted(groups.items(), key=lambda item: (item[0].start, item[0].end)):
+            current = units_by_resource(group)
+            may = _serving(snapshot, demand, resource_ids) | current.keys()
+            if demand.spread is Spread.ANTI_AFFINITY:
+                may -= stays - current.keys()
+            piece = Piece(reservation_id, demand, period, current.total(), frozenset(may), current, is_in_place=True)
+            plans.append((piece, tuple(group)))
     return _Subproblem(resource_ids, plans, is_whole)
+
+
+def _may_move(allocation: Allocation, terms: Terms) -> bool:
+    """Whether an allocation is a plan that may move, and some of its time is still to come."""
+    return terms.may_move(allocation) and terms.is_open(allocation)
+
+
+def _rest_of(plan: Allocation, terms: Terms) -> Period:
+    """Return the time of a plan that is still to come: what is over of a late start has lapsed."""
+    return Period(max(terms.now, plan.period.start), plan.period.end)
+
+
+def _by_period(plans: Sequence[Allocation], demand: Demand, terms: Terms) -> Mapping[Period, Sequence[Allocation]]:
+    """Return plans of a reservation by their time to come; those that are to be apart together, for all of their time.
+
+    Starts differ if one was late or delayed.
+    """
+    rests = [_rest_of(plan, terms) for plan in plans]
+    if rests and demand.spread is Spread.ANTI_AFFINITY:
+        return {Period(min(rest.start for rest in rests), max(rest.end for rest in rests)): plans}
+    grouped: dict[Period, list[Allocation]] = defaultdict(list)
+    for rest, plan in zip(rests, plans, strict=True):
+        grouped[rest].append(plan)
+    return grouped
 
 
 def _sites(snapshot: Snapshot, subproblem: _Subproblem) -> tuple[Site, ...]:
@@ -201,7 +227,7 @@ def _serving(
 def _moved(
     snapshot: Snapshot, piece: Piece, plans: Sequence[Allocation], units: Mapping[int, int], terms: Terms
 ) -> Snapshot:
-    """Return the snapshot with the plans of a piece at their new places; what stays is not touched."""
+    """Return the snapshot with the plans of a piece at their new places from now on; what stays is not touched."""
     remaining = dict(units)
     leaving: list[Allocation] = []
     for plan in plans:
@@ -231,8 +257,8 @@ def _done(snapshot: Snapshot, task: Task, piece: Piece, units: Mapping[int, int]
 
 def _affected(
     snapshot: Snapshot, tasks: Sequence[Task], terms: Terms, is_over: Callable[[], bool]
-) -> tuple[frozenset[int], Collection[tuple[str, Period]]]:
-    """Return a bounded number of resources for these tasks, and the plans in the way: by reservation and period.
+) -> tuple[frozenset[int], Collection[str]]:
+    """Return a bounded number of resources for these tasks, and the reservations whose plans are in the way.
 
     The resources are free ones, and those that plans can make free. Plans on the latter must go elsewhere, so resources
     for these plans follow, level by level. All other plans stay. It ends early when the time ``is_over``.
@@ -242,18 +268,18 @@ def _affected(
     chosen: dict[int, None] = {}
     vacancies: deque[tuple[Demand, Period, int]] = deque()
     known: set[tuple[Demand, Period]] = set()
-    in_the_way: set[tuple[str, Period]] = set()
+    in_the_way: set[str] = set()
 
     def make_way(plans: Iterable[Allocation]) -> None:
         """Look up resources for these plans, too."""
         moving = [plan for plan in plans if plan.reservation_id not in requesting]
         demands = terms.demands_of({plan.reservation_id for plan in moving})
         for plan in moving:
-            in_the_way.add((plan.reservation_id, plan.period))
-            demand = replace(demands[plan.reservation_id], minimum=1, maximum=1, named=())
-            if (demand, plan.period) not in known:
-                known.add((demand, plan.period))
-                vacancies.append((demand, plan.period, FOR_PLAN))
+            in_the_way.add(plan.reservation_id)
+            demand, rest = replace(demands[plan.reservation_id], minimum=1, maximum=1, named=()), _rest_of(plan, terms)
+            if (demand, rest) not in known:
+                known.add((demand, rest))
+                vacancies.append((demand, rest, FOR_PLAN))
 
     spans = []
     for task in tasks:
@@ -290,5 +316,5 @@ def _plans_on(
         allocation
         for resource_id in resource_ids
         for allocation in snapshot.on(snapshot.row_of(resource_id))
-        if terms.may_move(allocation) and any(allocation.period.overlaps(span) for span in spans)
+        if _may_move(allocation, terms) and any(allocation.period.overlaps(span) for span in spans)
     ]
