@@ -168,7 +168,7 @@ def test_dry_runs_answer_as_they_are_described(regions: tuple[Api, Regions], ver
         caller.assert_described(method, path, answer)
 
 
-@pytest.mark.parametrize("group_by", ["none", "resource_type", "zone", "resource", "project"])
+@pytest.mark.parametrize("group_by", ["none", "kind", "zone", "resource", "project"])
 @pytest.mark.parametrize("resource_type", ["physical:host", "virtual:instance", "virtual:floatingip", "virtual:volume"])
 def test_availability_is_answered_as_it_is_described(
     regions: tuple[Api, Regions], resource_type: str, group_by: str

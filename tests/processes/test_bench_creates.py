@@ -13,7 +13,7 @@ from tests.support.databases import DatabaseServers
 @pytest.mark.postgresql
 def test_creates_are_measured_and_their_rows_written_by_bare_sql(database_servers: DatabaseServers, message_bus: str):
     found = measure_creates(
-        database_servers, lambda _line: None, seconds=1, managers=1, connections=2, hosts=20, bus=message_bus
+        database_servers, lambda _line: None, seconds=1, managers=1, connections=2, hosts=60, bus=message_bus
     )
     assert found.tenure.latencies
     assert found.bare_per_second > 0
