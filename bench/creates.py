@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,6 +31,8 @@ from tests.support.databases import POSTGRESQL, DatabaseServers
 MOST_TIMES = 4.0
 #: For how many seconds creates are sent before those that count.
 WARM_UP_SECONDS = 3.0
+#: How much later than the leases of Tenure those of bare SQL begin.
+LATER = timedelta(days=3650)
 
 #: The tables with rows of a new lease, in the sequence in which they are written, and the condition that finds them.
 _TABLES: Mapping[str, str] = {
@@ -77,16 +80,33 @@ class Written:
     rows: Mapping[str, Sequence[Mapping[str, Any]]]
     resource_ids: Sequence[int]
 
-    def copy(self) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
-        """Yield the rows of another lease that is equal but for its ids, table by table."""
+    def copy(self, writer: int, number: int) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+        """Yield the rows of a writer's next lease, table by table: on hosts of its own, after those before."""
         ids = {row["id"]: str(uuid4()) for table in ("leases", "reservations", "events") for row in self.rows[table]}
         for table, rows in self.rows.items():
-            yield table, [_copied(row, ids) for row in rows]
+            copies = [_copied(row, ids) for row in rows]
+            if table == "allocations":
+                copies = [
+                    _moved(row, resource_id, number)
+                    for row, resource_id in zip(copies, self.hosts_of(writer), strict=True)
+                ]
+            yield table, copies
+
+    def hosts_of(self, writer: int) -> Sequence[int]:
+        """Return the ids of the hosts on which a writer puts its leases."""
+        count = len(self.rows["allocations"])
+        return self.resource_ids[writer * count : (writer + 1) * count]
 
 
 def _copied(row: Mapping[str, Any], ids: Mapping[str, str]) -> Mapping[str, Any]:
     copy = {name: ids.get(value, value) if isinstance(value, str) else value for name, value in row.items()}
     return copy | {"key": str(uuid4())} if "key" in copy else copy
+
+
+def _moved(allocation: Mapping[str, Any], resource_id: int, number: int) -> Mapping[str, Any]:
+    start, end = allocation["starts_at"], allocation["ends_at"]
+    later = LATER + number * (end - start)
+    return {**allocation, "resource_id": resource_id, "starts_at": start + later, "ends_at": end + later}
 
 
 def measure_creates(
@@ -146,8 +166,12 @@ def _write_for(url: str, written: Written, processes: int, threads: int, seconds
     start = context.Barrier(processes)
     counts = context.Queue()
     workers = [
-        context.Process(target=_write_in_process, args=(url, written, threads, seconds, start, counts), daemon=True)
-        for _ in range(processes)
+        context.Process(
+            target=_write_in_process,
+            args=(url, written, range(process * threads, (process + 1) * threads), seconds, start, counts),
+            daemon=True,
+        )
+        for process in range(processes)
     ]
     for worker in workers:
         worker.start()
@@ -157,33 +181,33 @@ def _write_for(url: str, written: Written, processes: int, threads: int, seconds
     return float(total / seconds)
 
 
-def _write_in_process(url: str, written: Written, threads: int, seconds: float, start: Any, counts: Any) -> None:
-    numbers = [0] * threads
+def _write_in_process(
+    url: str, written: Written, writers: Sequence[int], seconds: float, start: Any, counts: Any
+) -> None:
+    numbers = dict.fromkeys(writers, 0)
     start.wait(60)
     until = time.perf_counter() + seconds
 
-    def write(thread: int) -> None:
+    def write(writer: int) -> None:
         with closing(_connect(url)) as connection:
             while time.perf_counter() < until:
-                _write(connection, written, numbers[thread] * threads + thread)
-                numbers[thread] += 1
+                _write(connection, written, writer, numbers[writer])
+                numbers[writer] += 1
 
-    writers = [threading.Thread(target=write, args=(thread,)) for thread in range(threads)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    counts.put(sum(numbers))
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in writers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts.put(sum(numbers.values()))
 
 
-def _write(connection: psycopg.Connection[Any], written: Written, number: int) -> None:
+def _write(connection: psycopg.Connection[Any], written: Written, writer: int, number: int) -> None:
     """Write a copy of a lease in one transaction, which raises the versions of its resources first."""
     with connection.transaction():
-        hosts = len(written.rows["allocations"])
-        first = number * hosts % len(written.resource_ids)
-        ids = sorted(written.resource_ids[(first + offset) % len(written.resource_ids)] for offset in range(hosts))
+        ids = list(written.hosts_of(writer))
         connection.execute("UPDATE resources SET version = version + 1 WHERE id = ANY(%s)", [ids])
-        for table, rows in written.copy():
+        for table, rows in written.copy(writer, number):
             values = [_adapted(value) for row in rows for value in row.values()]
             connection.execute(_insertion(table, rows), values)
 
