@@ -301,10 +301,12 @@ def move_another_first(
     sufficient = list(islice(_plans_that_gain(snapshot, vacancy, blocked, free, missing, terms), ROOM_SAMPLE))
     demands = terms.demands_of({plan.reservation_id for plan, _ in sufficient})
     for plan, gain in sufficient:
-        target, loss = _cheapest_target(snapshot, plan, demands[plan.reservation_id], vacancy, free, terms)
+        plan_demand = demands[plan.reservation_id]
+        moving = moving_with(snapshot, plan, plan_demand)
+        target, loss = _cheapest_target(snapshot, moving, plan_demand, vacancy, free, terms)
         if target is None or gain - loss < missing:
             continue
-        moved = _put(snapshot, [plan], target.resource_id, terms)
+        moved = _put(snapshot, moving, target.resource_id, terms)
         again = find(moved, demand, period, seed=terms.seed, without=vacancy.without, only=vacancy.only)
         selections = choose(again, demand, period, seed=terms.seed)
         if sum(selection.units for selection in selections) >= demand.minimum:
@@ -329,17 +331,22 @@ def _plans_that_gain(
 
 
 def _cheapest_target(
-    snapshot: Snapshot, plan: Allocation, demand: Demand, vacancy: Vacancy, free: Counter[int], terms: Terms
+    snapshot: Snapshot,
+    moving: Sequence[Allocation],
+    demand: Demand,
+    vacancy: Vacancy,
+    free: Counter[int],
+    terms: Terms,
 ) -> tuple[Candidate | None, int]:
-    """Return the target of a plan that takes the room of the fewest units that are needed, and their number."""
+    """Return the target of plans that takes the room of the fewest units that are needed, and their number."""
 
     def loss(target: Candidate) -> int:
         before = free[target.resource_id]
         row = snapshot.row_of(target.resource_id)
-        there = replace(plan, resource_id=target.resource_id, period=_rest([plan], terms))
-        return before - min(before, snapshot.with_([there]).room_on(row, vacancy.demand, vacancy.period))
+        there = [replace(plan, resource_id=target.resource_id, period=_rest([plan], terms)) for plan in moving]
+        return before - min(before, snapshot.with_(there).room_on(row, vacancy.demand, vacancy.period))
 
-    targets = _targets(snapshot, [plan], demand, terms, without=vacancy.closed)
+    targets = _targets(snapshot, moving, demand, terms, without=vacancy.closed)
     target = min(targets, key=loss, default=None)
     return target, 0 if target is None else loss(target)
 
