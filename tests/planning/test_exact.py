@@ -221,3 +221,27 @@ def test_units_that_are_to_be_apart_stay_apart_if_they_start_at_different_times(
             (3, hours(0, 3)),
             (4, hours(0, 3)),
         ]
+
+
+def test_a_refusal_is_not_proven_if_units_apart_would_have_to_begin_earlier():
+    """The search places them for all of their time, so what it does not find may be there."""
+    ledger = PlainLedger.of([host(number) for number in (1, 2, 3)], NOW)
+    apart = parts(2, spread=Spread.ANTI_AFFINITY)
+    book(ledger, "apart", apart, hours(0, 3), {1: 1})
+    book(ledger, "apart", apart, hours(1, 3), {2: 1})
+    task = NewUnits("new", whole(2, named=[1, 2]), hours(1, 2))
+    ledger.demands["new"] = task.demand
+    answer = arrange(ledger.snapshot(), [task], terms_of(ledger), BacktrackingSolver(), seconds=SECONDS)
+    assert answer.snapshot is None
+    assert not answer.is_proven
+
+
+def test_a_plan_that_is_over_stays_where_it_is():
+    ledger = PlainLedger.of([host(1), host(2)], NOW)
+    [over] = book(ledger, "over", whole(), hours(-3, -1), {1: 1})
+    book(ledger, "booked", whole(), hours(1, 3), {1: 1})
+    task = NewUnits("new", whole(named=[1]), hours(1, 2))
+    ledger.demands["new"] = task.demand
+    answer = arrange(ledger.snapshot(), [task], terms_of(ledger), BacktrackingSolver(), seconds=SECONDS)
+    assert answer.snapshot is not None
+    assert over in answer.snapshot.on(answer.snapshot.row_of(1))

@@ -20,7 +20,7 @@ from tenure.domain.allocation import Allocation, Demand, Spread, units_by_resour
 from tenure.domain.arrangement import FixedUse, Piece, Problem, Site, Solution
 from tenure.domain.period import Period
 from tenure.planning.candidates import find
-from tenure.planning.moving import Vacancy, blocked_by_plans
+from tenure.planning.moving import Vacancy, blocked_by_plans, rest_of
 from tenure.planning.snapshot import Snapshot
 from tenure.planning.tasks import Extension, NewUnits, Revision, Task
 from tenure.planning.terms import Terms
@@ -135,7 +135,7 @@ def _subproblem_for(
         unnamed = [plan for plan in of_reservation if plan.resource_id not in named]
         groups = _by_period(unnamed, demand, terms)
         # Units that are to be apart may take more time than they have now, so they may fit where this search says no.
-        is_whole &= len(groups) == len({_rest_of(plan, terms) for plan in unnamed})
+        is_whole &= len(groups) == len({rest_of([plan], terms) for plan in unnamed})
         for period, group in sorted(groups.items(), key=lambda item: (item[0].start, item[0].end)):
             current = units_by_resource(group)
             may = _serving(snapshot, demand, resource_ids) | current.keys()
@@ -151,17 +151,12 @@ def _may_move(allocation: Allocation, terms: Terms) -> bool:
     return terms.may_move(allocation) and terms.is_open(allocation)
 
 
-def _rest_of(plan: Allocation, terms: Terms) -> Period:
-    """Return the time of a plan that is still to come: what is over of a late start has lapsed."""
-    return Period(max(terms.now, plan.period.start), plan.period.end)
-
-
 def _by_period(plans: Sequence[Allocation], demand: Demand, terms: Terms) -> Mapping[Period, Sequence[Allocation]]:
     """Return plans of a reservation by their time to come; those that are to be apart together, for all of their time.
 
     Starts differ if one was late or delayed.
     """
-    rests = [_rest_of(plan, terms) for plan in plans]
+    rests = [rest_of([plan], terms) for plan in plans]
     if rests and demand.spread is Spread.ANTI_AFFINITY:
         return {Period(min(rest.start for rest in rests), max(rest.end for rest in rests)): plans}
     grouped: dict[Period, list[Allocation]] = defaultdict(list)
@@ -276,7 +271,7 @@ def _affected(
         demands = terms.demands_of({plan.reservation_id for plan in moving})
         for plan in moving:
             in_the_way.add(plan.reservation_id)
-            demand, rest = replace(demands[plan.reservation_id], minimum=1, maximum=1, named=()), _rest_of(plan, terms)
+            demand, rest = replace(demands[plan.reservation_id], minimum=1, maximum=1, named=()), rest_of([plan], terms)
             if (demand, rest) not in known:
                 known.add((demand, rest))
                 vacancies.append((demand, rest, FOR_PLAN))

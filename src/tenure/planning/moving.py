@@ -153,7 +153,7 @@ def move_behind_others(
     closed = frozenset({plan.resource_id, *without})
     vacancy = Vacancy(
         demand.of_units(_units(moving)),
-        _rest(moving, terms),
+        rest_of(moving, terms),
         without=closed | _apart_from(snapshot, plan, demand),
         closed=closed,
     )
@@ -181,7 +181,7 @@ def scatter(
     if demand.spread is not Spread.ANY or not terms.is_open(plan):
         return None
     terms.check()
-    rest = _rest([plan], terms)
+    rest = rest_of([plan], terms)
     some = replace(demand, minimum=1, maximum=plan.units, named=())
     found = find(snapshot, some, rest, seed=terms.seed, without={plan.resource_id, *without})
     units = {selection.resource_id: selection.units for selection in choose(found, some, rest, seed=terms.seed)}
@@ -207,7 +207,7 @@ def scatter_behind_others(
     if left is None:
         return some
     closed = frozenset({plan.resource_id, *without})
-    rest = _rest([left], terms)
+    rest = rest_of([left], terms)
     vacancy = Vacancy(
         replace(demand, minimum=1, maximum=left.units, named=()),
         rest,
@@ -219,7 +219,7 @@ def scatter_behind_others(
     if added is not None:
         return added.without([left])
     whole = replace(
-        vacancy, demand=replace(demand, minimum=plan.units, maximum=plan.units, named=()), period=_rest([plan], terms)
+        vacancy, demand=replace(demand, minimum=plan.units, maximum=plan.units, named=()), period=rest_of([plan], terms)
     )
     found = move_another_first(snapshot, whole, terms)
     if found is None:
@@ -343,7 +343,7 @@ def _cheapest_target(
     def loss(target: Candidate) -> int:
         before = free[target.resource_id]
         row = snapshot.row_of(target.resource_id)
-        there = [replace(plan, resource_id=target.resource_id, period=_rest([plan], terms)) for plan in moving]
+        there = [replace(plan, resource_id=target.resource_id, period=rest_of([plan], terms)) for plan in moving]
         return before - min(before, snapshot.with_(there).room_on(row, vacancy.demand, vacancy.period))
 
     targets = _targets(snapshot, moving, demand, terms, without=vacancy.closed)
@@ -386,13 +386,13 @@ def _targets(
         return []
     terms.check()
     closed = {plan.resource_id, *without, *_apart_from(snapshot, plan, demand)}
-    return find(snapshot, demand.of_units(_units(moving)), _rest(moving, terms), seed=terms.seed, without=closed)
+    return find(snapshot, demand.of_units(_units(moving)), rest_of(moving, terms), seed=terms.seed, without=closed)
 
 
 def _best(
     targets: Sequence[Candidate], moving: Sequence[Allocation], demand: Demand, terms: Terms
 ) -> Sequence[Selection]:
-    return choose(targets, demand.of_units(_units(moving)), _rest(moving, terms), seed=terms.seed) if targets else ()
+    return choose(targets, demand.of_units(_units(moving)), rest_of(moving, terms), seed=terms.seed) if targets else ()
 
 
 def _put(snapshot: Snapshot, moving: Sequence[Allocation], resource_id: int, terms: Terms) -> Snapshot:
@@ -401,7 +401,7 @@ def _put(snapshot: Snapshot, moving: Sequence[Allocation], resource_id: int, ter
         replace(
             allocation,
             resource_id=resource_id,
-            period=_rest([allocation], terms),
+            period=rest_of([allocation], terms),
             booked_from=_booked_from(allocation, terms),
         )
         for allocation in moving
@@ -424,7 +424,7 @@ def _units(moving: Sequence[Allocation]) -> int:
     return sum(allocation.units for allocation in moving)
 
 
-def _rest(moving: Sequence[Allocation], terms: Terms) -> Period:
+def rest_of(moving: Sequence[Allocation], terms: Terms) -> Period:
     """Return the time from now on in which these plans take their resource."""
     return Period(
         max(terms.now, min(allocation.period.start for allocation in moving)),
