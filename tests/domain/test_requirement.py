@@ -13,7 +13,9 @@ from tenure.domain.requirement import (
     OPERATORS,
     Comparison,
     Expression,
+    HasTrait,
     Language,
+    Not,
     number_of,
     parse_expression,
 )
@@ -84,6 +86,12 @@ REFUSED = [
     '["==", "$vcpus", NaN]',
     "[" * 100_000,
     '["==", "$vcpus", "8"',
+    '["s=", "$vcpus", "8"]',
+    '["<or>", "$vcpus", "8"]',
+    '["==", "$trait:CUSTOM_A", "yes"]',
+    '["!=", "$trait:CUSTOM_A", "required"]',
+    '["==", "$trait:custom", "required"]',
+    '["==", "$trait:", "required"]',
 ]
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
@@ -197,6 +205,83 @@ def test_a_nested_and_keeps_all_its_terms():
 )
 def test_numbers_compare_as_numbers_and_text_as_text(op: str, value: str, found: str, matched: bool):
     assert matches(json.dumps([op, "$property", value]), property=found) is matched
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "found", "matched"),
+    [
+        ("s==", "8", "8", True),
+        ("s==", "8", "8.0", False),
+        ("s!=", "8", "8.0", True),
+        ("s<", "9", "10", True),  # letter by letter, also of numbers
+        ("s<=", "9", "9", True),
+        ("s>", "9", "10", False),
+        ("s>=", "9", "90", True),
+        ("<in>", "vx2", "['avx2', 'aes']", True),
+        ("<in>", "aes avx2", "['avx2', 'aes']", False),
+        ("<all-in>", "aes avx2", "['avx2', 'aes']", True),
+        ("<all-in>", "aes vmx", "['avx2', 'aes']", False),
+    ],
+)
+def test_operators_of_extra_specs_compare_texts(op: str, value: str, found: str, matched: bool):
+    text = json.dumps([op, "$property", value])
+    assert matches(text, property=found) is matched
+    assert not matches(text, other=found)
+    with pytest.raises(MalformedRequirements):
+        parse_expression(text, field="resource_properties", language=Language.BLAZAR)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "value", "matched"),
+    [
+        ("==", "cpu_info:vendor", "AMD", True),
+        ("==", "cpu_info:vendor", "Intel", False),
+        (">=", "cpu_info:topology:cores", "9", True),
+        ("<in>", "cpu_info:features", "avx2", True),
+        ("==", "cpu_info:features:0", "avx2", False),
+        ("!=", "cpu_info:model", "x", False),
+        ("!=", "cpu_info:none", "x", False),
+        ("==", "cpu_info:turbo", "True", True),
+        ("==", "rack:row", "7", True),  # a property of that name
+        ("==", "rack:row:x", "7", False),
+        ("==", "gpu:x", "7", False),
+        ("==", "aggregate_metadata:tier", "gold", True),
+        ("==", "aggregate_metadata:tier", "silver", True),
+        ("==", "aggregate_metadata:tier", "bronze", False),
+        ("<all-in>", "aggregate_metadata:tier", "go ver", False),
+        ("==", "aggregate_metadata:a:b", "1", True),
+        ("==", "aggregate_metadata:ssd", "true", False),
+    ],
+)
+def test_values_within_the_text_of_a_property(op: str, name: str, value: str, matched: bool):
+    cpu = {"vendor": "AMD", "topology": {"cores": 16}, "features": ["avx2"], "none": None, "turbo": True}
+    properties = {
+        "cpu_info": json.dumps(cpu),
+        "rack": '{"row": 8}',
+        "rack:row": "7",
+        "gpu": "a100",
+        "aggregate_metadata": json.dumps({"tier": ["gold", "silver"], "a:b": ["1"], "ssd": "true"}),
+    }
+    assert read(json.dumps([op, f"${name}", value])).matches(properties) is matched
+
+
+def test_names_of_an_expression_are_all_properties_that_it_reads():
+    expression = read('["and", ["==", "$cpu_info:topology:cores", "8"], ["==", "$gpu", "a100"]]')
+    assert expression.names == {"cpu_info:topology:cores", "cpu_info", "gpu"}
+
+
+def test_traits_are_required_or_forbidden():
+    required = read('["==", "$trait:CUSTOM_A", "required"]')
+    assert required == Expression((HasTrait("CUSTOM_A"),))
+    assert required.matches({"trait:CUSTOM_A": "required"})
+    assert not required.matches({"gpu": "a100"})
+    forbidden = read('["=", "$trait:CUSTOM_A", "forbidden"]')
+    assert forbidden == Expression((Not(required),))
+    assert read('["or", ["==", "$trait:CUSTOM_A", "required"], ["==", "$gpu", "a100"]]').matches({"gpu": "a100"})
+    many = [["==", f"$trait:CUSTOM_{number}", "required"] for number in range(MAX_COMPARISONS + 1)]
+    assert read(json.dumps(["and", *many[1:]])).size == MAX_COMPARISONS
+    with pytest.raises(InvalidParameter, match="more than 64 comparisons"):
+        read(json.dumps(["and", *many]))
 
 
 @given(comparisons, st.dictionaries(names, values))

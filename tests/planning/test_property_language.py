@@ -11,20 +11,50 @@ from hypothesis import strategies as st
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.listing import ListedResource
-from tenure.domain.requirement import OPERATORS, AnyOf, Comparison, Expression, Not, parse_expression
+from tenure.domain.requirement import (
+    OPERATORS,
+    TEXT_OPERATORS,
+    AnyOf,
+    Comparison,
+    Expression,
+    HasTrait,
+    Not,
+    parse_expression,
+)
 from tenure.planning.catalogue import Catalogue
-from tests.support.expressions import GPU_IS_1, TRICKY, a_tree, expressions, properties, says
+from tests.support.expressions import GPU_IS_1, TRICKY, a_tree, expressions, properties, says, traits
 
 
-def matching(owned: list[dict[str, str]], expression: Expression) -> list[bool]:
-    """Return which of the resources with these attributes match."""
+def matching(
+    owned: list[dict[str, str]], expression: Expression, traits: list[frozenset[str]] | None = None
+) -> list[bool]:
+    """Return which of the resources with these attributes, and these traits, match."""
+    traits = traits or [frozenset()] * len(owned)
     resources = [
-        ListedResource(number, "host", "", "", "", Capacity(), {}, frozenset(), attributes, True, 1, 0)
-        for number, attributes in enumerate(owned)
+        ListedResource(number, "host", "", "", "", Capacity(), {}, own_traits, attributes, True, 1, 0)
+        for number, (attributes, own_traits) in enumerate(zip(owned, traits, strict=True))
     ]
     found = Catalogue().changed(resources).meets(expression)
     assert found.dtype == np.bool_
     return found.tolist()
+
+
+@given(hosts=st.lists(st.tuples(properties, traits), min_size=1, max_size=6), expression=expressions)
+@example(hosts=[({}, frozenset({"CUSTOM_A"})), ({}, frozenset())], expression=Expression((HasTrait("CUSTOM_A"),)))
+@example(
+    hosts=[
+        ({"info": '{"gpu": "1"}', "info:gpu": "2"}, frozenset()),
+        ({"info": '{"gpu": "1"}'}, frozenset()),
+        ({"info:gpu": "1"}, frozenset()),
+    ],
+    expression=Expression((Comparison("s==", "info:gpu", "1"),)),
+)
+def test_a_catalogue_and_single_hosts_with_traits_agree(
+    hosts: list[tuple[dict[str, str], frozenset[str]]], expression: Expression
+):
+    owned, traits = [properties for properties, _ in hosts], [own for _, own in hosts]
+    singly = [{**properties, **{f"trait:{trait}": "required" for trait in own}} for properties, own in hosts]
+    assert matching(owned, expression, traits) == [expression.matches(properties) for properties in singly]
 
 
 @given(owned=st.lists(properties, min_size=1, max_size=6), expression=expressions)
@@ -45,7 +75,7 @@ def test_tricky_values_compare_as_single_ones():
     """All pairs, by every operator; a resource for each value."""
     owned = [{"value": text} for text in TRICKY]
     for value in filter(None, TRICKY):
-        for op in OPERATORS:
+        for op in (*OPERATORS, *TEXT_OPERATORS):
             expression = Expression((Comparison(op, "value", value),))
             assert matching(owned, expression) == [expression.matches(properties) for properties in owned], (op, value)
 

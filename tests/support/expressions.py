@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tenure.domain.requirement import OPERATORS, AnyOf, Comparison, Expression, Not
+from tenure.domain.requirement import OPERATORS, TEXT_OPERATORS, AnyOf, Comparison, Expression, HasTrait, Not, Term
 
 #: Values that are equal, or ordered otherwise, under other rules of comparison than ours.
 TRICKY = [
@@ -41,6 +41,14 @@ TRICKY = [
     *("true", "True", "NULL", "null", "'", '"', "\\", "%", "_", "a%", "{}", "[]", "a100", "A100", "yes", ""),
 ]
 NAMES = ["gpu", "GPU", "gpu ", "gpü", "memory"]
+#: Texts with other values inside, and the names of these; ``info:gpu`` may also be the name of a property.
+DOCUMENTS = [
+    '{"gpu": "a100", "count": 8, "list": ["a", "b"], "none": null, "deep": {"gpu": 1.5, "true": true}}',
+    '{"gpu": ["1", "x, y", ""], "deep": "{\\"gpu\\": \\"inner\\"}"}',
+    *("[]", "8", '"gpu"', "{", ""),
+]
+INSIDE = ["info:gpu", "info:count", "info:list", "info:none", "info:deep:gpu", "info:deep:true", "info:", "info::gpu"]
+TRAITS = ["HW_CPU_X86_AVX2", "CUSTOM_A"]
 
 texts = st.one_of(
     st.sampled_from(TRICKY),
@@ -49,16 +57,27 @@ texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8),
     st.from_regex(r"\A[+-]?[0-9]{0,3}\.?[0-9]{0,3}(e[+-]?[0-9]{1,2})?\Z"),
 )
-properties = st.dictionaries(st.sampled_from(NAMES), texts, max_size=3)
-comparisons = st.builds(Comparison, st.sampled_from(OPERATORS), st.sampled_from(NAMES), texts.filter(bool))
+properties = st.builds(
+    lambda own, within: {**own, **within},
+    st.dictionaries(st.sampled_from([*NAMES, "info:gpu"]), texts, max_size=3),
+    st.dictionaries(st.sampled_from(["info", "aggregate_metadata"]), st.sampled_from(DOCUMENTS)),
+)
+traits = st.frozensets(st.sampled_from(TRAITS))
+comparisons = st.builds(
+    Comparison,
+    st.sampled_from([*OPERATORS, *TEXT_OPERATORS]),
+    st.sampled_from([*NAMES, "info", *INSIDE, "aggregate_metadata:gpu", "aggregate_metadata:deep"]),
+    st.sampled_from(["a100", "8", "1.5", "x", "x, y"]) | texts.filter(bool),
+)
+leaves = comparisons | st.builds(HasTrait, st.sampled_from(TRAITS))
 
 
-def conjunctions(terms: st.SearchStrategy[Comparison | AnyOf | Not], least: int = 0) -> st.SearchStrategy[Expression]:
+def conjunctions(terms: st.SearchStrategy[Term], least: int = 0) -> st.SearchStrategy[Expression]:
     return st.lists(terms, min_size=least, max_size=3).map(lambda found: Expression(tuple(found)))
 
 
 terms = st.recursive(
-    comparisons,
+    leaves,
     lambda inner: (
         st.lists(conjunctions(inner, 1), min_size=1, max_size=3).map(lambda found: AnyOf(tuple(found)))
         | conjunctions(inner, 1).map(Not)

@@ -6,6 +6,15 @@ everything.
 
 If value and property are both numbers, they are compared as numbers; everything else is compared as text, character by
 character. For a resource that lacks the property, a comparison is false, even ``!=``; ``not`` of it is true.
+
+The operators ``s==``, ``s!=``, ``s<``, ``s<=``, ``s>``, ``s>=``, ``<in>`` and ``<all-in>`` are those of Nova's extra
+specs. They compare texts, also of numbers; ``<in>`` and ``<all-in>`` look for parts of the property's text.
+
+``$cpu_info:vendor`` is the value ``vendor`` in the JSON text of the property ``cpu_info``, as Nova reads
+``capabilities:cpu_info:vendor``. A property of that very name comes first. ``$aggregate_metadata:ssd`` has the values
+of the key ``ssd`` in all aggregates of a host; a comparison holds if it holds for one of them.
+
+``["==", "$trait:HW_CPU_X86_AVX2", "required"]`` asks for a trait, and ``"forbidden"`` for its absence.
 """
 
 from __future__ import annotations
@@ -13,10 +22,12 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Final
 
 from tenure.domain.errors import InvalidParameter, MalformedRequirements
 from tenure.domain.json_text import read_json
@@ -40,6 +51,34 @@ OPERATORS = tuple(_OPERATORS)
 ORDER = frozenset({">=", ">", "<=", "<"})
 
 
+def _has_all(text: str, value: str) -> bool:
+    return all(word in text for word in value.split())
+
+
+#: The operators that compare texts, also of numbers.
+_TEXT_OPERATORS: Mapping[str, Callable[[str, str], bool]] = {
+    "s==": operator.eq,
+    "s!=": operator.ne,
+    "s>=": operator.ge,
+    "s<=": operator.le,
+    "s>": operator.gt,
+    "s<": operator.lt,
+    "<in>": operator.contains,
+    "<all-in>": _has_all,
+}
+TEXT_OPERATORS = tuple(_TEXT_OPERATORS)
+#: The operators that hold for one value only, or for all but one.
+IDENTITY = frozenset({"==", "!=", "s==", "s!="})
+
+#: The property with the metadata of a host's aggregates: the JSON text of the lists of values by key.
+AGGREGATE_METADATA: Final = "aggregate_metadata"
+_SEPARATOR: Final = ":"
+#: The beginning of the names of traits in expressions, and the values that ask for one, or for its absence.
+_TRAIT: Final = "trait:"
+REQUIRED, FORBIDDEN = "required", "forbidden"
+_TRAIT_NAME: Final = re.compile(r"[A-Z0-9_]{1,255}")
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The comparison of a property with a value."""
@@ -53,10 +92,38 @@ class Comparison:
         """The value as a number; None if it is not a number."""
         return number_of(self.value)
 
+    @property
+    def compares_texts(self) -> bool:
+        """Whether values are compared as texts even if they are numbers."""
+        return self.op in _TEXT_OPERATORS
+
+    @property
+    def container(self) -> str | None:
+        """The name of the property whose JSON text has the value if no property has the whole name; else None."""
+        root, separator, _ = self.name.partition(_SEPARATOR)
+        return root if separator else None
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names of the properties that may have the value."""
+        return frozenset({self.name} if self.container is None else {self.name, self.container})
+
     def matches(self, properties: Mapping[str, str]) -> bool:
         text = properties.get(self.name)
+        if text is not None:
+            return self._holds_for(text)
+        container, _, path = self.name.partition(_SEPARATOR)
+        text = properties.get(container)
         if text is None:
             return False
+        if container == AGGREGATE_METADATA:
+            return any(map(self._holds_for, _listed(text, path)))
+        found = _nested(text, tuple(path.split(_SEPARATOR)))
+        return found is not None and self._holds_for(found)
+
+    def _holds_for(self, text: str) -> bool:
+        if self.compares_texts:
+            return _TEXT_OPERATORS[self.op](text, self.value)
         required, number = self.number, number_of(text)
         if required is None:
             return _OPERATORS[self.op](text, self.value)
@@ -80,11 +147,17 @@ class Expression:
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """All comparisons, at any depth."""
-        return tuple(_comparisons(self))
+        return tuple(leaf for leaf in _leaves(self) if isinstance(leaf, Comparison))
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(comparison.name for comparison in self.comparisons)
+        """The names of all properties that are read."""
+        return frozenset(name for comparison in self.comparisons for name in comparison.reads)
+
+    @property
+    def size(self) -> int:
+        """The number of its comparisons and traits, at any depth."""
+        return sum(1 for _ in _leaves(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +180,17 @@ class Not:
         return not self.branch.matches(properties)
 
 
-Term = Comparison | AnyOf | Not
+@dataclass(frozen=True, slots=True)
+class HasTrait:
+    """Holds for resources with the trait. For a single resource, ``trait:`` and the trait is a property."""
+
+    trait: str
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        return f"{_TRAIT}{self.trait}" in properties
+
+
+Term = Comparison | AnyOf | Not | HasTrait
 
 
 class Language(Enum):
@@ -117,16 +200,57 @@ class Language(Enum):
     FULL = "`or`, `not` and `in` as well"
 
 
-def _comparisons(expression: Expression) -> Iterator[Comparison]:
+def trait_term(name: str, value: str) -> HasTrait | Not:
+    """Return the term that requires or forbids a trait; raise ``ValueError`` for another value or an invalid name."""
+    if value not in {REQUIRED, FORBIDDEN}:
+        raise ValueError(f"a trait is {REQUIRED} or {FORBIDDEN}, and not {_shown(value)}.")
+    if not _TRAIT_NAME.fullmatch(name):
+        raise ValueError(f"{_shown(name)} is no trait: the names of traits have A-Z, 0-9 and _.")
+    return HasTrait(name) if value == REQUIRED else Not(Expression((HasTrait(name),)))
+
+
+def _leaves(expression: Expression) -> Iterator[Comparison | HasTrait]:
     for term in expression.terms:
         match term:
-            case Comparison():
-                yield term
             case AnyOf(branches):
                 for branch in branches:
-                    yield from _comparisons(branch)
+                    yield from _leaves(branch)
             case Not(branch):
-                yield from _comparisons(branch)
+                yield from _leaves(branch)
+            case _:
+                yield term
+
+
+@lru_cache(maxsize=1024)  # few hosts have a text of their own, and each is read for each value in it
+def _nested(text: str, path: tuple[str, ...]) -> str | None:
+    """Return the value at a path in a JSON text, as Nova compares it with extra specs; None if there is none.
+
+    A text on the way is JSON text again. Nova compares the text by which Python prints the value.
+    """
+    value: object = text
+    for name in path:
+        if isinstance(value, str):
+            value = _document(value)
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return None if value is None else str(value)
+
+
+def _listed(text: str, key: str) -> tuple[str, ...]:
+    """Return the values of a key in the metadata of aggregates."""
+    document = _document(text)
+    values = document.get(key) if isinstance(document, dict) else None
+    return tuple(map(str, values)) if isinstance(values, list) else ()
+
+
+@lru_cache(maxsize=256)
+def _document(text: str) -> object:
+    """Return the value of a JSON text; None if it is none."""
+    try:
+        return read_json(text)
+    except InvalidParameter:
+        return None
 
 
 def number_of(text: str) -> float | None:
@@ -160,7 +284,7 @@ def parse_expression(text: str, *, field: str, language: Language = Language.FUL
         expression = Expression(_terms(tree, language, depth=0))
     except ValueError as error:
         raise MalformedRequirements(repr(tree), str(error), field=field) from None
-    if len(expression.comparisons) > MAX_COMPARISONS:
+    if expression.size > MAX_COMPARISONS:
         raise InvalidParameter(
             f"Malformed requirements: more than {MAX_COMPARISONS} comparisons in one expression", field=field
         )
@@ -185,22 +309,29 @@ def _terms(tree: object, language: Language, *, depth: int) -> tuple[Term, ...]:
             return (Not(Expression(_terms(parts[0], language, depth=depth + 1))),)
         if op == "in":
             name, *values = parts
-            return (AnyOf(tuple(Expression((_comparison("==", name, value),)) for value in values or [None])),)
+            values = values or [None]
+            return (AnyOf(tuple(Expression((_comparison("==", name, value, language),)) for value in values)),)
     if len(parts) != 2:
         raise ValueError(f"a comparison has an operator, a property and a value, and {_shown(tree)} does not.")
-    return (_comparison(op, *parts),)
+    name, value = parts
+    return (_comparison(op, name, value, language),)
 
 
-def _comparison(op: object, key: object, value: object) -> Comparison:
+def _comparison(op: object, key: object, value: object, language: Language) -> Comparison | HasTrait | Not:
     name = "==" if op == "=" else op
-    if not isinstance(name, str) or name not in _OPERATORS:
-        raise ValueError(f"there is no operator {_shown(op)}; there are {', '.join(_OPERATORS)}, and, or, not and in.")
+    known = OPERATORS if language is Language.BLAZAR else (*OPERATORS, *TEXT_OPERATORS)
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"there is no operator {_shown(op)}; there are {', '.join(known)}, and, or, not and in.")
     if not isinstance(key, str) or len(key) < 2 or key[0] != "$":
         raise ValueError(f'a property is named as text that begins with $, such as "$gpu", and {_shown(key)} is not.')
     if isinstance(value, bool | int | float):
         raise ValueError(f'values are texts, in quotes: "{_shown(value)}" in place of {_shown(value)}.')
     if not isinstance(value, str) or not value:
         raise ValueError(f"{_shown(value)} is no value: values are texts, in quotes, and not empty.")
+    if key[1:].startswith(_TRAIT):
+        if name != "==":
+            raise ValueError(f"a trait is compared by ==, and not by {name}.")
+        return trait_term(key[1:].removeprefix(_TRAIT), value)
     return Comparison(name, key[1:], value)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.listing import ListedResource
-from tenure.domain.requirement import AnyOf, Comparison, Expression, Not, Term, number_of
+from tenure.domain.requirement import AnyOf, Comparison, Expression, HasTrait, Not, Term, number_of
 from tenure.planning.distinct import Distinct
 from tenure.planning.steps import Ints, Mask
 from tenure.planning.timeline import Rows
@@ -256,13 +256,26 @@ class Catalogue:
                 return chosen
             case Not(branch):
                 return ~self.meets(branch)
-            case Comparison(op, name, value) as comparison:
-                column = self._attributes.get(name)
-                if column is None:
-                    return np.zeros(len(self.reservable), dtype=np.bool_)
-                if op == "==" and comparison.number is None:
-                    return column.equals(value)
-                return column.where(lambda text: comparison.matches({name: text}))
+            case HasTrait(trait):
+                return self._traits.where(lambda traits: trait in traits)
+            case Comparison() as comparison:
+                return self._compares(comparison)
+
+    def _compares(self, comparison: Comparison) -> Mask:
+        """Return for which resources a comparison holds: with the property of its name, or the value in another one."""
+        name, container = comparison.name, comparison.container
+        column = self._attributes.get(name)
+        if column is None:
+            found = np.zeros(len(self.reservable), dtype=np.bool_)
+        elif comparison.op == "s==" or (comparison.op == "==" and comparison.number is None):
+            found = column.equals(comparison.value)
+        else:
+            found = column.where(lambda text: comparison.matches({name: text}))
+        around = None if container is None else self._attributes.get(container)
+        if container is None or around is None:
+            return found
+        inside = around.where(lambda text: comparison.matches({container: text}))
+        return found | (inside if column is None else inside & (column.numbers < 0))
 
     # --- values
 

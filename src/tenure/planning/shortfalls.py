@@ -73,7 +73,7 @@ def shortfall(
     has.
     """
     found = stages(snapshot, demand, period, without=without)
-    names = demand.expression.names if demand.names_are_asked else frozenset()
+    comparisons = demand.expression.comparisons if demand.names_are_asked else ()
     known = snapshot.catalogue.names_of(demand.inventory)
     return Shortfall(
         resource_type=demand.resource_type or demand.inventory,
@@ -81,7 +81,9 @@ def shortfall(
         requested=demand.minimum if requested is None else requested,
         stages=found,
         reservation=position,
-        unknown_properties=tuple(sorted(names - known)),
+        unknown_properties=tuple(
+            sorted({comparison.name for comparison in comparisons if known.isdisjoint(comparison.reads)})
+        ),
         out_of_reach=_out_of_reach(snapshot, demand, found),
         retained=retained,
         names_resources=not frozenset(apart).isdisjoint(demand.expression.names),

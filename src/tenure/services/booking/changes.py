@@ -181,7 +181,8 @@ class ChangeRequest(Request[ChangeProposal, Changed]):
         self, tx: Transaction, lease: Lease, demand: Demand, comparisons: Collection[Comparison], position: int
     ) -> None:
         """Raise ``InvalidParameter`` for conditions that the actor may not use."""
-        names, seen = {comparison.name for comparison in comparisons}, self.context.access.sees(self.actor, lease)
+        names = {name for comparison in comparisons for name in comparison.reads}
+        seen = self.context.access.sees(self.actor, lease)
         check_private(tx, self.context.rules, demand.inventory, names, position, seen=seen)
         check_identifying(self.context.types, demand.inventory, comparisons, position, seen=seen)
 

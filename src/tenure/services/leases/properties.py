@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.requirement import Comparison
+from tenure.domain.requirement import IDENTITY, Comparison
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
 from tenure.store.database import Transaction
@@ -41,7 +41,7 @@ def check_identifying(
     """
     apart = types.inventory(inventory).apart
     for comparison in comparisons:
-        if not seen and comparison.name in apart and comparison.op not in {"==", "!="}:
+        if not seen and comparison.name in apart and comparison.op not in IDENTITY:
             raise InvalidParameter(
                 f"The property {comparison.name} tells single resources apart: it is compared by == and != only.",
                 field=f"reservations[{position}].resource_properties",
@@ -58,14 +58,15 @@ def check_values(
 ) -> None:
     """Raise ``InvalidParameter`` if a property that is a number on all resources is compared with a text.
 
-    As a text, ``512000`` is greater than ``1t``, so the request would get resources that it did not ask for. Only the
-    first ``MOST_NAMES`` properties of a request are checked: ``known`` has those that were checked for its earlier
-    reservations, and is extended.
+    As a text, ``512000`` is greater than ``1t``, so the request would get resources that it did not ask for. Operators
+    that compare texts may be used for numbers, too. Only the first ``MOST_NAMES`` properties of a request are checked:
+    ``known`` has those that were checked for its earlier reservations, and is extended.
     """
     known = set() if known is None else known
     for comparison in comparisons if demand.names_are_asked else ():
         property_ = demand.inventory, comparison.name
-        if comparison.number is not None or property_ in known or len(known) >= MOST_NAMES:
+        is_checked = property_ in known or comparison.compares_texts or comparison.number is not None
+        if is_checked or len(known) >= MOST_NAMES:
             continue
         known.add(property_)
         if tx.resources.is_number_everywhere(*property_):
