@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ def test_each_addition_restricts_the_hosts(shared_api: Api) -> None:
     large = sorted(host["vcpus"] for host in hosts)[-1]
     largest = sum(host["vcpus"] >= large for host in hosts)
     assert 0 < in_zone < len(hosts)
+    large_cores = sum(json.loads(host["cpu_info"])["topology"]["cores"] >= 17 for host in hosts)
+    with_gpu = sum("CUSTOM_GPU_A100" in host.traits for host in shared_api.world.cloud.discover("physical:host"))
+    assert 0 < with_gpu < len(hosts)
     assert matching(shared_api) == len(hosts)
     assert matching(shared_api, availability_zone=zone) == in_zone
     assert matching(shared_api, vcpus=large) == largest
@@ -38,6 +42,17 @@ def test_each_addition_restricts_the_hosts(shared_api: Api) -> None:
         ({"capabilities:vcpus": f"<= {large}", "availability_zone": zone}, in_zone),
         ({"availability_zone": f"<or> {zone} <or> nowhere"}, in_zone),
         ({"gpu": "none-such"}, 0),
+        ({"capabilities:cpu_info:vendor": "AMD"}, len(hosts)),
+        ({"capabilities:cpu_info:vendor": "s!= AMD"}, 0),
+        ({"capabilities:cpu_info:features": "<all-in> avx2 svm"}, len(hosts)),
+        ({"capabilities:cpu_info:features": "<in> vmx"}, 0),
+        ({"capabilities:cpu_info:topology:cores": "= 17"}, large_cores),
+        ({"capabilities:vcpus_total": f"= {large}"}, largest),
+        ({"hypervisor_type": "s>= Q"}, len(hosts)),
+        ({"hypervisor_type": "s< Q"}, 0),
+        ({"trait:CUSTOM_GPU_A100": "required"}, with_gpu),
+        ({"trait:CUSTOM_GPU_A100": "forbidden"}, len(hosts) - with_gpu),
+        ({"trait:HW_CPU_X86_AVX2": "required", "trait:CUSTOM_NO_SUCH": "forbidden"}, len(hosts)),
     ):
         assert matching(shared_api, extra_specs=specs) == count, specs
 
@@ -47,10 +62,13 @@ def test_each_addition_restricts_the_hosts(shared_api: Api) -> None:
     [
         ({"extra_specs": {"hw:cpu_policy": "dedicated"}}, "extra_specs"),
         ({"extra_specs": {"capabilities:": "x"}}, "extra_specs"),
-        ({"extra_specs": {"gpu": "<in> a100"}}, "extra_specs"),
+        ({"extra_specs": {"gpu": "<in>"}}, "extra_specs"),
+        ({"extra_specs": {"trait:CUSTOM_GPU_A100": "yes"}}, "extra_specs"),
+        ({"extra_specs": {"resources:VCPU": "2"}}, "extra_specs"),
+        ({"extra_specs": {"capabilities:vcpus": ">= many"}}, "extra_specs"),
         ({"extra_specs": {"gpu": "<or> "}}, "extra_specs"),
         ({"extra_specs": {"gpu": ">="}}, "extra_specs"),
-        ({"extra_specs": {"gpu": "s< b"}}, "extra_specs"),
+        ({"extra_specs": {"gpu": "s<"}}, "extra_specs"),
         ({"extra_specs": {f"gpu{number}": "<or> a " * 22 for number in range(3)}}, "extra_specs"),
         ({"extra_specs": {"gpu": 7}}, "extra_specs.gpu"),
         ({"extra_specs": {f"p{number}": "x" for number in range(33)}}, "extra_specs"),
@@ -63,6 +81,36 @@ def test_invalid_additions_are_refused(shared_api: Api, asked: dict[str, Any], f
     api = shared_api.using(version="1.2")
     refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, **asked}]))
     assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{field}"), refused.text
+
+
+def test_an_extra_spec_of_another_scope_is_refused_by_its_name(shared_api: Api) -> None:
+    api = shared_api.using(version="1.2")
+    specs = {"capabilities:vcpus": "= 1", "quota:cpu_shares": "7"}
+    refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, "extra_specs": specs}]))
+    assert refused.json["error_message"].startswith(
+        "quota:cpu_shares: it is no condition on hosts: these are properties"
+    )
+
+
+def test_traits_are_asked_for_in_conditions_too(shared_api: Api) -> None:
+    hosts = shared_api.world.cloud.discover("physical:host")
+    with_gpu = sum("CUSTOM_GPU_A100" in host.traits for host in hosts)
+    for value, count in (("required", with_gpu), ("forbidden", len(hosts) - with_gpu)):
+        term = ["==", "$trait:CUSTOM_GPU_A100", value]
+        assert matching(shared_api, resource_properties=json.dumps(term)) == count
+        assert matching(shared_api, resource_properties=json.dumps(["not", term])) == len(hosts) - count
+    api = shared_api.using(version="1.2")
+    condition = '["==", "$trait:CUSTOM_GPU_A100", "perhaps"]'
+    refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, "resource_properties": condition}]))
+    assert (refused.status_code, refused.json["field"]) == (400, "reservations[0].resource_properties")
+
+
+def test_names_of_hosts_are_not_searched_by_members(shared_api: Api) -> None:
+    api = shared_api.using(version="1.2")
+    for specs in ({"capabilities:hypervisor_hostname": "<in> sim"}, {"capabilities:host": "s< sim-compute-003"}):
+        refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, "extra_specs": specs}]))
+        assert refused.status_code == 400
+        assert "tells single resources apart" in refused.json["error_message"]
 
 
 def test_additions_are_shown_and_changed_and_hidden_from_older_versions(tmp_path: Path) -> None:

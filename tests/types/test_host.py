@@ -116,7 +116,10 @@ SAMPLES = TypeSamples(
     ),
     refusals=(
         "Invalid values for min/max of hosts",
-        r"(.|\n)*: only properties and what is in the scope capabilities can be asked for",
-        r"(.|\n)* is none of the forms of a value",
+        r"(.|\n)*: it is no condition on hosts: these are properties, ",
+        r"(.|\n)* is an operator without a value",
+        r"(.|\n)* is no number",
+        r"(.|\n)*: a trait is required or forbidden, and not ",
+        r"(.|\n)* is no trait: the names of traits have ",
     ),
 )

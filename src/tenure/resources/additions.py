@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.requirement import MAX_COMPARISONS, AnyOf, Comparison, Expression, Term
+from tenure.domain.extra_specs import conditions_of_request
+from tenure.domain.requirement import MAX_COMPARISONS, Comparison, Expression, Term
 from tenure.resources.blazar import MAX_AMOUNT
-
-_SCOPE: Final = "capabilities:"
-_OR: Final = "<or>"
-#: Nova's operators of extra specs in the property language; Nova's ``=`` means at least.
-_OPERATORS: Final = {"=": ">=", **{op: op for op in ("==", "!=", ">=", "<=")}, "s==": "==", "s!=": "!="}
 
 _Word = Annotated[StrictStr, Field(min_length=1, max_length=255)]
 _Least = Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
@@ -35,8 +31,9 @@ class PlaceAdditions(ZoneAdditions):
         dict[_Word, _Word],
         Field(
             max_length=32,
-            description="What hosts must be, as flavors say it: `capabilities:` and what the cloud says of a host, or "
-            "a property by its name; a value is one, or an operator and one, or `<or> one <or> other`.",
+            description="What hosts must be, as flavors say it: `capabilities:` and what the cloud says of a host, "
+            "`trait:` and a trait, `aggregate_instance_extra_specs:` and metadata of aggregates, or a property by its "
+            "name; a value is a text, or one of Nova's operators and what it is followed by.",
         ),
     ] = Field(default_factory=dict)
 
@@ -57,13 +54,16 @@ def without_defaults(model: type[BaseModel], parameters: Mapping[str, Any]) -> d
 def expression_of(additions: ZoneAdditions) -> Expression:
     """Return the additions as an expression. Raises ``InvalidParameter`` for an extra spec that is not about hosts."""
     specs = additions.extra_specs if isinstance(additions, PlaceAdditions) else {}
-    terms: list[Term] = [_term(name, value) for name, value in specs.items()]
+    try:
+        terms: list[Term] = list(conditions_of_request(specs).terms)
+    except ValueError as error:
+        raise InvalidParameter(str(error), field="extra_specs") from None
     if additions.availability_zone:
         terms.append(Comparison("==", "availability_zone", additions.availability_zone))
     if isinstance(additions, HostAdditions):
         terms += _minima(additions)
     expression = Expression(tuple(terms))
-    if len(expression.comparisons) > MAX_COMPARISONS:
+    if expression.size > MAX_COMPARISONS:
         raise InvalidParameter(
             f"More than {MAX_COMPARISONS} values are asked for; each after <or> counts as one", field="extra_specs"
         )
@@ -78,22 +78,3 @@ def _minima(additions: HostAdditions) -> Iterator[Comparison]:
     ):
         if least:
             yield Comparison(">=", name, str(least))
-
-
-def _term(name: str, value: str) -> Term:
-    scoped, _, _ = name.rpartition(":")
-    bare = name.removeprefix(_SCOPE)
-    if (scoped and name == bare) or not bare:
-        raise InvalidParameter(
-            f"{name}: only properties and what is in the scope capabilities can be asked for", field="extra_specs"
-        )
-    words = value.split()
-    if words and words[0] == _OR:
-        values = [part.strip() for part in value.split(_OR)[1:]]
-        if all(values):
-            return AnyOf(tuple(Expression((Comparison("==", bare, value),)) for value in values))
-    elif len(words) > 1 and words[0] in _OPERATORS:
-        return Comparison(_OPERATORS[words[0]], bare, value.split(None, 1)[1].strip())
-    elif words and not words[0].startswith("<") and words[0] not in {"s<", "s<=", "s>", "s>=", *_OPERATORS}:
-        return Comparison("==", bare, value)
-    raise InvalidParameter(f"{name}: {value!r} is none of the forms of a value", field="extra_specs")
