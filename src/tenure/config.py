@@ -19,6 +19,19 @@ PROJECT = "tenure"
 #: The folder of the configuration without ``--config-file``, if the environment variable is not set.
 CONFIG_DIR = "/etc/tenure"
 CONFIG_DIR_VARIABLE = "OS_TENURE_CONFIG_DIR"
+#: The resource types that Blazar's plugins mean, by their names in ``[manager] plugins``.
+TYPES_OF_PLUGINS: Mapping[str, str] = {
+    "physical.host.plugin": "physical:host",
+    "virtual.instance.plugin": "virtual:instance",
+    "flavor.instance.plugin": "flavor:instance",
+    "virtual.floatingip.plugin": "virtual:floatingip",
+}
+
+
+def _deprecated_name(name: str, group: str = "DEFAULT") -> list[cfg.DeprecatedOpt]:
+    """Return Blazar's name of an option, present or deprecated."""
+    return [cfg.DeprecatedOpt(name, group=group)]
+
 
 _DEFAULT = (
     cfg.HostAddressOpt(
@@ -100,6 +113,15 @@ _MANAGER = (
         default=socket.gethostname(),
         sample_default="<the name of the machine>",
         help="The name of this manager on the message bus and in logs. Each manager needs a different name.",
+    ),
+    cfg.ListOpt(
+        "enabled_types",
+        default=[],
+        deprecated_opts=_deprecated_name("plugins", "manager"),
+        sample_default="<all that are installed>",
+        help="The resource types that can be booked, such as physical:host, virtual:instance. Blazar's names of "
+        "plugins, such as physical.host.plugin, mean its types. Not set: all that are installed. APIs and managers "
+        "share it. What was booked of other types is kept until its end.",
     ),
     cfg.IntOpt(
         "rpc_threads",
@@ -234,13 +256,6 @@ _CLOUD = (
     ),
     cfg.IntOpt("concurrency", default=16, min=1, help="How many concurrent HTTP calls to the cloud a manager makes."),
 )
-
-
-def _deprecated_name(name: str, group: str = "DEFAULT") -> list[cfg.DeprecatedOpt]:
-    """Return Blazar's name of an option, present or deprecated."""
-    return [cfg.DeprecatedOpt(name, group=group)]
-
-
 #: How Tenure itself logs in to Keystone.
 _SERVICE_AUTH = (
     cfg.URIOpt("auth_url", schemes=("http", "https"), help="The address of Keystone, with or without /v3."),

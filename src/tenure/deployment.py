@@ -24,7 +24,7 @@ from tenure.api.auth import TokenFileAuth
 from tenure.api.keystone import KeystoneAuth
 from tenure.api.policies import Policies, PolicyFileError
 from tenure.clock import Clock, SystemClock
-from tenure.config import REGION
+from tenure.config import REGION, TYPES_OF_PLUGINS
 from tenure.domain.errors import Unavailable
 from tenure.domain.lanes import Bounds, Lane
 from tenure.domain.regions import MAX_TRUSTS, NAME
@@ -75,16 +75,17 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
     """Return a manager with its engine, as configured. Raises ``ConfigurationError``."""
     clock = SystemClock()
     hosts = conf["physical:host"]
+    types = open_types(conf)
     service = build(
         Components(
             db=open_database(conf),
             driver=open_driver(conf),
             type_drivers=_type_drivers(conf),
-            types=_types(conf),
+            types=types,
             authorize=_policies(conf).authorize,
             clock=clock,
             rules=_rules(conf),
-            default_terms=_default_terms(conf),
+            default_terms=_default_terms(conf, types),
             filters=open_filters(conf),
             quotas=open_quotas(conf),
             origin=Origin(conf.service_auth.auth_url, conf.os_region_name),
@@ -140,7 +141,7 @@ def open_api(conf: ConfigOpts, *, requests_of_project: int | None = None) -> WSG
         raise ConfigurationError(str(error)) from None
     return create_app(
         manager,
-        _types(conf),
+        open_types(conf),
         _authentication(conf),
         public_url=conf.api.public_url,
         requests_of_project=requests_of_project,
@@ -180,7 +181,7 @@ def _refuse_url(connection: str) -> None:
 
 def open_healing(conf: ConfigOpts, db: Database) -> HealingService:
     """Return the service that heals leases when their resources change, as configured."""
-    types, rules = _types(conf), _rules(conf)
+    types, rules = open_types(conf), _rules(conf)
     planning = Planning(db, types, rules, AvailabilityIndex(db, SystemClock()))
     return HealingService(db, types, rules, planning)
 
@@ -216,11 +217,10 @@ def open_quotas(conf: ConfigOpts) -> Quotas:
         permits = max(1, conf.manager.rpc_threads // 4)
         remembered = RememberedLimits(asked, keep, lenient=options.on_failure == "allow", permits=permits)
         return Quotas(remembered, horizon)
-    unknown = sorted(options.limits.keys() - set(names_of(_types(conf))))
+    known = names_of(open_types(conf))
+    unknown = sorted(options.limits.keys() - set(known))
     if unknown:
-        raise ConfigurationError(
-            f"[quota] limits: there is no {unknown[0]!r}, only {', '.join(names_of(_types(conf)))}"
-        )
+        raise ConfigurationError(f"[quota] limits: there is no {unknown[0]!r}, only {', '.join(known)}")
     return Quotas(FixedLimits(options.limits, options.exempt_project_ids), horizon)
 
 
@@ -361,15 +361,31 @@ def watch_queues(events: EventService, outbox: OutboxService) -> None:
     UNDELIVERABLE.set_function(or_nan(outbox.count_undeliverable))
 
 
-def _types(conf: ConfigOpts) -> ResourceTypes:
-    return load_types({"host": {"default_before_end": conf["physical:host"].before_end}})
+def open_types(conf: ConfigOpts) -> ResourceTypes:
+    """Return the installed resource types; only those that the configuration names can be booked.
+
+    Raises ``ConfigurationError``.
+    """
+    installed = load_types({"host": {"default_before_end": conf["physical:host"].before_end}})
+    if not conf.manager.enabled_types:
+        return installed
+    enabled = [TYPES_OF_PLUGINS.get(name, name) for name in conf.manager.enabled_types]
+    known = {resource_type.name for resource_type in installed}
+    if unknown := sorted(set(enabled) - known):
+        names = " and no ".join(map(repr, unknown))
+        raise ConfigurationError(f"[manager] enabled_types: there is no {names}, only {', '.join(sorted(known))}")
+    return installed.only(enabled)
 
 
-def _default_terms(conf: ConfigOpts) -> DefaultTerms | None:
+def _default_terms(conf: ConfigOpts, types: ResourceTypes) -> DefaultTerms | None:
     resource_type = "virtual:server"
     server = conf[resource_type]
     if not server.default_lease:
         return None
+    if resource_type not in {bookable.name for bookable in types.enabled}:
+        raise ConfigurationError(
+            f"[{resource_type}] default_lease is true, and [manager] enabled_types does not name {resource_type}"
+        )
     return DefaultTerms(
         resource_type,
         lasts=timedelta(days=server.default_lease_days),

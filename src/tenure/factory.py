@@ -65,6 +65,7 @@ from tenure.services.planning.planning import Planning
 from tenure.services.requests.dry_runs import DryRunService
 from tenure.services.requests.leases import LeaseService
 from tenure.services.resources.healing import Healer, HealingService
+from tenure.services.resources.in_use import InventoriesInUse
 from tenure.services.resources.inventory import InventoryService
 from tenure.services.resources.reconciliation import ReconciliationService
 from tenure.services.resources.service import ResourceService
@@ -175,7 +176,7 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A manager with its engine, fully wired."""
+    """A manager with its engine, fully wired. ``driver`` has all resource types."""
 
     manager: Manager
     engine: Engine
@@ -190,6 +191,7 @@ class Service:
     present: PresentService
     waiting_list: WaitingList
     purge: PurgeService
+    driver: CloudDriver
     components: Components
 
 
@@ -201,7 +203,7 @@ def build(components: Components) -> Service:
     reconciliation = ReconciliationService(components.db, components.types)
     outbox = OutboxService(components.db, components.rules)
     wake, look, freed = _Relay(), _Relay(), _Relay()
-    inventories = {resource_type.inventory for resource_type in components.types}
+    inventories = InventoriesInUse(components.db, components.types)
     tally = ReconciliationTally(
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
         on_reconciled=lambda inventory: DRIFT_RECONCILED.labels(inventory).inc(),
@@ -222,7 +224,7 @@ def build(components: Components) -> Service:
         if resource_type.own_inventory is not None and resource_type.own_inventory.is_listed
     }
     health_check = HealthCheck(healing, driver, inventories)
-    refresh = Refresh(InventoryService(components.db, components.clock), healing, driver, listed)
+    refresh = Refresh(InventoryService(components.db, components.clock), healing, driver, inventories, listed)
     health = Periodic(
         "health",
         health_check.run_if_asked if components.health_interval is None else health_check.run,
@@ -230,7 +232,7 @@ def build(components: Components) -> Service:
     )
     clock_watch = ClockWatch(events, outbox)
     purge = PurgeService(components.db, components.purge)
-    present = PresentService(components.clock, index, inventories)
+    present = PresentService(components.clock, index, {resource_type.inventory for resource_type in components.types})
     periodic = [
         Periodic("availability", index.refresh, INDEX_INTERVAL),
         Periodic("feed", FeedService(components.db, components.feed_retention).prune, FEED_INTERVAL),
@@ -379,6 +381,7 @@ def build(components: Components) -> Service:
         present,
         waiting_list,
         purge,
+        driver,
         components,
     )
 

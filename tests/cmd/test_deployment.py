@@ -276,6 +276,10 @@ def of_terms(name: str) -> Callable[[Deployed], object]:
     return lambda it: getattr(it.components.default_terms, name)
 
 
+def bookable(it: Deployed) -> object:
+    return sorted(resource_type.name for resource_type in it.components.types.enabled)
+
+
 def url_of(call: str) -> Callable[[Deployed], object]:
     return lambda it: it.external._urls.get(call)
 
@@ -383,6 +387,10 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
             Row("500", lambda it: it.rpc_server._endpoint._permits._value, 500),
             Row("12", lambda it: it.components.permits, 6),
             Row("12", lambda it: it.limits._permits._value, 3, UNIFIED),
+        ),
+        "enabled_types": (
+            Row("virtual:volume", bookable, ["virtual:volume"]),
+            Row("flavor.instance.plugin, physical.host.plugin", bookable, ["flavor:instance", "physical:host"]),
         ),
         "workers": (Row("3", lambda it: it.components.workers, 3),),
         "waiting_turn_ms": (Row("70", of_rules("turn_time"), timedelta(milliseconds=70)),),

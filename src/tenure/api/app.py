@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -30,7 +30,7 @@ from tenure.api.operations import Endpoint
 from tenure.api.table import operations_of, prepare
 from tenure.api.versions import OLDEST
 from tenure.domain.errors import TenureError
-from tenure.resources.contract import ResourceType
+from tenure.resources.contract import ResourceTypes
 from tenure.services.manager import Manager
 
 if TYPE_CHECKING:
@@ -43,19 +43,19 @@ Authenticate = Callable[["WSGIApplication"], "WSGIApplication"]
 
 def create_app(
     manager: Manager,
-    types: Iterable[ResourceType],
+    types: ResourceTypes,
     authenticate: Authenticate,
     *,
     public_url: str | None = None,
     requests_of_project: int | None = None,
 ) -> WSGIApplication:
-    """Return the API of ``manager``.
+    """Return the API of ``manager``, at which the enabled ones of ``types`` can be booked.
 
     ``authenticate`` wraps everything except discovery, health and the description of the API; it identifies the caller
     by the headers of keystonemiddleware. ``public_url`` is the URL of the root for clients, if the requests do not show
     it. ``requests_of_project`` is how many requests of a project are served at a time, None for any number.
     """
-    operations = operations_of(tuple(types))
+    operations = operations_of(tuple(types), types.enabled)
     prepare(operations)
     links = Links(public_url)
     public, resources = _new_app(), _new_app()

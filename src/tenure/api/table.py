@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache, lru_cache
 
 from tenure.api.availability import availability_operations
@@ -21,28 +21,36 @@ from tenure.resources.contract import ResourceType
 
 
 @lru_cache(maxsize=1)
-def operations_of(resource_types: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
+def operations_of(
+    resource_types: tuple[ResourceType, ...], enabled: tuple[ResourceType, ...] | None = None
+) -> tuple[Operation, ...]:
     """Return all operations of an API with these types, in the order of their description.
+
+    Only the ``enabled`` types can be booked, by default all; their inventories are served. Leases of earlier times may
+    have reservations of the others.
 
     Their models are built when they are first needed: that takes longer than everything else (``prepare``).
     """
-    schemas = schemas_of(resource_types)
+    bookable = resource_types if enabled is None else enabled
+    inventories = {resource_type.inventory for resource_type in bookable}
+    served = tuple(resource_type for resource_type in resource_types if resource_type.inventory in inventories)
+    schemas = schemas_of(resource_types, {resource_type.name for resource_type in bookable})
     operations = (
         *PUBLIC,
         *lease_operations(schemas),
         LIMITS,
         USAGE,
         *availability_operations(schemas),
-        *inventory_operations(resource_types),
+        *inventory_operations(served),
     )
-    return tuple(with_blazar(map(completed, operations), resource_types))
+    return tuple(with_blazar(map(completed, operations), served))
 
 
-def schemas_of(resource_types: Iterable[ResourceType]) -> SchemasAt:
-    """Return the models of leases at each version, with these types."""
+def schemas_of(resource_types: Iterable[ResourceType], enabled: Collection[str] | None = None) -> SchemasAt:
+    """Return the models of leases at each version, with these types, of which only the ``enabled`` can be booked."""
     forms = {OLDEST: LEASE_FORMS, **FORMS}
     types = tuple(resource_types)
-    return cache(lambda version: LeaseSchemas(types, version, forms[version]))
+    return cache(lambda version: LeaseSchemas(types, version, forms[version], enabled))
 
 
 def prepare(operations: Iterable[Operation]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
 
 from tenure.drivers.contract import CloudDriver, CloudError, drivers_by_region
 from tenure.services.resources.healing import Healed, HealingService
+from tenure.services.resources.in_use import InventoriesInUse
 
 LOG = logging.getLogger(__name__)
 
@@ -15,10 +15,10 @@ LOG = logging.getLogger(__name__)
 class HealthCheck:
     """One pass over all inventories. Any number of managers may run it at the same time."""
 
-    def __init__(self, healing: HealingService, driver: CloudDriver, inventories: Collection[str]) -> None:
+    def __init__(self, healing: HealingService, driver: CloudDriver, inventories: InventoriesInUse) -> None:
         self._healing = healing
         self._driver = driver
-        self._inventories = sorted(inventories)
+        self._inventories = inventories
         self._asked = threading.Event()
 
     def run(self) -> Healed:
@@ -40,7 +40,7 @@ class HealthCheck:
         self._asked.clear()  # first: a later request may be about something that this pass does not see
         settled = False
         try:
-            settled = self._read_health() and not any(self._healing.fails(inventory) for inventory in self._inventories)
+            settled = self._read_health() and not any(map(self._healing.fails, self._inventories.names()))
             return self._healing.heal()
         finally:
             if not settled:
@@ -49,7 +49,7 @@ class HealthCheck:
     def _read_health(self) -> bool:
         """Store the health that the cloud reports; return whether it has answered."""
         answered = True
-        for inventory in self._inventories:
+        for inventory in self._inventories.names():
             for region, cloud in drivers_by_region(self._driver, inventory).items():
                 known = self._healing.known(inventory, region=region)
                 try:

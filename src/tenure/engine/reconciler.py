@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, drivers_by_region
 from tenure.services.execution.at_once import take_back
 from tenure.services.leases.trusts import IdleTrusts
+from tenure.services.resources.in_use import InventoriesInUse
 from tenure.services.resources.reconciliation import ReconciliationService
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Reconciler:
         reconciliation: ReconciliationService,
         trusts: IdleTrusts,
         driver: CloudDriver,
-        inventories: Collection[str],
+        inventories: InventoriesInUse,
         *,
         tally: ReconciliationTally | None = None,
         wake: Callable[[], None] = lambda: None,
@@ -64,7 +65,7 @@ class Reconciler:
         self._reconciliation = reconciliation
         self._trusts = trusts
         self._driver = driver
-        self._inventories = sorted(inventories)
+        self._inventories = inventories
         self._wake = wake
         self.tally = tally or ReconciliationTally()
         #: Names that look like reservations and are not ours, as far as they were logged, by inventory and region.
@@ -77,7 +78,7 @@ class Reconciler:
     def run(self) -> int:
         """Run a pass, and reconcile what can be reconciled at once; return how many differences were found."""
         count = 0
-        for inventory in self._inventories:
+        for inventory in self._inventories.names():
             for region, cloud in drivers_by_region(self._driver, inventory).items():
                 for step in (self._take_back, self._compare, self._release_deleted):
                     try:

@@ -7,30 +7,36 @@ from collections.abc import Collection
 
 from tenure.drivers.contract import CloudDriver, CloudError, drivers_by_region
 from tenure.services.resources.healing import HealingService
+from tenure.services.resources.in_use import InventoriesInUse
 from tenure.services.resources.inventory import InventoryService
 
 LOG = logging.getLogger(__name__)
 
 
 class Refresh:
-    """One pass over all inventories. Any number of managers may run it at the same time."""
+    """One pass over all inventories whose resources the cloud lists, which ``listed`` names.
+
+    Any number of managers may run it at the same time.
+    """
 
     def __init__(
         self,
         inventory: InventoryService,
         healing: HealingService,
         driver: CloudDriver,
-        inventories: Collection[str],
+        inventories: InventoriesInUse,
+        listed: Collection[str],
     ) -> None:
         self._inventory = inventory
         self._healing = healing
         self._driver = driver
-        self._inventories = sorted(inventories)
+        self._inventories = inventories
+        self._listed = frozenset(listed)
 
     def run(self) -> int:
         """Store the cloud's current descriptions, and heal leases that lose something by that; return the changes."""
         changed = 0
-        for inventory in self._inventories:
+        for inventory in sorted(self._listed.intersection(self._inventories.names())):
             for region, cloud in drivers_by_region(self._driver, inventory).items():
                 try:
                     discovered = cloud.discover(inventory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -166,12 +166,39 @@ class ResourceType(Protocol):
 
 
 class ResourceTypes:
-    """The resource types of this process, by name."""
+    """The resource types of this process, by name, and which of them can be booked.
 
-    def __init__(self, types: tuple[ResourceType, ...]) -> None:
+    Iteration and indexing include types that cannot be booked: what was booked of them earlier is kept until its end.
+    """
+
+    def __init__(self, types: tuple[ResourceType, ...], *, enabled: Collection[str] | None = None) -> None:
+        """``enabled`` are the names of the types that can be booked; None for all."""
         self._types = {resource_type.name: resource_type for resource_type in types}
         if len(self._types) != len(types):
             raise ValueError("two resource types have the same name")
+        self._enabled = frozenset(self._types if enabled is None else enabled)
+        if unknown := sorted(self._enabled - self._types.keys()):
+            raise ValueError(f"there is no resource type {unknown[0]}")
+
+    @property
+    def enabled(self) -> tuple[ResourceType, ...]:
+        """The types that can be booked."""
+        return tuple(resource_type for resource_type in self if resource_type.name in self._enabled)
+
+    @property
+    def inventories(self) -> frozenset[str]:
+        """The names of the inventories of the types that can be booked."""
+        return frozenset(resource_type.inventory for resource_type in self.enabled)
+
+    def only(self, enabled: Collection[str]) -> ResourceTypes:
+        """Return the same types, of which only these can be booked. Raises ``ValueError`` for an unknown name."""
+        return ResourceTypes(tuple(self), enabled=enabled)
+
+    def bookable(self, name: str) -> ResourceType:
+        """Return the type with that name; raise ``InvalidParameter`` if there is none, or if it cannot be booked."""
+        if name not in self._enabled:
+            raise _unsupported(name)
+        return self._types[name]
 
     def __iter__(self) -> Iterator[ResourceType]:
         return iter(self._types.values())
@@ -188,7 +215,11 @@ class ResourceTypes:
         try:
             return self._types[name]
         except KeyError:
-            raise InvalidParameter(f"The {name} resource type is not supported", field="resource_type") from None
+            raise _unsupported(name) from None
+
+
+def _unsupported(name: str) -> InvalidParameter:
+    return InvalidParameter(f"The {name} resource type is not supported", field="resource_type")
 
 
 def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})) -> ResourceTypes:

@@ -235,6 +235,11 @@ class ResourceStore:
         served = ResourceRow.resource_type.not_like(f"{RETIRED}%")
         return frozenset(self._session.execute(select(ResourceRow.region).where(served).distinct()).scalars())
 
+    def inventories(self) -> frozenset[str]:
+        """Return the names of the inventories that have resources."""
+        served = ResourceRow.resource_type.not_like(f"{RETIRED}%")
+        return frozenset(self._session.execute(select(ResourceRow.resource_type).where(served).distinct()).scalars())
+
     def page(self, query: ResourceQuery) -> list[Resource]:
         """Return at most one resource more than ``query.limit``, so that the caller sees whether there are more.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, LiteralString, Union, get_args
 
@@ -54,23 +54,32 @@ from tenure.services.leases.bounds import MAX_RESERVATIONS
 
 
 class LeaseSchemas:
-    """The models of leases at a version, with the installed resource types; reads requests."""
+    """The models of leases at a version, with the installed resource types; reads requests.
 
-    def __init__(self, resource_types: Iterable[ResourceType], version: Version, forms: LeaseForms) -> None:
+    Only reservations of the ``enabled`` types can be requested and changed, by default of all. Answers may have those
+    of the others.
+    """
+
+    def __init__(
+        self,
+        resource_types: Iterable[ResourceType],
+        version: Version,
+        forms: LeaseForms,
+        enabled: Collection[str] | None = None,
+    ) -> None:
         self._version = version
         self._checks_values = forms.is_strict
         self._is_placed = forms.is_placed
         self._resource_types = tuple(resource_types)
-        self._names = tuple(resource_type.name for resource_type in self._resource_types)
-        requests = [
-            (resource_type.name, _request_model(resource_type, forms)) for resource_type in self._resource_types
+        bookable = [
+            resource_type for resource_type in self._resource_types if enabled is None or resource_type.name in enabled
         ]
+        self._names = tuple(resource_type.name for resource_type in bookable)
+        requests = [(resource_type.name, _request_model(resource_type, forms)) for resource_type in bookable]
         self._nullable = {name: _nullable(model) for name, model in requests}
         member = _reservation(requests)
         changed = _list_of(
-            _reservation(
-                [(resource_type.name, _change_model(resource_type, forms)) for resource_type in self._resource_types]
-            )
+            _reservation([(resource_type.name, _change_model(resource_type, forms)) for resource_type in bookable])
         )
         self.create_model = _with_reservations("LeaseCreate", forms.create, _list_of(member))
         if issubclass(forms.create, FlexibleLeaseCreate):
@@ -208,7 +217,7 @@ class LeaseSchemas:
         if all(given_types):
             return body
         types: Mapping[object, str] | None = None
-        if len(self._names) > 1:
+        if len(self._resource_types) > 1:
             types = {reservation.id: reservation.resource_type for reservation in find_lease().reservations}
         given: Any = body["reservations"]
         return {

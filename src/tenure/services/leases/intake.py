@@ -66,9 +66,11 @@ class Intake:
         """
         region = region_of(request.region, self._rules.regions, field=f"reservations[{position}].region")
         request = replace(request, region=region)
+        with errors_at_position(position):
+            resource_type = self._types.bookable(request.resource_type)
         facts = self.facts(actor, request, position)
         with errors_at_position(position):
-            parameters = complete(self._types[request.resource_type], request.parameters, facts)
+            parameters = complete(resource_type, request.parameters, facts)
         return replace(request, parameters=parameters)
 
     def facts_of_change(self, actor: Actor, lease: Lease, change: LeaseChange) -> Facts:

@@ -225,7 +225,7 @@ def name_of(resource_type: ResourceType) -> str:
     return resource_type.noun.lower().replace(" ", "_")
 
 
-def names_of(types: ResourceTypes) -> list[str]:
+def names_of(types: Iterable[ResourceType]) -> list[str]:
     """Return the names of all limits."""
     nouns = sorted({name_of(resource_type) for resource_type in types})
     return [LEASES, *nouns, *(HOURS + noun for noun in nouns)]

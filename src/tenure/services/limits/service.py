@@ -34,10 +34,13 @@ class LimitService(ContextualService):
         with self._db.read() as tx:
             account = account_of(tx, project, now)
         used = self._quotas.usage(account, self._types, now)
+        bookable = names_of(self._types.enabled)
         return Allowances(
             project_id=project,
             hours_until=now + self._quotas.horizon,
             allowances=tuple(
-                Allowance(name, limits.get(name, UNLIMITED), used.get(name, 0)) for name in names_of(self._types)
+                Allowance(name, limits.get(name, UNLIMITED), used.get(name, 0))
+                for name in names_of(self._types)
+                if name in bookable or used.get(name)
             ),
         )

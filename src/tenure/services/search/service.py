@@ -63,7 +63,7 @@ class AvailabilityService(ContextualService):
         sees = self._authorize("admin", actor, target)
         if query.group_by in {Grouping.RESOURCE, Grouping.PROJECT} and not sees:
             raise Forbidden("tenure:availability:get")
-        resource_type = self._types[query.resource_type]
+        resource_type = self._types.bookable(query.resource_type)
         start, end = self._period(query)
         names = self._check(query, resource_type, sees=sees)
         view = self._index.view()
