@@ -31,6 +31,7 @@ def test_all_checks_pass(site: Site):
         "Database": (SUCCESS, None),
         "Cloud": (SUCCESS, "3 hosts"),
         "Regions": (SUCCESS, None),
+        "Resource types": (SUCCESS, None),
         "Policy file": (SUCCESS, None),
     }
 
@@ -121,3 +122,12 @@ def test_a_command_that_does_not_exist_is_refused(site: Site, arguments: Sequenc
     done = site.run("tenure-status", *arguments)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("tenure-status")
+
+
+def test_an_unknown_resource_type_is_a_failure(site: Site):
+    assert site.run("tenure-manage", "db", "upgrade").returncode == 0
+    site.configure(more="[manager]\nenabled_types = physical.host.plugin, dummy.vm.plugin\n")
+    result, said = check(site, code=FAILURE)["Resource types"]
+    assert result == FAILURE
+    assert said is not None
+    assert said.startswith("[manager] enabled_types: there is no 'dummy.vm.plugin', only ")

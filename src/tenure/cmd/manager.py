@@ -20,6 +20,7 @@ from tenure.cmd.process import (
     wait_for_schema,
     wait_for_the_end,
 )
+from tenure.cmd.type_services import find_unserved
 from tenure.collection import spare_loaded_objects
 from tenure.deployment import ConfigurationError, open_manager
 from tenure.factory import Service
@@ -56,6 +57,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
         raise StartFailed(str(error)) from error
     wait_for_schema(service.components.db)
     _refuse_regions(service)
+    check_services(service, named=bool(conf.manager.enabled_types))
     show_metrics(conf)
     spare_loaded_objects()
     service.engine.start()
@@ -81,6 +83,20 @@ def _refuse_regions(service: Service) -> None:
     wrong = RegionService(service.components.db).wrong_with(service.components.rules.regions)
     if wrong is not None:
         raise StartFailed(wrong)
+
+
+def check_services(service: Service, *, named: bool) -> None:
+    """Log which types need services that the cloud does not have, before anybody books them.
+
+    Raises ``StartFailed`` for a type that the configuration has ``named``, if it lacks a service everywhere.
+    """
+    findings = find_unserved(service.components.types.enabled, service.driver)
+    for error in findings.errors:
+        LOG.warning("whether the cloud has the services of all resource types could not be checked: %s", error)
+    for unserved in findings.unserved:
+        if named and not unserved.regions:
+            raise StartFailed(f"[manager] enabled_types: {unserved}")
+        LOG.warning("%s; [manager] enabled_types can name the other types", unserved)
 
 
 def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:

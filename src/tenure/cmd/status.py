@@ -12,7 +12,8 @@ from oslo_upgradecheck import upgradecheck
 from oslo_upgradecheck.common_checks import check_policy_json
 
 from tenure.cmd.process import StartFailed, configure, why_unavailable, wrong_with_schema
-from tenure.deployment import ConfigurationError, open_database, open_driver, regions_of
+from tenure.cmd.type_services import find_unserved
+from tenure.deployment import ConfigurationError, open_database, open_driver, open_types, regions_of
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
 from tenure.services.regions import RegionService
@@ -82,6 +83,16 @@ class Checks(upgradecheck.UpgradeCommands):
             db.close()
         return Result(Code.SUCCESS, ", ".join(regions) or None) if wrong is None else Result(Code.FAILURE, wrong)
 
+    def _types(self) -> Result:
+        """Check that the cloud has the services of the resource types that the configuration names."""
+        try:
+            types, driver = open_types(self._conf), open_driver(self._conf)
+        except ConfigurationError as error:
+            return Result(Code.FAILURE, str(error))
+        unserved = find_unserved(types.enabled, driver).unserved
+        refused = self._conf.manager.enabled_types and any(not found.regions for found in unserved)
+        return Result(Code.FAILURE if refused else Code.SUCCESS, "; ".join(map(str, unserved)) or None)
+
     def _policy(self) -> Result:
         """Check that the policy file is not JSON, which oslo.policy no longer reads."""
         return check_policy_json(self, self._conf)
@@ -90,6 +101,7 @@ class Checks(upgradecheck.UpgradeCommands):
         ("Database", _database),
         ("Cloud", _cloud),
         ("Regions", _regions),
+        ("Resource types", _types),
         ("Policy file", _policy),
     )
 

@@ -45,6 +45,9 @@ class ByResourceType(ABC):
     def _ask_each(self, resource_type: str, verb: Verb[P, T], *about: P.args, **named: P.kwargs) -> list[T]:
         """Return the answer of each region to those of the commands and resources that are in it."""
 
+    def missing_services(self, resource_type: str) -> Sequence[str]:
+        return sorted(set(chain.from_iterable(self._ask_each(resource_type, TypeDriver.missing_services))))
+
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
         found = chain.from_iterable(self._ask_each(resource_type, TypeDriver.discover))
         return sorted(found, key=lambda resource: resource.external_id)

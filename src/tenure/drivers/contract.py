@@ -254,6 +254,9 @@ class CloudDriver(Protocol):
     #: An upper bound of the duration of a call; the claims of the engine last longer.
     longest_call: timedelta
 
+    def missing_services(self, resource_type: str) -> Sequence[str]:
+        """Return the names of the services that the type needs and the cloud does not have. Reads only."""
+
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
         """Return all resources of the type, reservable or not, ordered by external id. Reads only."""
 

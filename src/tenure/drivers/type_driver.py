@@ -44,6 +44,10 @@ class TypeDriver(ABC):
     #: The kinds of objects that ``fetch`` knows.
     fetches: ClassVar[frozenset[str]] = frozenset()
 
+    def missing_services(self) -> Sequence[str]:
+        """Return the services that the type needs and the cloud does not have."""
+        return ()
+
     # Resources; those of a type without an inventory of its own are the concern of the inventory's type
 
     def discover(self) -> list[DiscoveredResource]:

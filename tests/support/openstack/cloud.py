@@ -87,6 +87,8 @@ class FakeOpenStack(OpenStack):
         self.seen: list[Seen] = []
         #: Requests that no OpenStack would understand, and answers that took too long for any client.
         self.surprises: list[str] = []
+        #: The types of services that the cloud does not have.
+        self.absent: set[str] = set()
         #: How long each answer takes, in seconds.
         self.latency = 0.0
         self._answers, self._completes = threading.Event(), threading.Event()
@@ -125,6 +127,10 @@ class FakeOpenStack(OpenStack):
         self.compute_url = f"{url}/compute/v2.1"
         #: Neutron's.
         self.network_url = f"{url}/network"
+
+    @property
+    def service_types(self) -> frozenset[str]:
+        return super().service_types - self.absent
 
     def add_host(self, name: str, **more: Any) -> Host:
         number = self.next_number("host")
@@ -374,12 +380,16 @@ class FakeOpenStack(OpenStack):
                 "issued_at": "2026-01-01T00:00:00.000000Z",
                 "expires_at": "2099-01-01T00:00:00.000000Z",
                 "catalog": [
-                    _catalogue_entry("identity", f"{self.url}/identity"),
-                    _catalogue_entry("compute", self.compute_url),
-                    _catalogue_entry("placement", f"{self.url}/placement"),
-                    _catalogue_entry("image", f"{self.url}/image"),
-                    _catalogue_entry("network", self.network_url),
-                    _catalogue_entry("block-storage", f"{self.url}/volume/v3/{caller.project_id}"),
+                    _catalogue_entry(service, url)
+                    for service, url in (
+                        ("identity", f"{self.url}/identity"),
+                        ("compute", self.compute_url),
+                        ("placement", f"{self.url}/placement"),
+                        ("image", f"{self.url}/image"),
+                        ("network", self.network_url),
+                        ("block-storage", f"{self.url}/volume/v3/{caller.project_id}"),
+                    )
+                    if service not in self.absent
                 ],
             }
         }

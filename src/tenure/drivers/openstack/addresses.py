@@ -48,6 +48,8 @@ _FLOATING: Final = "network:floatingip"
 class Addresses(OpenStackTypeDriver):
     """The addresses of external networks, for one driver call."""
 
+    services = ("network",)
+
     def __init__(self, call: DriverCall) -> None:
         super().__init__(call)
         self._network = Network(call.calls)

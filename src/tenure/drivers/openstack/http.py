@@ -88,6 +88,14 @@ class HttpTransport:
             response = self._ask(request, account, circumstances)
         return answer_to(request, response.status_code, response.text)
 
+    def has(self, service: str, circumstances: Circumstances) -> bool:
+        self._get_token(None, circumstances)
+        with _driver_errors(LOGIN):
+            try:
+                return self._find_endpoint(service, self.session.auth) is not None
+            except exceptions.EndpointNotFound:
+                return False
+
     def owner(self, trust_id: str) -> Owner:
         return Owner(trust_id, _password(self._options, trust_id=trust_id))
 

@@ -107,6 +107,9 @@ class Transport(Protocol):
     def send(self, request: Request, circumstances: Circumstances) -> Any:
         """Return the service's answer as JSON, None for an empty one; raise a ``CloudError``."""
 
+    def has(self, service: str, circumstances: Circumstances) -> bool:
+        """Whether the catalogue has an endpoint of the service; raise a ``CloudError`` if it cannot be read."""
+
     def owner(self, trust_id: str) -> Owner:
         """Return the owner of this trust. Sends no request."""
 
@@ -157,6 +160,10 @@ class Calls:
         After the timeout, requests without an answer have a ``CloudBusy``; those that were not begun are not sent.
         """
         return self._together([partial(self._transport.send, request) for request in requests])
+
+    def has(self, service: str) -> bool:
+        """Whether the cloud has the service; raise a ``CloudError`` if that cannot be read."""
+        return bool(self._alone(partial(self._transport.has, service)))
 
     def owner(self, trust_id: str) -> Owner:
         """Return the owner of this trust; sends no request."""

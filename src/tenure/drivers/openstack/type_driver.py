@@ -16,7 +16,7 @@ from tenure.drivers.openstack.hosts import HOST
 from tenure.drivers.openstack.image import saved
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.requests import Calls
+from tenure.drivers.openstack.requests import Calls, name_of
 from tenure.drivers.type_driver import TypeDriver, installed_type_drivers
 
 
@@ -43,6 +43,8 @@ class OpenStackTypeDriver(TypeDriver):
 
     #: Whether the action before the end is refused if a single server has no image, since it is kept without one.
     saves_all: ClassVar[bool] = False
+    #: The services without which nothing of the type can be handed over, by their types in Keystone's catalogue.
+    services: ClassVar[tuple[str, ...]] = ("compute", "placement")
 
     def __init__(self, call: DriverCall) -> None:
         self._call = call
@@ -57,6 +59,9 @@ class OpenStackTypeDriver(TypeDriver):
     @cached_property
     def _aggregates(self) -> Aggregates:
         return Aggregates(self._compute, self._options)
+
+    def missing_services(self) -> list[str]:
+        return [f"{name_of(service)} ({service})" for service in self.services if not self._calls.has(service)]
 
     def servers_of(self, command: Command) -> list[Server]:
         """Return the servers of which images are made before the end."""

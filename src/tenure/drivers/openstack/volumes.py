@@ -47,6 +47,7 @@ class Volumes(OpenStackTypeDriver):
     """
 
     fetches = frozenset({"volume_type"})
+    services = ("block-storage",)
 
     def __init__(self, call: DriverCall) -> None:
         super().__init__(call)

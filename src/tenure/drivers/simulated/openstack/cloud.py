@@ -88,6 +88,11 @@ class OpenStack(State):
                 return handler, [unquote(part) for part in found.groups()]
         raise self.unknown(request)
 
+    @property
+    def service_types(self) -> frozenset[str]:
+        """The services that the cloud has, by their types in Keystone's catalogue."""
+        return frozenset(service for service, *_ in self.routes)
+
     def methods_at(self, service: str, path: str) -> list[str]:
         """The methods that a service serves at a path."""
         found = {method for name, method, pattern, _ in self.routes if name == service and re.fullmatch(pattern, path)}

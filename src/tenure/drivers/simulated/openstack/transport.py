@@ -55,6 +55,9 @@ class InProcess:
             raise refusal(request, status, json.dumps(body))
         return body
 
+    def has(self, service: str, circumstances: Circumstances) -> bool:
+        return service in self._cloud.service_types
+
     def owner(self, trust_id: str) -> Owner:
         return Owner(trust_id)
 
