@@ -23,6 +23,7 @@ _MICROVERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _YES, _NO = ("1", "on", "t", "true", "y", "yes"), ("0", "off", "f", "false", "n", "no")
 #: The keys that the lease's parameters may have, and those among them that belong to the reservation.
 _OF_LEASE, _OF_RESERVATION = ("name", "start", "end"), ("at_end", "resource_properties")
+FIELDS = (*_OF_LEASE, *_OF_RESERVATION)
 
 
 class HintError(ValueError):
@@ -56,7 +57,7 @@ def field_of_hint(field: str) -> str:
     name = field.rpartition(".")[2]
     if name in ("start_date", "end_date"):
         name = name.removesuffix("_date")
-    if name in _OF_LEASE + _OF_RESERVATION:
+    if name in FIELDS:
         return f"{PARAMETERS}.{name}"
     return "flavorRef" if name == "flavor_id" else name if name == "availability_zone" else field
 
@@ -155,10 +156,10 @@ def _parameters(given: Any) -> Mapping[str, Any]:
     if not isinstance(given, dict):
         example = '{"name": "lease1", "start": "now", "end": "2027-12-01 16:00"}'
         raise HintError(f"The hint '{PARAMETERS}' is an object, such as {example}.")
-    unknown = sorted(set(given) - {*_OF_LEASE, *_OF_RESERVATION})
+    unknown = sorted(set(given) - set(FIELDS))
     if unknown:
-        known = ", ".join((*_OF_LEASE, *_OF_RESERVATION))
-        raise HintError(f"The hint '{PARAMETERS}' does not know {', '.join(unknown)[:80]}; it knows {known}.")
+        text = f"does not know {', '.join(unknown)[:80]}; it knows {', '.join(FIELDS)}."
+        raise HintError(f"The hint '{PARAMETERS}' {text}")
     return given
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+# The scheduler hint with the id of a reservation, or several ids.
+HINT = "reservation"
 # A prefix that Blazar once used for the zones of reservations, whatever was configured.
 LEGACY_ZONE_PREFIX = "blazar:"
 # A metadata key of the aggregate of a single server's reservation; its value is the id of the server.

@@ -13,13 +13,12 @@ from oslo_db import exception as db_exception
 from oslo_log import log as logging
 
 from tenurenova import options
-from tenurenova.decision import Aggregate, Request, asks_for_aggregates, decide
+from tenurenova.decision import HINT, Aggregate, Request, asks_for_aggregates, decide
 from tenurenova.membership import aggregates_of
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-HINT = "reservation"
 SPEC_OF_INSTANCE_RESERVATION = "aggregate_instance_extra_specs:reservation"
 SPEC_OF_PREEMPTIBLES = "blazar:preemptible"
 
