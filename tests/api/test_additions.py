@@ -57,6 +57,14 @@ def test_each_addition_restricts_the_hosts(shared_api: Api) -> None:
         assert matching(shared_api, extra_specs=specs) == count, specs
 
 
+def test_the_least_memory_and_disk_restrict_the_hosts(shared_api: Api) -> None:
+    hosts = shared_api.using("admin", "1.2").get("/v1/os-hosts").json["hosts"]
+    for asked, fact in (("memory_mb", "memory_mb"), ("disk_gb", "local_gb")):
+        sizes = sorted(host[fact] for host in hosts)
+        for least in {*sizes, sizes[-1] + 1}:
+            assert matching(shared_api, **{asked: least}) == sum(size >= least for size in sizes), (asked, least)
+
+
 @pytest.mark.parametrize(
     ("asked", "field"),
     [

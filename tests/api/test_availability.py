@@ -102,6 +102,21 @@ def test_coarse_steps_show_the_tightest_instant(api: Api):
     assert steps(api, found["groups"][0]) == [(0.0, 3, 0, 0, 1), (2.0, 0, 0, 0, 4)]
 
 
+def test_resources_are_selected_by_their_ids(api: Api):
+    admin = api.using("admin")
+    address = api.register_address()
+    api.register_address("203.0.113.11")
+    name = admin.get("/v1/os-hosts/2").json["host"]["hypervisor_hostname"]
+    for resource_type, condition in (
+        ("physical:host", ["==", "$hypervisor_hostname", name]),
+        ("physical:host", ["==", "$id", "2"]),
+        ("virtual:floatingip", ["==", "$floating_ip_address", address["floating_ip_address"]]),
+        ("virtual:floatingip", ["==", "$floating_network_id", address["floating_network_id"]]),
+    ):
+        [group] = ask(admin, resource_type, resource_properties=json.dumps(condition))["groups"]
+        assert group["resources"] == (2 if condition[1] == "$floating_network_id" else 1), condition
+
+
 def test_members_see_kinds_without_names(api: Api):
     admin = api.using("admin")
     for host, rack, owner in (("1", "r1", "x"), ("2", "r1", "y"), ("3", "r2", "x")):

@@ -244,6 +244,20 @@ class TestReserved:
         assert refused.json["details"]["unknown_properties"] == []
         assert "property" not in refused.json["error_message"]
 
+    def test_only_addresses_of_the_network_are_booked(self, latest: Api) -> None:
+        world = latest.world.cloud.world.addresses
+        network = world.add_network("other")
+        world.add_subnet(network, "198.51.100.0/24")
+        latest.register_address()
+        body = {"floating_network_id": network, "floating_ip_address": "198.51.100.7"}
+        assert latest.post(PATH, body).status_code == 201
+        lease = self.book(latest, network_id=network)
+        [booked] = latest.using("demo").get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
+        assert (booked["floating_network_id"], booked["floating_ip_address"]) == (network, "198.51.100.7")
+        another = latest.lease_body(reservations=[{**ADDRESSES, "network_id": network}])
+        assert latest.using("demo").post("/v1/leases", another).status_code == 409
+        self.book(latest)
+
     def test_a_reserved_address_is_not_unregistered(self, latest: Api) -> None:
         address = latest.register_address()
         lease = self.book(latest)

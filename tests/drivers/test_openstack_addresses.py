@@ -276,6 +276,22 @@ class TestReserving:
         assert driver.drift(FLOATING_IP, commands, at(network_id, "203.0.113.50")) == []
         assert len(cloud.seen) == 1
 
+    def test_a_pool_that_has_come_to_contain_an_address_changes_nothing(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud
+    ):
+        """Pools are asked for when an address is registered, and never again."""
+        network_id = cloud.add_network(NETWORK)
+        (resource,) = at(network_id, FIRST)
+        driver.ensure_registered(FLOATING_IP, resource)
+        (subnet,) = cloud.subnets.values()
+        subnet.pools = [(FIRST, "203.0.113.199")]
+        with pytest.raises(CloudRefused, match="allocation_pools"):
+            driver.look_up(FLOATING_IP, f"{network_id}/{FIRST}")
+        command = command_for(network_id, FIRST)
+        assert driver.ensure_started(command).done
+        assert driver.drift(FLOATING_IP, [command], []) == []
+        assert driver.ensure_ended(command).done
+
     def test_a_reservation_without_a_network_is_refused(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         command = replace(command_for("x", FIRST), parameters={})
         with pytest.raises(CloudRefused, match="which network"):
