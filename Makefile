@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run lint check test test-long test-python mutants
-.PHONY: cloud cloud-test cloud-down bench samples constraints clean
+.PHONY: cloud cloud-test cloud-down bench samples designs constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -118,6 +118,9 @@ bench: $(STAMP) ## How fast it is, and how we know
 
 samples: $(STAMP) ## Write etc/tenure.conf.sample, as the options are now
 	$(BIN)/oslo-config-generator --config-file etc/config-generator.conf
+
+designs: $(STAMP) ## Write the pages of what the designs say, as tools/designs.toml has it
+	$(BIN)/python -m tools.designs
 
 constraints: $(STAMP) ## Choose the newest version of everything that is used, and write constraints.txt
 	$(BIN)/python -m venv --clear $(VENV)/newest

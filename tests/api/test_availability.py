@@ -140,6 +140,8 @@ def test_resources_are_selected(api: Api):
     admin.put("/v1/os-hosts/1", {"properties": {"rack": "r1"}})
     assert ask(api, resource_properties='["==", "$rack", "r1"]')["groups"][0]["resources"] == 1
     assert ask(api, resource_properties='["not", ["==", "$rack", "r1"]]')["groups"][0]["resources"] == 3
+    assert ask(api, resource_properties='["==", "$cpu_info:vendor", "AMD"]')["groups"][0]["resources"] == 4
+    assert ask(api, resource_properties='["==", "$cpu_info:vendor", "Intel"]')["groups"][0]["resources"] == 0
     assert ask(api, required="CUSTOM_NOTHING")["groups"][0]["resources"] == 0
     assert ask(api, forbidden="CUSTOM_NOTHING")["groups"][0]["resources"] == 4
     zones = ask(api, group_by="zone")["groups"]
