@@ -41,7 +41,7 @@ class Rules:
     turn_time: timedelta = timedelta(milliseconds=500)
     #: Whether all users may use properties in conditions that only administrators see.
     private_asked_for: bool = False
-    #: After how many attempts a start, an update or an action before the end is given up.
+    #: After how many attempts an update or an action before the end is given up; a start has more time.
     max_attempts: int = 10
     #: For how long after the start date a start is retried at least, however many attempts that takes.
     start_patience: timedelta = timedelta(hours=1)
