@@ -19,13 +19,6 @@ PROJECT = "tenure"
 #: The folder of the configuration without ``--config-file``, if the environment variable is not set.
 CONFIG_DIR = "/etc/tenure"
 CONFIG_DIR_VARIABLE = "OS_TENURE_CONFIG_DIR"
-#: The resource types that Blazar's plugins mean, by their names in ``[manager] plugins``.
-TYPES_OF_PLUGINS: Mapping[str, str] = {
-    "physical.host.plugin": "physical:host",
-    "virtual.instance.plugin": "virtual:instance",
-    "flavor.instance.plugin": "flavor:instance",
-    "virtual.floatingip.plugin": "virtual:floatingip",
-}
 
 
 def _deprecated_name(name: str, group: str = "DEFAULT") -> list[cfg.DeprecatedOpt]:

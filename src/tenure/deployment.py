@@ -24,7 +24,7 @@ from tenure.api.auth import TokenFileAuth
 from tenure.api.keystone import KeystoneAuth
 from tenure.api.policies import Policies, PolicyFileError
 from tenure.clock import Clock, SystemClock
-from tenure.config import REGION, TYPES_OF_PLUGINS
+from tenure.config import REGION
 from tenure.domain.errors import Unavailable
 from tenure.domain.lanes import Bounds, Lane
 from tenure.domain.regions import MAX_TRUSTS, NAME
@@ -40,6 +40,7 @@ from tenure.engine.default_leases import DefaultTerms
 from tenure.factory import Components, Service, build, load_filters, open_type_drivers, type_drivers
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, PRESENT, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes, load_types
+from tenure.resources.named import only_named
 from tenure.rpc.bus import Misconfigured
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
@@ -367,14 +368,10 @@ def open_types(conf: ConfigOpts) -> ResourceTypes:
     Raises ``ConfigurationError``.
     """
     installed = load_types({"host": {"default_before_end": conf["physical:host"].before_end}})
-    if not conf.manager.enabled_types:
-        return installed
-    enabled = [TYPES_OF_PLUGINS.get(name, name) for name in conf.manager.enabled_types]
-    known = {resource_type.name for resource_type in installed}
-    if unknown := sorted(set(enabled) - known):
-        names = " and no ".join(map(repr, unknown))
-        raise ConfigurationError(f"[manager] enabled_types: there is no {names}, only {', '.join(sorted(known))}")
-    return installed.only(enabled)
+    try:
+        return only_named(installed, conf.manager.enabled_types)
+    except ValueError as error:
+        raise ConfigurationError(f"[manager] enabled_types: {error}") from None
 
 
 def _default_terms(conf: ConfigOpts, types: ResourceTypes) -> DefaultTerms | None:

@@ -306,10 +306,18 @@ def test_invalid_number_is_refused_before_anything_is_created(tmp_path: Path, op
 
 
 @pytest.mark.slow
+def test_an_unknown_type_is_refused_before_anything_is_created(tmp_path: Path):
+    refused = run("--data-dir", tmp_path / "data", "--types", "physical:host, network.plugin")
+    assert refused.returncode == 2
+    assert "argument --types: there is no 'network.plugin', only flavor:instance, physical:host, " in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.slow
 def test_help_describes_the_options():
     shown = run_installed("--help")
     assert shown.returncode == 0
-    for option in ("--host", "--port", "--data-dir", "--hosts"):
+    for option in ("--host", "--port", "--data-dir", "--hosts", "--types"):
         assert option in shown.stdout
 
 

@@ -44,7 +44,8 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.fleet import add_fleet, pooled_hosts
 from tenure.drivers.simulated.openstack.http import CloudEndpoints
 from tenure.factory import Components, Filters, Service, build, open_type_drivers
-from tenure.resources.contract import load_types
+from tenure.resources.contract import ResourceTypes, load_types
+from tenure.resources.named import only_named
 from tenure.services.context import Rules
 from tenure.services.limits.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService
@@ -125,6 +126,7 @@ def _serve(
             hosts=arguments.hosts,
             regions=arguments.regions,
             clouds=clouds,
+            types=arguments.types,
             checkpoint=checkpoint,
             filters=filters,
             purge=PurgeTerms(ended_leases=arguments.purge_after_days),
@@ -260,6 +262,7 @@ def open_service(
     hosts: int,
     regions: Sequence[str] = (),
     clouds: Mapping[str, SimulatedCloud] | None = None,
+    types: ResourceTypes | None = None,
     checkpoint: Callable[[str], None] = lambda _point: None,
     filters: Filters = MappingProxyType({}),
     purge: PurgeTerms | None = None,
@@ -267,7 +270,8 @@ def open_service(
     """Open the service on the files in ``data_dir``; create them, and ``hosts`` reservable hosts, on the first start.
 
     With ``regions``, that many hosts are created in each; the first region is the one that existed before regions.
-    ``clouds`` are those of ``open_clouds``, if they are open already. ``purge`` is what is purged from time to time.
+    ``clouds`` are those of ``open_clouds``, if they are open already. ``types`` are the resource types, by default all.
+    ``purge`` is what is purged from time to time.
     """
     db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
     schema.upgrade(db)
@@ -280,7 +284,7 @@ def open_service(
     router = Router(clouds, workers=WORKERS)
     for region, part in router.by_region(HOST_TYPE).items():
         _register_hosts(db, clouds[region or ""], hosts, part, region=region or "")
-    types = load_types()
+    types = types or load_types()
     limits = read_limits(data_dir, names_of(types))
     for cloud in clouds.values():
         cloud.openstack.quotas = limits.of_cloud
@@ -385,6 +389,13 @@ def _regions(text: str) -> tuple[str, ...]:
     return names
 
 
+def _types(text: str) -> ResourceTypes:
+    try:
+        return only_named(load_types(), [name.strip() for name in text.split(",")])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _within(text: str, lowest: int, highest: int) -> int:
     if not (text.isascii() and text.isdigit() and lowest <= int(text) <= highest):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {lowest} to {highest}")
@@ -414,6 +425,12 @@ def parser() -> argparse.ArgumentParser:
         default=(),
         metavar="NAME,NAME...",
         help="simulate so many clouds, each a region with its own hosts; the first is the home region, and stays it",
+    )
+    made.add_argument(
+        "--types",
+        type=_types,
+        metavar="TYPE,TYPE...",
+        help="the resource types that can be booked, such as physical:host,virtual:instance (default: all)",
     )
     made.add_argument(
         "--purge-after-days",
