@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from tenure.domain.requirement import AGGREGATE_METADATA
 from tenure.drivers.contract import CloudBusy, CloudRefused, Command, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import HttpTransport, connect
@@ -93,6 +95,39 @@ class TestRegistering:
         with pytest.raises(CloudRefused, match=refusal):
             driver.ensure_registered(HOST, ref(cloud, 5))
         assert members(cloud, POOL) == set()
+
+
+def tiers(driver: OpenStackCloud) -> list[object]:
+    """The metadata of the aggregates of the first hosts, without those that have none."""
+    found = (host.facts.get(AGGREGATE_METADATA) for host in driver.discover(HOST))
+    return [json.loads(str(metadata)) if metadata is not None else None for metadata in found]
+
+
+class TestMetadataOfAggregates:
+    def test_is_that_of_all_aggregates_of_the_operator_also_while_the_host_is_reserved(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud
+    ):
+        east = cloud.aggregate("rack-1")
+        assert east is not None
+        east.metadata |= {"tier": "gold, silver", "filter_tenant_id": "someone"}
+        cloud.add_aggregate("fast-disks", None, ("compute-1", "compute-5")).metadata |= {"tier": "fast", "ssd": "true"}
+        expected = tiers(driver)
+        assert expected[0] == {"availability_zone": ["east"], "ssd": ["true"], "tier": ["fast", "gold", "silver"]}
+        assert expected[4] == {"ssd": ["true"], "tier": ["fast"]}
+        assert expected[5] is None
+        hosts = registered(driver, cloud, 6)
+        assert tiers(driver) == expected
+        command = command_for(hosts[0], hosts[4], hosts[5])
+        driver.ensure_started(command)
+        assert "compute-1" not in east.hosts
+        assert tiers(driver) == expected
+        assert driver.look_up(HOST, hosts[0].external_id) in driver.discover(HOST)
+        assert ended(driver, command).done
+        assert tiers(driver) == expected
+
+    def test_is_known_of_a_cloud_without_zones(self, cloud: FakeOpenStack):
+        with connect(options_of(cloud, az_aware=False)) as driver:
+            assert tiers(driver)[0] == {"availability_zone": ["east"]}
 
 
 class TestReserving:

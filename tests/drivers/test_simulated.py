@@ -32,6 +32,7 @@ FACTS = {
     "memory_mb",
     "local_gb",
     "availability_zone",
+    "aggregate_metadata",
 }
 #: What users do is in the journal as well, and is no effect of the driver.
 USERS = frozenset({EffectKind.SERVER_BOOTED})

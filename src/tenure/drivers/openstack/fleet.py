@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.extra_specs import values_in_aggregates
+from tenure.domain.requirement import AGGREGATE_METADATA
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     UNKNOWN,
@@ -48,17 +51,19 @@ class Fleet(OpenStackTypeDriver):
 
     def discover(self) -> list[DiscoveredResource]:
         found = self._compute.hypervisors()
-        zones = self._zones()
+        layout = self._layout()
+        zones = self._zones(layout)
         inventories = self._placement.inventories()
         described = (
-            self._to_resource(hypervisor, zones, inventories.get(hypervisor.name, HostInventory()))
+            self._to_resource(hypervisor, layout, zones, inventories.get(hypervisor.name, HostInventory()))
             for hypervisor in found
         )
         return sorted(described, key=lambda resource: resource.external_id)
 
     def look_up(self, reference: str) -> DiscoveredResource:
         found = self._compute.hypervisor(reference)
-        return self._to_resource(found, self._zones(), self._placement.inventory(found.name))
+        layout = self._layout()
+        return self._to_resource(found, layout, self._zones(layout), self._placement.inventory(found.name))
 
     def ensure_registered(self, resource: ResourceRef) -> None:
         """Add the host to the pool, and create a provider for reservations under the host's provider."""
@@ -145,12 +150,11 @@ class Fleet(OpenStackTypeDriver):
     def _layout(self) -> Layout:
         return Layout(self._compute.aggregates(), self._options)
 
-    def _zones(self) -> dict[str, str]:
+    def _zones(self, layout: Layout) -> dict[str, str]:
         """Return the zone of each host by service host; for a reserved host, the zone to which it will return."""
         if not self._options.az_aware:
             return {}
         zones = self._compute.zones()
-        layout = self._layout()
         made = layout.own_zones()
         default = next((zone for zone in sorted(set(zones.values())) if zone not in made), _DEFAULT_ZONE)
         ours = self._options.zone_prefix
@@ -160,13 +164,19 @@ class Fleet(OpenStackTypeDriver):
             for host, zone in zones.items()
         }
 
-    def _to_resource(self, host: Hypervisor, zones: Mapping[str, str], inventory: HostInventory) -> DiscoveredResource:
+    def _to_resource(
+        self, host: Hypervisor, layout: Layout, zones: Mapping[str, str], inventory: HostInventory
+    ) -> DiscoveredResource:
+        facts = {**host.facts, "availability_zone": zones.get(host.service_host, "")}
+        metadata = values_in_aggregates(layout.metadata_of(host.service_host))
+        if metadata:
+            facts[AGGREGATE_METADATA] = json.dumps(metadata)
         return DiscoveredResource(
             resource_type=HOST,
             external_id=host.external_id,
             name=host.name,
             capacity=Capacity(inventory.amounts or _sizes(host)),
-            facts={**host.facts, "availability_zone": zones.get(host.service_host, "")},
+            facts=facts,
             traits=frozenset(inventory.traits),
             limits=inventory.limits,
         )

@@ -57,6 +57,11 @@ class Layout:
         self._others = [
             aggregate for aggregate in aggregates if aggregate.zone is not None and aggregate.name not in self._groups
         ]
+        #: The aggregates of each host that are neither the pool nor a reservation's.
+        self._lasting: dict[str, list[Aggregate]] = defaultdict(list)
+        for aggregate in filter(self._may_be_home, aggregates):
+            for host in aggregate.hosts:
+                self._lasting[host].append(aggregate)
         self._recorded: dict[str, list[tuple[Aggregate, frozenset[int]]]] = defaultdict(list)
         for aggregate in aggregates:
             for host, homes in recorded_homes(aggregate).items():
@@ -134,6 +139,17 @@ class Layout:
             ),
             None,
         )
+
+    def metadata_of(self, host: str) -> list[Mapping[str, str]]:
+        """Return the metadata of the operator's aggregates of a host, also of those that it has left for a reservation.
+
+        Flavors choose hosts by them. The pool and the aggregates of reservations, in which it is for a time, are left
+        out.
+        """
+        recorded = frozenset(aggregate_id for _, homes in self._recorded.get(host, ()) for aggregate_id in homes)
+        left = self.aggregates_of(self.homes_to_keep(host, recorded))
+        found = {aggregate.id: aggregate for aggregate in (*self._lasting.get(host, ()), *left)}
+        return [found[aggregate_id].metadata for aggregate_id in sorted(found)]
 
     # The zones of hosts
 
