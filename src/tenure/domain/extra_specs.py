@@ -97,9 +97,8 @@ def conditions_of_request(specs: Mapping[str, str]) -> Expression:
 def conditions_of_flavor(specs: Mapping[str, str]) -> Expression:
     """Return the conditions on hosts of a flavor's extra specs, without its traits, which are in its footprint.
 
-    A name without a scope is an attribute of hosts, or no condition. Other scopes are no conditions either. Raises
-    ``ValueError`` for values that no host can have, and for conditions that are not decided here, which ``undecided``
-    names.
+    A name without a scope is an attribute of hosts, or no condition. Other scopes are no conditions either, and nothing
+    is said of specs that are undecided. Raises ``ValueError`` for values that no host can have.
     """
     terms: list[Term] = []
     for name, value in specs.items():
@@ -189,11 +188,9 @@ def _of_flavor(name: str, value: str) -> Iterator[Term]:
     if name == _ADDRESS_BITS:
         yield condition(_HOST_ADDRESS_BITS, f">= {value}")
         return
-    scope, separator, rest = name.partition(":")
     if is_undecided(name):
-        if separator:
-            raise ValueError("it is not known of hosts")
         return
+    scope, separator, rest = name.partition(":")
     if scope == AGGREGATES:
         yield condition(f"{AGGREGATE_METADATA}:{rest}", value)
     elif not separator or scope == CAPABILITIES:

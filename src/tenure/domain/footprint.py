@@ -16,20 +16,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.extra_specs import HYPERTHREADING, THREAD_POLICIES, is_undecided
 
 _RESOURCES: Final = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _TRAIT: Final = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _MIB_PER_GIB: Final = 1024
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
-#: The effect of the thread policy on the host's hyperthreading trait.
-_THREADS: Final = {"require": "required", "isolate": "forbidden"}
-_HYPERTHREADING: Final = "HW_CPU_HYPERTHREADING"
 #: Extra specs that take devices or memory of a kind, or choose among hosts, by means that no amount or trait shows.
+#: Those that choose hosts by what is known of them are conditions: ``extra_specs``.
 _UNCOUNTED: Final = re.compile(
     r"""
-    pci_passthrough:.* | accel:.* | capabilities:.* | aggregate_instance_extra_specs:.*
+    pci_passthrough:.* | accel:.*
     | hw:(numa_nodes | numa_cpus\.\d+ | numa_mem\.\d+ | mem_page_size | pci_numa_affinity_policy)
-    | hw:(tpm_version | tpm_model | viommu_model | maxphysaddr_mode | maxphysaddr_bits | sound_model | usb_model)
+    | hw:(tpm_version | tpm_model | viommu_model | maxphysaddr_mode | sound_model | usb_model)
     | resources[a-zA-Z0-9_-]{0,64}:(VGPU | VGPU_DISPLAY_HEAD | PGPU | FPGA | SRIOV_NET_VF | NUMA_.* | NET_.*)
     | resources[a-zA-Z0-9_-]{1,64}:.* | trait[a-zA-Z0-9_-]{1,64}:.* | group_policy | same_subtree[a-zA-Z0-9_-]*
     """,
@@ -68,8 +67,8 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
             if value not in traits:
                 raise ValueError(f"{name} must be required or forbidden, not {value!r}")
             traits[value].add(match[2])
-    if (threads := specs.get("hw:cpu_thread_policy")) in _THREADS:
-        traits[_THREADS[threads]].add(_HYPERTHREADING)
+    if (threads := specs.get("hw:cpu_thread_policy", "")) in THREAD_POLICIES:
+        traits[THREAD_POLICIES[threads]].add(HYPERTHREADING)
     groups[""] |= _pinned_cpus(int(flavor["vcpus"]), specs)
     named = {name for group in groups.values() for name in group}
     groups[""] |= {name: amount for name, amount in _own_sizes(flavor, named).items() if name not in named}
@@ -82,7 +81,7 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
 
 
 def uncounted_specs(flavor: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the extra specs of a flavor whose demands a footprint does not have, sorted.
+    """Return the names of a flavor's extra specs whose demands neither a footprint nor its conditions have, sorted.
 
     More could be promised of such a flavor than there is: devices by an alias or a profile, pages of memory, NUMA
     nodes, what lies in several providers of a host, and hosts that only Nova's filters can tell.
@@ -98,7 +97,7 @@ def _is_uncounted(name: str, value: str) -> bool:
         return value == "required"
     if _UNCOUNTED.fullmatch(name):
         return True
-    return ":" not in name and name not in _NO_CAPABILITY
+    return is_undecided(name) and name not in _NO_CAPABILITY
 
 
 def _own_sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:

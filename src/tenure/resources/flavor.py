@@ -10,7 +10,9 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictStr, WithJsonSchem
 
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
+from tenure.domain.extra_specs import conditions_of_flavor
 from tenure.domain.footprint import Footprint, footprint_of, uncounted_specs
+from tenure.domain.requirement import Expression
 from tenure.resources.additions import ZoneAdditions, expression_of
 from tenure.resources.contract import NOTHING, FactReference
 from tenure.resources.fields import Spreading
@@ -95,20 +97,22 @@ class FlavorType(InstancesType[_Stored]):
         return FactReference("flavor", str(parameters["flavor_id"]), "flavor_id")
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        refuse_uncounted(fact, f"flavor {fact.get('id')}", field="flavor_id")
-        _footprint(fact)  # raises errors now
+        subject = f"flavor {fact.get('id')}"
+        refuse_uncounted(fact, subject, field="flavor_id")
+        requirements_of(fact, subject, field="flavor_id")  # raises errors now
         sizes = {"vcpus": fact["vcpus"], "memory_mb": fact["ram"], "disk_gb": fact["disk"]}
         return {**parameters, **sizes, "resource_properties": json.dumps(_with_blazar_names(fact), sort_keys=True)}
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = self.read(parameters)
-        footprint = _footprint(source_flavor(parameters))
+        flavor = source_flavor(parameters)
+        footprint, conditions = requirements_of(flavor, f"flavor {flavor.get('id')}", field="flavor_id")
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
             minimum=reservation.amount,
             maximum=reservation.amount,
-            expression=expression_of(reservation),
+            expression=expression_of(reservation) & conditions,
             amounts=footprint.amounts,
             exclusive=False,
             spread=spread_of(reservation.affinity),
@@ -128,10 +132,18 @@ def refuse_uncounted(flavor: Mapping[str, Any], subject: str, *, field: str) -> 
         )
 
 
-def _footprint(flavor: Mapping[str, Any]) -> Footprint:
+def extra_specs_of(flavor: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in dict(flavor.get("extra_specs") or {}).items()}
+
+
+def requirements_of(
+    flavor: Mapping[str, Any], subject: str, *, field: str, in_place: bool = False
+) -> tuple[Footprint, Expression]:
+    """Return what a server of the flavor takes of its host, and the conditions on the host; raise ``InvalidParameter``.
+
+    A server that stays in its place gets no host: it has no conditions.
+    """
     try:
-        return footprint_of(flavor)
+        return footprint_of(flavor), Expression() if in_place else conditions_of_flavor(extra_specs_of(flavor))
     except ValueError as error:
-        raise InvalidParameter(
-            f"The flavor {flavor.get('id')} cannot be reserved: {error}", field="flavor_id"
-        ) from None
+        raise InvalidParameter(f"The {subject} cannot be reserved: {error}", field=field) from None

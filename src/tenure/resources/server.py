@@ -11,15 +11,16 @@ from pydantic_core import PydanticCustomError
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
-from tenure.domain.footprint import Footprint, footprint_of
-from tenure.domain.requirement import parse_expression
+from tenure.domain.extra_specs import conditions_of_flavor
+from tenure.domain.footprint import Footprint
+from tenure.domain.requirement import Expression, parse_expression
 from tenure.resources import blazar
 from tenure.resources.additions import ZoneAdditions, expression_of
 from tenure.resources.blazar import MAX_AMOUNT
 from tenure.resources.contract import LAST_SNAPSHOT, FactReference
 from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import PropertyExpression, acts_as_owner
-from tenure.resources.flavor import refuse_uncounted
+from tenure.resources.flavor import extra_specs_of, refuse_uncounted, requirements_of
 from tenure.resources.parameters import Forms, Parameters
 
 _Id = Annotated[StrictStr, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -126,10 +127,12 @@ class ServerType(DeclaredType[_Stored]):
         if named is None:
             return parameters
         source: Any = fact["flavor"] if named.kind == "server" else fact
-        if not parameters.get("in_place"):  # otherwise no room is promised, and nothing has to be counted
-            refuse_uncounted(source, f"{named.kind} {named.reference}", field=named.field)
-        footprint = _footprint(source, named)
-        if _is_preemptible(source) and not parameters.get("in_place"):
+        subject = f"{named.kind} {named.reference}"
+        in_place = bool(parameters.get("in_place"))
+        if not in_place:  # otherwise no room is promised, and nothing has to be counted
+            refuse_uncounted(source, subject, field=named.field)
+        footprint, _ = requirements_of(source, subject, field=named.field, in_place=in_place)
+        if _is_preemptible(source) and not in_place:
             raise InvalidParameter(
                 f"Servers of the {named.kind} {named.reference} give way to whoever has reserved; they cannot be "
                 "reserved themselves.",
@@ -137,16 +140,21 @@ class ServerType(DeclaredType[_Stored]):
             )
         after = {**parameters, "sized_by": _sized_by(named.kind, named.reference)}
         if named.kind == "server" and parameters.get("vcpus") is not None:
-            self._refuse_larger(parameters, footprint, named.reference)
+            self._refuse_larger(parameters, footprint, extra_specs_of(source), named.reference)
             return after
         sizes = {"vcpus": source["vcpus"], "memory_mb": source["ram"], "disk_gb": source["disk"]}
         return {**after, **sizes, "source": dict(source)}
 
-    def _refuse_larger(self, parameters: Mapping[str, object], footprint: Footprint, server_id: str) -> None:
-        """Refuse a server that is larger than what was booked for it."""
+    def _refuse_larger(
+        self, parameters: Mapping[str, object], footprint: Footprint, specs: Mapping[str, str], server_id: str
+    ) -> None:
+        """Refuse a server that is larger than what was booked for it, or may not run where it was booked."""
         booked = self.demand(parameters)
         larger = [name for name, amount in footprint.amounts.items() if amount > booked.amounts.get(name, 0)]
         larger += sorted((footprint.required - booked.required) | (footprint.forbidden - booked.forbidden))
+        if not parameters.get("in_place"):
+            conditions = {name: conditions_of_flavor({name: value}).terms for name, value in specs.items()}
+            larger += [name for name, terms in conditions.items() if not set(booked.expression.terms).issuperset(terms)]
         if larger:
             raise InvalidParameter(
                 f"The server {server_id} does not fit into what was booked: it takes more of {', '.join(larger)}.",
@@ -155,7 +163,14 @@ class ServerType(DeclaredType[_Stored]):
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = self.read(parameters)
-        footprint = None if reservation.source is None else footprint_of(reservation.source)
+        is_named = reservation.server_id is not None
+        footprint, conditions = None, Expression()
+        if reservation.source is not None:
+            subject = f"server {reservation.server_id}" if is_named else f"flavor {reservation.flavor_id}"
+            field = "server_id" if is_named else "flavor_id"
+            footprint, conditions = requirements_of(
+                reservation.source, subject, field=field, in_place=reservation.in_place
+            )
         sizes = {
             "VCPU": reservation.vcpus or 0,
             "MEMORY_MB": reservation.memory_mb or 0,
@@ -168,15 +183,16 @@ class ServerType(DeclaredType[_Stored]):
             minimum=count,
             maximum=count,
             expression=parse_expression(reservation.resource_properties, field="resource_properties")
-            & expression_of(reservation),
+            & expression_of(reservation)
+            & conditions,
             amounts=Capacity(sizes) if footprint is None else footprint.amounts,
             exclusive=False,
             spread=Spread.ANY,
             required=frozenset() if footprint is None else footprint.required,
             forbidden=frozenset() if footprint is None else footprint.forbidden,
             portions=() if footprint is None else footprint.portions,
-            parameter="server_id" if reservation.server_id is not None else "flavor_id",
-            subject=None if reservation.server_id is None else f"server {reservation.server_id}",
+            parameter="server_id" if is_named else "flavor_id",
+            subject=f"server {reservation.server_id}" if is_named else None,
         )
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
@@ -196,12 +212,3 @@ def _is_preemptible(flavor: Mapping[str, Any]) -> bool:
 
 def _sized_by(kind: str, reference: str) -> str:
     return f"{kind} {reference}"
-
-
-def _footprint(flavor: Mapping[str, Any], named: FactReference) -> Footprint:
-    try:
-        return footprint_of(flavor)
-    except ValueError as error:
-        raise InvalidParameter(
-            f"The {named.kind} {named.reference} cannot be reserved: {error}", field=named.field
-        ) from None

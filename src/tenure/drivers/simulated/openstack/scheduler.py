@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from tenure.domain.extra_specs import conditions_of_flavor, values_in_aggregates
 from tenure.domain.footprint import Footprint, footprint_of
+from tenure.domain.requirement import AGGREGATE_METADATA
 from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.nova import OWNER, POOL, is_set_aside
@@ -93,6 +96,10 @@ class Scheduler:
         """Whether a host may have the server. ``aggregates`` are those of each host, if they are known."""
         flavor = server.flavor or SMALL
         footprint = footprint_of(vars(flavor))
+        try:
+            conditions = conditions_of_flavor(flavor.extra_specs)
+        except ValueError:  # Nova's filters fail for all hosts
+            raise NoValidHost from None
         members = {other.host for other in self._state.members_of(group.id)} if group is not None else set()
 
         def may_have_it(host: Host) -> bool:
@@ -100,7 +107,8 @@ class Scheduler:
                 return False
             service_host = host.service_host
             of_host = aggregates.get(service_host, ()) if aggregates else self._state.aggregates_of(service_host)
-            return self._is_open(of_host, server, flavor) and self._offers(host, footprint)
+            is_open = self._is_open(of_host, server, flavor) and self._offers(host, footprint)
+            return is_open and (not conditions.terms or conditions.matches(_described(host, of_host)))
 
         return may_have_it
 
@@ -150,6 +158,21 @@ class Scheduler:
             if not limits["min_unit"] <= amount <= limits["max_unit"] or amount % limits["step_size"]:
                 return False
         return True
+
+
+def _described(host: Host, aggregates: Sequence[Aggregate]) -> dict[str, str]:
+    """Return what extra specs can ask of a host, as conditions name it."""
+    return {
+        "service_name": host.service_host,
+        "hypervisor_hostname": host.name,
+        "hypervisor_type": host.hypervisor_type,
+        "hypervisor_version": str(host.hypervisor_version),
+        "vcpus": str(host.vcpus),
+        "memory_mb": str(host.memory_mb),
+        "local_gb": str(host.local_gb),
+        "cpu_info": json.dumps(host.cpu_info, sort_keys=True),
+        AGGREGATE_METADATA: json.dumps(values_in_aggregates(aggregate.metadata for aggregate in aggregates)),
+    }
 
 
 def _number(host: Host) -> int:
