@@ -15,17 +15,16 @@ from pydantic import BaseModel
 
 from tenure.api.answers import Pages, TaggedLease, Whole, pages
 from tenure.api.operations import MEMBERS, READERS, DryRun, Operation, Request, Rule
-from tenure.api.schemas import lease_models
 from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.availability import AlternativeDocument
-from tenure.api.schemas.lease_models import HistoryQuery, LeaseListQuery, LeaseListQueryOf13
+from tenure.api.schemas.lease_models import LeaseListQuery, LeaseListQueryOf13
 from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.versions import Version, by_version
 from tenure.domain.actor import Actor
 from tenure.domain.availability import Alternative
 from tenure.domain.dry_run import DryRunOutcome
 from tenure.domain.errors import NotEnoughResources, TenureError
-from tenure.domain.lease import HistoryEntry, Lease
+from tenure.domain.lease import Lease
 from tenure.domain.request import FlexibleRequest, LeaseChange, LeaseRequest, Page, ReservationRequest
 
 LOG = logging.getLogger(__name__)
@@ -54,9 +53,6 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
     lease_list = by_version(LeaseListQuery, LeaseListQuery, LeaseListQuery, LeaseListQueryOf13)
     shown = TaggedLease("lease", lambda version: schemas(version).answer)
     listed = Pages("leases", shown.model)
-    history = Pages(
-        "history", by_version(lease_models.HistoryEntry, lease_models.HistoryEntry, lease_models.HistoryEntryOf12)
-    )
     previewed = Whole(lambda version: schemas(version).dry_run)
     create = body(lambda schemas: schemas.create_model)
     update = body(lambda schemas: schemas.update_model)
@@ -99,16 +95,6 @@ def lease_operations(schemas: SchemasAt) -> tuple[Operation, ...]:
             since=v1_2,
             rules=(_CHANGE,),
             is_conditional=True,
-        ),
-        Operation(
-            "GET",
-            f"{lease}/history",
-            "Show what happened",
-            use.history,
-            history,
-            query=by_version(HistoryQuery),
-            since=v1_1,
-            rules=(SEE,),
         ),
         Operation(
             "POST",
@@ -190,13 +176,6 @@ class _UseCases:
         find = partial(request.manager.alternatives.to_confirmation, request.actor, lease_id, changes)
         with _alternatives(request, find):
             return request.manager.leases.confirm(request.actor, lease_id, changes, if_version=request.versions())
-
-    def history(self, request: Request) -> Iterator[Page[HistoryEntry]]:
-        limit = request.query.limit
-        entries = request.manager.leases.history(
-            request.actor, request.lease_id, limit=limit + 1, marker=request.query.marker
-        )
-        yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
     def add(self, request: Request) -> Lease:
         add = partial(

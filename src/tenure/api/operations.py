@@ -1,7 +1,7 @@
 """Operations: the methods of URLs, each declared once, from its version to its answer.
 
-The operations are in ``discovery``, ``leases``, ``limits`` and ``inventories``; ``table`` has all of them. Both
-``Endpoint``, which serves them, and ``tenure.api.openapi``, which describes them, are built from the declarations.
+``tenure.api.table`` lists all of them. Both ``Endpoint``, which serves them, and ``tenure.api.openapi``, which
+describes them, are built from the declarations.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from tenure.api.availability import availability_operations
 from tenure.api.blazar.leases import LEASE_FORMS
 from tenure.api.blazar.operations import with_blazar
 from tenure.api.discovery import PUBLIC
+from tenure.api.history import HISTORY
 from tenure.api.inventories import inventory_operations
 from tenure.api.leases import lease_operations
 from tenure.api.limits import LIMITS
@@ -38,6 +39,7 @@ def operations_of(
     operations = (
         *PUBLIC,
         *lease_operations(schemas),
+        HISTORY,
         LIMITS,
         USAGE,
         *availability_operations(schemas),

@@ -309,26 +309,6 @@ class LeaseOf13(LeaseOf12):
     waiting: WaitingDocument | None
 
 
-class HistoryEntry(Answer):
-    at: Rfc3339Text
-    actor: str
-    action: str
-    from_status: str | None
-    to_status: str
-    reason: str | None
-    request_id: str | None
-
-
-class HistoryEntryOf12(HistoryEntry):
-    """An entry of the history of a lease, from 1.2 on.
-
-    ``detail`` is for administrators: the full reason, if ``reason`` leaves something out; null otherwise.
-    """
-
-    id: str
-    detail: str | None
-
-
 ShownStatus = StrEnum(  # type: ignore[misc]  # its members are those of another enum
     "ShownStatus", {status.name: status.value for status in LeaseStatus if status is not LeaseStatus.DELETED}
 )
@@ -371,11 +351,6 @@ class LeaseListQuery(Query):
 class LeaseListQueryOf13(LeaseListQuery):
     def statuses(self) -> tuple[str, ...]:
         return () if self.status is None else (self.status.value,)
-
-
-class HistoryQuery(Query):
-    limit: Limit = DEFAULT_LIMIT
-    marker: Identifier | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
