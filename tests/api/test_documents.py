@@ -38,18 +38,40 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) == (PAGES / "README.md").read_text().count("```json") >= 5
 
 
-def test_the_tables_of_endpoints_are_those_of_the_description(api: Api) -> None:
-    """The table of the API, and those on the pages of types."""
-    described: dict[str, set[tuple[str, str]]] = {version.value: set() for version in Version}
+#: The columns of a row of an endpoint up to its first version.
+ROW = re.compile(r"^\| ([A-Z]+) \| (`.*?) \| .*? \| (1\.\d) \|", re.MULTILINE)
+
+
+def rows_of_endpoints() -> list[tuple[str, str, Version]]:
+    """The method, path and first version of each endpoint in a table of any page."""
     pages = "\n".join(page.read_text() for page in sorted((REPOSITORY / "docs").rglob("*.md")))
-    for method, paths, since in re.findall(r"^\| ([A-Z]+) \| (`.*?) \| .*? \| (1\.\d) \|", pages, re.MULTILINE):
-        for path in re.findall(r"`(.*?)`", paths):
-            for version in Version:
-                if not version < Version(since):
-                    described[version.value].add((method, path))
+    return [
+        (method, path, Version(since))
+        for method, paths, since in ROW.findall(pages)
+        for path in re.findall(r"`(.*?)`", paths)
+    ]
+
+
+def test_the_tables_of_endpoints_are_those_of_the_description(api: Api) -> None:
+    """The table of the API, those where fields are described, and those on the pages of types."""
     for version, description in described_in(api).items():
+        listed = {(method, path) for method, path, since in rows_of_endpoints() if not version < since}
         served = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
-        assert described[version.value] == (served - {("GET", "/v1/")}) | {("GET", "/openapi.json")}
+        assert listed == (served - {("GET", "/v1/")}) | {("GET", "/openapi.json")}
+
+
+def test_an_endpoint_has_one_row() -> None:
+    endpoints = [(method, path) for method, path, _ in rows_of_endpoints()]
+    assert sorted(set(endpoints)) == sorted(endpoints)
+
+
+def test_policy_rules_that_blazar_lacks_are_named(api: Api) -> None:
+    """Each by its name, or those of an inventory by the beginning of their names."""
+    pages = "\n".join(page.read_text() for page in sorted((REPOSITORY / "docs").rglob("*.md")))
+    operations = operations_of(tuple(api.world.service.components.types))
+    ours = {rule.name for operation in operations for rule in operation.rules if rule.name.startswith("tenure:")}
+    assert len(ours) > 5
+    assert [name for name in ours if f"`{name}`" not in pages and f"`{name.rpartition(':')[0]}`" not in pages] == []
 
 
 #: What the pages name beside fields, parameters and values: headers, operators of conditions, and words for them.
