@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
@@ -12,15 +11,10 @@ from tenure.api.operations import Operation
 from tenure.api.table import operations_of
 from tenure.api.versions import OLDEST, Version
 from tenure.resources.contract import load_types
-from tests.api.rig import HOSTS, Api
+from tests.api.rig import Api
+from tests.support.samples import NEEDED_QUERIES
 
 OPERATIONS = [operation for operation in operations_of(tuple(load_types())) if operation.method == "GET"]
-#: Valid parameters of the operations that need some.
-_NEEDED = {
-    "/v1/usage": {"start_date": "2027-03-01T10:00:00Z", "end_date": "2027-03-02T10:00:00Z"},
-    "/v1/availability": {"resource_type": "physical:host"},
-    "/v1/offers": {"reservations": json.dumps([HOSTS]), "duration": "3600"},
-}
 #: A text with the conditions of a reservation, which may have none.
 _CONDITIONS = "resource_properties"
 
@@ -45,7 +39,7 @@ def test_an_empty_parameter_is_refused_by_name(api: Api, operation: Operation, v
     path = operation.path
     for parameter in operation.path_parameters:
         path = path.replace(f"{{{parameter}}}", "some-id")
-    query = urlencode(_NEEDED.get(operation.path, {}) | {name: ""})
+    query = urlencode(dict(parse_qsl(NEEDED_QUERIES.get(operation.path, ""))) | {name: ""})
     answer = api.using("admin", version=version.value).get(f"{path}?{query}")
     assert answer.status_code == 400, answer.json
     assert name in answer.text
