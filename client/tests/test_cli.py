@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from conftest import Run
+from tenureclient.cli.reservation_options import NEEDED
 from tenureclient.testing import FakeServer
 
 
@@ -147,7 +148,8 @@ def test_refusal_by_the_site_is_one_line(server: FakeServer, tenure: Run, code: 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["bio"], "--floating-ips, --volumes, --server, --server-flavor or --reservation"),
+        (["bio"], NEEDED),
+        (["bio"], "--hosts, --instances, --floating-ips, --volumes, --server, --server-flavor"),
         (["bio", "--with", "a=1"], "--hosts"),
         (["bio", "--hosts", "1", "--with", "a"], "'a' is not a condition"),
         (["bio", "--hosts", "two"], "'two' is not a count"),

@@ -13,20 +13,37 @@ import pytest
 from tenureclient import ReservationRequest
 from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.shell import TenureShell
+from tenureclient.resources import RESERVATION_TYPES
 from tenureclient.testing import FakeServer
 
-MANUAL = Path(__file__).parents[2] / "docs" / "user" / "cli.md"
+USERS_GUIDES = Path(__file__).parents[2] / "docs" / "user"
+MANUAL = USERS_GUIDES / "cli.md"
 README = Path(__file__).parents[1] / "README.md"
 COMMANDS = {command.name.replace("_", " "): command for command in entry_points(group="tenure.commands")}
 
 pytestmark = pytest.mark.skipif(not MANUAL.exists(), reason="the manual is in the repository only")
 
 
+def manual() -> str:
+    """Return the manual, and the pages of types, which have the commands and options of their type."""
+    pages = [MANUAL, *sorted(set(USERS_GUIDES.glob("*.md")) - {MANUAL})] if MANUAL.exists() else []
+    return "".join(f"{page.read_text()}\n## The end of a page\n" for page in pages)
+
+
 def section(command: str) -> str:
-    text = MANUAL.read_text()
-    match = re.search(rf"^### {command}\n(.*?)(?=^##)", text, re.DOTALL | re.MULTILINE)
-    assert match, f"the manual has no section '### {command}'"
-    return match[1]
+    """Return what the manual says of a command, with the options that pages of types add to it."""
+    found = re.findall(rf"^### {command}\n(.*?)(?=^##)", manual(), re.DOTALL | re.MULTILINE)
+    assert found, f"the manual has no section '### {command}'"
+    return "\n".join(found)
+
+
+#: The options of types, which several commands have, and which are described once.
+OF_TYPES = {
+    name
+    for reservation_type in RESERVATION_TYPES.values()
+    for option in reservation_type.options
+    for name in option.names.split()
+}
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
@@ -39,17 +56,18 @@ def test_every_option_is_in_the_manual(command: str, plain_logging: None) -> Non
     text = section(command)
     assert f"    tenure {command} " in text
     groups = parser_of(command)._action_groups
+    takes_reservations = "--reservation" in parser_of(command)._option_string_actions
     own = [group for group in groups if "formatter" not in (group.title or "").lower()]
     for action in (action for group in own for action in group._group_actions):
         for option in action.option_strings:
-            assert option in ("-h", "--help") or re.search(rf"(?<![\w-]){option}(?![\w-])", text), option
+            described = section("lease create") if option in OF_TYPES and takes_reservations else text
+            assert option in ("-h", "--help") or re.search(rf"(?<![\w-]){option}(?![\w-])", described), option
 
 
 def manual_examples() -> list[str]:
     """Return the command lines of the manual that are no synopsis."""
-    text = MANUAL.read_text() if MANUAL.exists() else ""
     synopsis = r"^((?:## Synopsis|### .*)\n\n)(?: +(?:tenure|openstack) .*\n)+"
-    return re.findall(r"^ +tenure (.*)$", re.sub(synopsis, r"\1", text, flags=re.MULTILINE), re.MULTILINE)
+    return re.findall(r"^ +tenure (.*)$", re.sub(synopsis, r"\1", manual(), flags=re.MULTILINE), re.MULTILINE)
 
 
 def words_of(line: str) -> list[str]:
