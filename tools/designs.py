@@ -388,7 +388,8 @@ def _code(call: str) -> str:
 
 def _link(page: str, here: Path) -> str:
     file, _, heading = page.partition("#")
-    title = heading.replace("-", " ") or Path(file).stem.replace("-", " ")
+    name = Path(file).parent.name if Path(file).stem == "README" else Path(file).stem
+    title = re.sub(r"^[0-9]{1,2}-", "", heading or name).replace("-", " ")
     return f"[{title}]({_relative(file, here)}{page.removeprefix(file)})"
 
 
