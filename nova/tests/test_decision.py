@@ -193,3 +193,12 @@ def test_host_reserved_for_a_server_admits_only_that_server() -> None:
     assert decide(Request(BIO, server_id="web"), [FREE_POOL], Rules()).why is Why.KEPT_FOR_RESERVATIONS
     nameless = [FREE_POOL, Aggregate(MINE, {"tenure:server": ""})]
     assert decide(Request(BIO), nameless, Rules()).why is Why.KEPT_FOR_RESERVATIONS
+
+
+def test_a_server_that_is_booted_for_a_reservation_shows_its_key() -> None:
+    place = [FREE_POOL, Aggregate(MINE, {"tenure:boot": "k1"})]
+    assert decide(Request(BIO, boot_key="k1"), place, Rules()).why is Why.RESERVED_FOR_SERVER
+    assert decide(Request(BIO, boot_key="k2"), place, Rules()).why is Why.KEPT_FOR_RESERVATIONS
+    assert decide(Request(BIO, boot_key="k1"), [FREE_POOL], Rules()).why is Why.KEPT_FOR_RESERVATIONS
+    for empty in ({}, {"tenure:boot": ""}):
+        assert decide(Request(BIO), [FREE_POOL, Aggregate(MINE, empty)], Rules()).why is Why.KEPT_FOR_RESERVATIONS

@@ -6,7 +6,6 @@ The decisions and the metadata they use are those of Blazar's filter, so that ei
 A host is open to all servers unless one of its aggregates is a *pool*: the free pool, whose hosts wait for
 reservations; the pool of the preemptible servers; or the aggregate of a reservation, which is recognized by
 its availability zone.
-its availability zone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,8 @@ HINT = "reservation"
 LEGACY_ZONE_PREFIX = "blazar:"
 # A metadata key of the aggregate of a single server's reservation; its value is the id of the server.
 SERVER_KEY = "tenure:server"
+# A metadata key of the same aggregate while the server is booted, and a hint of that boot, with the same random value.
+BOOT_KEY = "tenure:boot"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Request:
     """Whether the flavor belongs to a reservation of instances."""
     preemptible: bool = False
     server_id: str = ""
+    boot_key: str = ""
+    """The value of the hint `tenure:boot`."""
 
 
 class Why(Enum):
@@ -102,11 +105,7 @@ def asks_for_aggregates(request: Request) -> bool:
 def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> Decision:
     """Decide whether a host that belongs to these aggregates passes."""
     aggregates = list(aggregates)
-    own = [
-        aggregate
-        for aggregate in aggregates
-        if request.server_id and aggregate.metadata.get(SERVER_KEY) == request.server_id
-    ]
+    own = [aggregate for aggregate in aggregates if _is_its_own(request, aggregate)]
     if own:
         return Decision(Why.RESERVED_FOR_SERVER, _names(own))
     pools = [aggregate for aggregate in aggregates if _is_pool(aggregate, rules)]
@@ -120,6 +119,12 @@ def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> D
     if pools:
         return Decision(Why.KEPT_FOR_RESERVATIONS, _names(pools))
     return Decision(Why.OPEN_TO_ALL)
+
+
+def _is_its_own(request: Request, aggregate: Aggregate) -> bool:
+    """Whether the aggregate is that of the reservation of this server, which exists or is being booted."""
+    named = ((SERVER_KEY, request.server_id), (BOOT_KEY, request.boot_key))
+    return any(value != "" and aggregate.metadata.get(key) == value for key, value in named)
 
 
 def _decide_hinted(request: Request, pools: list[Aggregate], rules: Rules) -> Decision:
