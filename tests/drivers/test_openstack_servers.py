@@ -58,6 +58,10 @@ class FakeServerRig(FakeRig):
         self.cloud.servers[server.id] = server
         return server.id
 
+    def small(self) -> str:
+        self.cloud.flavors["1"] = Flavor("1", "m1.small", vcpus=1, ram=512, disk=1)
+        return "1"
+
     def write(self, server: str, metadata: Mapping[str, str]) -> None:
         self.cloud.servers[server].metadata.update(metadata)
 

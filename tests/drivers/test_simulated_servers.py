@@ -25,6 +25,9 @@ class SimulatedServerRig(SimulatedRig):
         last = self.resources()[-1]
         return self.cloud.world.instances.boot(project_id, "1", host=last.external_id, metadata=metadata)
 
+    def small(self) -> str:
+        return "1"
+
     def write(self, server: str, metadata: Mapping[str, str]) -> None:
         self.cloud.world.instances.write(server, metadata)
 

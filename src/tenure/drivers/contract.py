@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tenure.domain.actor import Actor
 from tenure.domain.period import Period
@@ -105,6 +105,17 @@ class ResourceRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Boot:
+    """A kept request to boot one server: the ``body`` as Nova takes it, and its compute microversion.
+
+    Without a ``microversion`` it is one of the first version, 2.1.
+    """
+
+    body: Mapping[str, Any] = field(repr=False)
+    microversion: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command to a driver: a reservation, and the resources that its owner should have now.
 
@@ -122,6 +133,8 @@ class Command:
     * ``spared``: the start failed, or the action before the end did not save the owner's data. Do no more with the
       owner's objects than is needed to free the room.
     * ``withdrawn``: the parameters of a refused change; undo their effects.
+    * ``boot``: the request of the reservation's server, which is made at the start, as the owner; None if there is no
+      such request, and once the server is made.
     * ``repetition``: how often the action before the end was armed again, because the end has moved beyond it. What an
       earlier repetition has saved is kept, and does not count as saved.
     """
@@ -146,6 +159,7 @@ class Command:
     spared: bool = False
     withdrawn: Mapping[str, object] = field(default_factory=dict)
     repetition: int = 0
+    boot: Boot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +310,9 @@ class CloudDriver(Protocol):
 
     def ensure_started(self, command: Command) -> Progress:
         """Make exactly ``command.resources`` usable, by the owner only.
+
+        With a ``boot``, the server is made there; its id is the effect ``booted_server_id``. However often the call is
+        broken off and repeated, there is one server.
 
         All of them are usable when this returns. It is not done while servers of the reservation are still being
         deleted on resources that are no longer in the command and return to the pool. Servers of others are never

@@ -19,17 +19,21 @@ RESERVED: Final = "tenure:reserved"
 AT_END: Final = "tenure:at_end"
 ENDS_AT: Final = "tenure:ends_at"
 WOKEN: Final = "tenure:woken"
-MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, ENDS_AT, WOKEN)
 #: The tag by which reserved servers are found among all servers of a cloud.
 TAG: Final = RESERVED
 #: The value of ``WOKEN`` for a server that stays in its place.
 IN_PLACE: Final = "in place"
 #: Metadata key of a reservation's aggregate: the server that may use its hosts.
 OPEN_TO: Final = "tenure:server"
+#: Metadata key of a reservation's aggregate, and of its server, and the hint, by which the server is booted there.
+BOOT_KEY: Final = "tenure:boot"
 #: The largest expected difference between the clocks of the cloud and of this service.
 CLOCKS_DIFFER: Final = timedelta(seconds=10)
 #: The effect of a reservation whose server has its marks: the id of the server.
 ADOPTED: Final = "adopted_server_id"
+#: The effect of a reservation whose server was made at the start: the id of the server.
+BOOTED: Final = "booted_server_id"
+MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, ENDS_AT, WOKEN, BOOT_KEY)
 
 
 def marks_of(command: Command) -> dict[str, str]:
@@ -56,8 +60,8 @@ def metadata_of(command: Command) -> dict[str, str]:
 
 
 def named_server(command: Command) -> str | None:
-    """Return the id of the command's server, or None if it is not named yet."""
-    named = command.parameters.get("server_id")
+    """Return the id of the command's server, or None if it is not named or not made yet."""
+    named = command.parameters.get("server_id") or command.effects.get(BOOTED)
     return None if named is None else str(named)
 
 

@@ -14,7 +14,16 @@ from typing import Protocol
 import pytest
 
 from tenure.domain.period import Period
-from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Command, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import (
+    Boot,
+    CloudBusy,
+    CloudNotFound,
+    CloudRefused,
+    Command,
+    Progress,
+    ResourceOccupied,
+    ResourceRef,
+)
 from tenure.testing.rig import BareRig, command_of, finished
 
 HOST = "physical:host"
@@ -26,6 +35,7 @@ HOUR = timedelta(hours=1)
 #: How many things a start, and an end, of these tests changes at most: it is broken off after each.
 LONGEST_START = 6
 LONGEST_END = 7
+LONGEST_BOOT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,12 @@ class ServerRig(BareRig, Protocol):
     def boot_small(self, project_id: str, metadata: Mapping[str, str] | None = None) -> str:
         """Boot a server of 1 processor, 512 MiB and 1 GiB, which runs on the last host now; its id."""
 
+    def small(self) -> str:
+        """The id of a flavor of 1 processor, 512 MiB and 1 GiB."""
+
+    def servers(self) -> set[str]:
+        """All servers that there are, also those without a host."""
+
     def write(self, server: str, metadata: Mapping[str, str]) -> None:
         """Write on a server."""
 
@@ -70,7 +86,7 @@ class ServerRig(BareRig, Protocol):
     # To meddle
 
     def close_to(self, resource: ResourceRef) -> None:
-        """Let no server be woken on this host any more."""
+        """Let no server be woken or made on this host any more."""
 
 
 def reserved(rig: ServerRig, count: int = 1) -> list[ResourceRef]:
@@ -95,6 +111,14 @@ def command_for(
         ends_at=rig.now() + 2 * HOUR,
         units={host.external_id: 1 for host in hosts},
     )
+
+
+def to_be_made(rig: ServerRig, *hosts: ResourceRef, **more: object) -> Command:
+    """A reservation that starts now, whose server is to be made then, by an owner who trusts us."""
+    trust_id = rig.driver.delegate(rig.caller(rig.owner))
+    server = {"name": "web", "flavorRef": rig.small(), "metadata": {"by": "me"}, "networks": "auto"}
+    boot = Boot({"server": server, "os:scheduler_hints": {"colour": "red"}}, "2.60")
+    return replace(command_for(rig, *hosts, **more), starts_at=rig.now(), trust_id=trust_id, boot=boot)
 
 
 def prepared(rig: ServerRig, command: Command) -> Command:
@@ -229,6 +253,96 @@ class ServerContract:
         assert after.host not in {None, host.external_id}  # anywhere in general use
         assert marks(after) == {}
         assert not rig.driver.drift(HOST, [empty], [])
+
+    # Made at the start
+
+    def test_a_server_is_made_on_its_host_for_its_owner(self, rig: ServerRig):
+        first, second = reserved(rig, 2)
+        waiting = to_be_made(rig, second)
+        command = started(rig, waiting)
+        server = str(command.effects["booted_server_id"])
+        assert rig.servers() == {server}
+        found = as_it_is(rig, server)
+        assert (found.host, found.metadata["by"]) == (second.external_id, "me")
+        assert marks(found)["tenure:reservation"] == RESERVATION
+        assert set(rig.driver.held(HOST)) == {RESERVATION}
+        made = replace(command, boot=None)
+        before = rig.effects()
+        for repeated in (command, made):
+            assert started(rig, repeated).effects == command.effects
+        assert rig.effects() == before
+        assert not rig.driver.drift(HOST, [made], [first])
+        moved = started(rig, replace(made, resources=(first,), units={first.external_id: 1}))
+        assert as_it_is(rig, server).host == first.external_id
+        ended(rig, moved)
+        assert rig.servers() == set()
+
+    @pytest.mark.parametrize("effects", range(LONGEST_BOOT))
+    def test_a_boot_that_is_broken_off_makes_one_server(self, rig: ServerRig, effects: int):
+        [host] = reserved(rig)
+        command = to_be_made(rig, host)
+        rig.fail("ensure_started", after_effects=effects)
+
+        def start() -> Progress | None:
+            try:
+                progress = rig.driver.ensure_started(command)
+            except CloudBusy:
+                rig.reopen()
+                return None
+            return progress if progress.done else None
+
+        progress = next(progress for progress in (start() for _ in range(50)) if progress is not None)
+        server = str(progress.effects["booted_server_id"])
+        assert rig.servers() == {server}
+        assert as_it_is(rig, server).host == host.external_id
+        assert not rig.driver.drift(HOST, [replace(command, boot=None, effects=progress.effects)], [])
+
+    def test_a_boot_whose_answer_is_lost_makes_one_server(self, rig: ServerRig):
+        [host] = reserved(rig)
+        command = to_be_made(rig, host)
+        rig.lose_reply("ensure_started")
+        with pytest.raises(CloudBusy):
+            finished(rig, lambda: rig.driver.ensure_started(command))
+        started(rig, command)
+        assert len(rig.servers()) == 1
+
+    def test_a_server_whose_boot_was_broken_off_ends_with_its_reservation(self, rig: ServerRig):
+        [host] = reserved(rig)
+        command = to_be_made(rig, host)
+        started(rig, command)
+        [server] = rig.servers()
+        ended(rig, command)  # what the start has told is lost
+        assert rig.found(server) is None
+        assert list(rig.driver.held(HOST)) == []
+
+    def test_a_server_that_its_owner_has_deleted_is_not_made_again(self, rig: ServerRig):
+        [host] = reserved(rig)
+        command = started(rig, to_be_made(rig, host))
+        rig.delete(str(command.effects["booted_server_id"]))
+        started(rig, command)
+        assert all(rig.found(server) is None for server in rig.servers())
+
+    def test_a_host_that_cannot_take_a_new_server_is_named(self, rig: ServerRig):
+        first, second = reserved(rig, 2)
+        command = to_be_made(rig, first)
+        rig.close_to(first)
+        with pytest.raises(ResourceOccupied) as refused:
+            finished(rig, lambda: rig.driver.ensure_started(command))
+        assert list(refused.value.resources) == [first.external_id]
+        later = started(rig, replace(command, resources=(second,), units={second.external_id: 1}))
+        assert as_it_is(rig, str(later.effects["booted_server_id"])).host == second.external_id
+        assert len(rig.servers()) == 1
+
+    def test_a_server_is_not_made_without_its_owners_trust(self, rig: ServerRig):
+        [host] = reserved(rig)
+        command = to_be_made(rig, host)
+        with pytest.raises(CloudRefused, match="trust"):
+            finished(rig, lambda: rig.driver.ensure_started(replace(command, trust_id=None)))
+        assert command.trust_id is not None
+        rig.driver.revoke(command.trust_id)
+        with pytest.raises(CloudRefused):
+            finished(rig, lambda: rig.driver.ensure_started(command))
+        assert rig.servers() == set()
 
     # While it runs
 

@@ -258,9 +258,10 @@ class Compute:
         """
         return self._servers([{"flavor": flavor_id}])
 
-    def servers_in(self, project_id: str) -> list[Server]:
-        """Return all servers of a project."""
-        return self._servers([{"project_id": project_id}])
+    def servers_in(self, project_id: str, *, since: datetime | None = None) -> list[Server]:
+        """Return all servers of a project, or those that were created, changed or deleted since then."""
+        changed = {} if since is None else {"changes-since": since.isoformat()}
+        return self._servers([{"project_id": project_id, **changed}])
 
     def servers_tagged(self, tag: str) -> list[Server]:
         """Return the servers of all projects with this tag; Nova sends no others."""

@@ -1,7 +1,7 @@
-"""Reserved servers: shelved until the start, and then unshelved on the host with room for them.
+"""Reserved servers: shelved until the start, and then unshelved on the host with room for them, or made there.
 
 The host is in the pool, which is closed to all servers. An aggregate with the reservation's id opens it to this one
-server; Nova's scheduler checks this when it unshelves the server there.
+server; Nova's scheduler checks this when it unshelves or boots the server there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tenure.domain.footprint import footprint_of
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
+    Boot,
     BootedServer,
     CloudBusy,
     CloudNotFound,
@@ -27,6 +28,7 @@ from tenure.drivers.contract import (
     ResourceMissing,
     ResourceOccupied,
 )
+from tenure.drivers.openstack.boots import GONE, Boots
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.layout import Layout
@@ -36,6 +38,8 @@ from tenure.drivers.openstack.type_driver import OpenStackTypeDriver
 from tenure.drivers.reserved_servers import (
     ADOPTED,
     AT_END,
+    BOOT_KEY,
+    BOOTED,
     IN_PLACE,
     LEASE,
     MARKS,
@@ -66,7 +70,6 @@ _CHANGEABLE: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
 _REMEDIES: Final = {"SHELVED": "shelveOffload", "VERIFY_RESIZE": "confirmResize", "RESCUE": "unrescue"}
 #: The actions towards a shut-down server.
 _TO_STOP: Final = {"ACTIVE": "os-stop", "PAUSED": "unpause", "SUSPENDED": "resume"}
-_GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
 #: The interval of checking a server.
 _SOON: Final = timedelta(seconds=2)
 
@@ -147,6 +150,8 @@ class Servers(OpenStackTypeDriver):
         freed = self._withdraw(command, layout.pooled, aggregate)
         if freed is not None:
             return Progress(False, freed.look_again_after, freed.reason, effects)
+        if command.boot is not None and server is None and ADOPTED not in command.effects and hosts:
+            return self._boot_on(command, command.boot, next(iter(hosts.values())), aggregate, effects)
         if server is None or not hosts:
             return Progress(True, effects=effects)
         unfinished = self._unshelve_on(command, server, next(iter(hosts.values())), aggregate)
@@ -173,11 +178,43 @@ class Servers(OpenStackTypeDriver):
         changes: dict[str, str | None] = {
             key: value for key, value in expected.items() if aggregate.metadata.get(key) != value
         }
-        if OPEN_TO in aggregate.metadata and OPEN_TO not in expected:
+        if OPEN_TO in aggregate.metadata and OPEN_TO not in expected and command.boot is None:
             changes[OPEN_TO] = None
         if fresh or stale or changes:  # also notifies schedulers of its hosts
             self._compute.set_metadata(aggregate, changes)
         return aggregate
+
+    def _boot_on(
+        self,
+        command: Command,
+        boot: Boot,
+        host: Hypervisor,
+        aggregate: Aggregate,
+        effects: Mapping[str, object],
+    ) -> Progress:
+        """Get the server of the reservation made on the host.
+
+        Raises ``ResourceOccupied`` if it could not be made there, after deleting what is left of it.
+        """
+        boots = Boots(self._calls, self._compute)
+        servers = boots.find(command, aggregate)
+        self._compute.delete_servers(servers[1:])
+        server = servers[0] if servers else None
+        if server is None:
+            if (freed := self._preempted(command)) is not None:
+                return Progress(False, freed.look_again_after, freed.reason, effects)
+            boots.make(command, boot, host, aggregate)
+        elif server.status == "ERROR":
+            self._compute.delete_servers([server])
+            raise ResourceOccupied({host.external_id: f"Nova could not make the server on {host.name}."})
+        elif server.status != "BUILD" and server.task is None:
+            self._compute.set_metadata(aggregate, {OPEN_TO: server.id, BOOT_KEY: None})
+            made = {**effects, ADOPTED: server.id, BOOTED: server.id}
+            if server.service_host == host.service_host:
+                return Progress(True, effects=made)
+            return Progress(False, _SOON, Reason("The server moves to its host."), made, awaited=True)
+        reason = Reason("The server is being made.", f"The server is being made on {host.name}.")
+        return Progress(False, _SOON, reason, effects, awaited=True)
 
     def _unshelve_on(self, command: Command, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
         """Get the server running on the host; return None when it is.
@@ -215,15 +252,21 @@ class Servers(OpenStackTypeDriver):
         if aggregate.metadata.get(WAKING) == host.service_host:  # and it is still shelved
             self._compute.set_metadata(aggregate, {WAKING: None})
             raise ResourceOccupied({host.external_id: f"Nova could not unshelve the server on {host.name}."})
-        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(command)
-        if vanishing:
-            return Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still being deleted."))
+        if (freed := self._preempted(command)) is not None:
+            return freed
         self._compute.set_metadata(aggregate, {WAKING: host.service_host})
         where = {"host": host.service_host, "availability_zone": None}
         self._act(server, {"unshelve": where}, "2.91")
         return Progress(
             False, _SOON, Reason("The server is being unshelved.", f"The server is being unshelved on {host.name}.")
         )
+
+    def _preempted(self, command: Command) -> Progress | None:
+        """Delete the preemptible servers that use the room; return None when they are gone."""
+        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(command)
+        if not vanishing:
+            return None
+        return Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still being deleted."))
 
     def _withdraw(self, command: Command, pool: Collection[str], aggregate: Aggregate) -> Progress | None:
         """Restore the server that a refused change had named; return None when it is restored.
@@ -234,7 +277,7 @@ class Servers(OpenStackTypeDriver):
         server = None if refused is None else self._compute.server(str(refused))
         if server is None or server.id == named_server(command) or server.project_id != command.project_id:
             return None
-        if server.metadata.get(RESERVATION) != command.reservation_id or server.status in _GONE:
+        if server.metadata.get(RESERVATION) != command.reservation_id or server.status in GONE:
             return None
         if server.task is not None:
             return _wait(server)
@@ -264,14 +307,16 @@ class Servers(OpenStackTypeDriver):
     def ensure_ended(self, command: Command) -> Progress:
         """Do with the server what was asked for at the end."""
         layout = Layout(self._compute.aggregates(), self._options)
+        aggregate = layout.shared(command.reservation_id)
         own = self._all(command)
+        if aggregate is not None and named_server(command) is None:
+            own += Boots(self._calls, self._compute).find(command, aggregate)
         if command.is_over:
             self._remove_false_marks(command, {server.id for server in own})
         for server in own:
             unfinished = self._end(command, server, layout.pooled)
             if unfinished is not None:
                 return unfinished
-        aggregate = layout.shared(command.reservation_id)
         if aggregate is not None:
             self._aggregates.remove(aggregate, aggregate.hosts)
             try:
@@ -347,7 +392,7 @@ class Servers(OpenStackTypeDriver):
             server
             for server in found
             if server.project_id == command.project_id
-            and server.status not in _GONE
+            and server.status not in GONE
             and is_its_own(command, server.id, server.metadata, server.created_at)
         ]
 
@@ -369,7 +414,7 @@ class Servers(OpenStackTypeDriver):
         """Return the command's server, if it is in the command's project."""
         named = named_server(command)
         server = None if named is None else self._compute.server(named)
-        if server is None or server.project_id != command.project_id or server.status in _GONE:
+        if server is None or server.project_id != command.project_id or server.status in GONE:
             return None
         return server
 
@@ -465,7 +510,7 @@ def held(compute: Compute) -> Iterator[str]:
     """
     for server in compute.servers_tagged(TAG):
         kept = server.status in _SHELVED and server.metadata.get(AT_END) in {"stop", "shelve"}
-        gone = server.status in _GONE or server.vanishing
+        gone = server.status in GONE or server.vanishing
         if not kept and not gone and (reservation_id := server.metadata.get(RESERVATION)):
             yield reservation_id
 

@@ -275,8 +275,11 @@ class Users:
             ("block-storage", "GET", "/snapshots(?:/detail)?", self.list_snapshots),
         )
         return [
-            (f"{FOR_USERS}{service}", method, path, handler)
-            for service, method, path, handler in (*self._servers.routes, *routes)
+            ("compute", "POST", "/servers", self._servers.boot_servers),  # by the driver, as the owner of a lease
+            *(
+                (f"{FOR_USERS}{service}", method, path, handler)
+                for service, method, path, handler in (*self._servers.routes, *routes)
+            ),
         ]
 
 

@@ -1,0 +1,92 @@
+"""Booting a reservation's server at its start, as its owner.
+
+Nova gives a server its id when it accepts the boot. Until then a random key stands for it. The key is in the metadata
+of the reservation's aggregate and in the hints of the boot, by which the scheduler's filter opens the host; and in the
+metadata of the server, by which a repeated call finds it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tenure.drivers.contract import Boot, CloudBusy, Command
+from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.identity import owner_of
+from tenure.drivers.openstack.requests import Calls, Forbidden, Request
+from tenure.drivers.reserved_servers import BOOT_KEY, CLOCKS_DIFFER, OPEN_TO, WOKEN, marks_of, tags_of
+
+#: The names under which Nova accepts scheduler hints, the present one first.
+_HINTS: Final = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
+#: The first microversion in which a server can be booted with tags.
+_TAGS: Final = (2, 52)
+#: The statuses of servers that are no more.
+GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
+
+
+class Boots:
+    """The boots of reserved servers, for one driver call."""
+
+    def __init__(self, calls: Calls, compute: Compute) -> None:
+        self._calls = calls
+        self._compute = compute
+
+    def find(self, command: Command, aggregate: Aggregate) -> list[Server]:
+        """Return the servers that were booted for the reservation and are not deleted, the oldest first.
+
+        There is more than one only if Nova has accepted a boot without answering it in time.
+        """
+        made, key = aggregate.metadata.get(OPEN_TO), aggregate.metadata.get(BOOT_KEY)
+        if made:
+            server = self._compute.server(made)
+            found = [] if server is None else [server]
+        elif key and command.starts_at is not None:
+            since = command.starts_at - CLOCKS_DIFFER
+            started = self._compute.servers_in(command.project_id, since=since)
+            found = [server for server in started if server.metadata.get(BOOT_KEY) == key]
+        else:
+            found = []
+        left = [server for server in found if server.status not in GONE and not server.vanishing]
+        return sorted(left, key=lambda server: (str(server.created_at), server.id))
+
+    def make(self, command: Command, boot: Boot, host: Hypervisor, aggregate: Aggregate) -> None:
+        """Boot the server as its owner; the scheduler puts it on the host of the aggregate.
+
+        Raises ``CloudRefused`` for a request that Nova does not accept, and ``CloudBusy`` if it may accept it later, as
+        when a quota is used up.
+        """
+        owner = owner_of(self._calls, command, purpose="The server")
+        key = aggregate.metadata.get(BOOT_KEY)
+        if not key:
+            key = uuid.uuid4().hex
+            self._compute.set_metadata(aggregate, {BOOT_KEY: key})
+        marks = {**marks_of(command), WOKEN: host.name, BOOT_KEY: key}
+        tags = tags_of(command) if _takes_tags(boot.microversion) else ()
+        body = _marked(boot.body, key, marks, tags)
+        try:
+            self._calls.send(Request("compute", "POST", "/servers", body, microversion=boot.microversion, owner=owner))
+        except Forbidden as error:
+            raise CloudBusy(error.reason) from None
+
+
+def _marked(body: Mapping[str, Any], key: str, marks: Mapping[str, str], tags: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the request with the hint, the metadata and the tags of the reservation."""
+    server = dict(body["server"])
+    server["metadata"] = {**(server.get("metadata") or {}), **marks}
+    if tags:
+        server["tags"] = [*(server.get("tags") or []), *tags]
+    hints: dict[str, Any] = {}
+    for place in (server, body):
+        for name in _HINTS:
+            hints |= place.get(name) or {}
+    for name in _HINTS:
+        server.pop(name, None)
+    others = {name: value for name, value in body.items() if name not in _HINTS}
+    return {**others, "server": server, _HINTS[0]: {**hints, BOOT_KEY: key}}
+
+
+def _takes_tags(microversion: str | None) -> bool:
+    named = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", microversion or "")
+    return named is not None and (int(named[1]), int(named[2])) >= _TAGS
