@@ -26,6 +26,7 @@ class Version(Enum):
     V1_1 = "1.1"
     V1_2 = "1.2"
     V1_3 = "1.3"
+    V1_4 = "1.4"
 
     def __lt__(self, other: Version) -> bool:
         """Whether this version is older."""
@@ -34,7 +35,7 @@ class Version(Enum):
 
 
 OLDEST = Version.V1_0
-LATEST = Version.V1_3
+LATEST = Version.V1_4
 
 
 def by_version(*values: T) -> Callable[[Version], T]:

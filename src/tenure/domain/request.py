@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from tenure.domain.allocation import Booking
+from tenure.domain.boot import Boot
 from tenure.domain.lease import AllocationState, GivenDetails, LeaseDetails
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
@@ -69,6 +70,8 @@ class LeaseRequest(LeaseDetails):
     hold_for: timedelta | None = None
     #: Which of the choices of a flexible request it is, counted from 0; None if there were no choices.
     choice: int | None = None
+    #: The request of the servers that are made at the start, for the reservations with a ``server_name``.
+    boot: Boot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ class FlexibleRequest(LeaseDetails):
     waits: bool = False
     #: How long a lease that has waited is held for its confirmation; None books it without.
     confirm_within: timedelta | None = None
+    #: As in ``LeaseRequest``.
+    boot: Boot | None = None
 
     def at(self, starts_at: When, ends_at: When, index: int) -> LeaseRequest:
         """Return the request for a choice and a period."""
@@ -132,6 +137,7 @@ class FlexibleRequest(LeaseDetails):
             events=self.events,
             hold_for=self.hold_for,
             choice=index if self.is_listed else None,
+            boot=self.boot,
         )
 
 

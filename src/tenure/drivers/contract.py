@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from tenure.domain.actor import Actor
+from tenure.domain.boot import Boot
 from tenure.domain.period import Period
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
@@ -102,17 +103,6 @@ class ResourceRef:
     external_id: str
     name: str
     region: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Boot:
-    """A kept request to boot one server: the ``body`` as Nova takes it, and its compute microversion.
-
-    Without a ``microversion`` it is one of the first version, 2.1.
-    """
-
-    body: Mapping[str, Any] = field(repr=False)
-    microversion: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +301,7 @@ class CloudDriver(Protocol):
     def ensure_started(self, command: Command) -> Progress:
         """Make exactly ``command.resources`` usable, by the owner only.
 
-        With a ``boot``, the server is made there; its id is the effect ``booted_server_id``. However often the call is
+        With a ``boot``, the server is made there; its id is the effect ``server_id``. However often the call is
         broken off and repeated, there is one server.
 
         All of them are usable when this returns. It is not done while servers of the reservation are still being

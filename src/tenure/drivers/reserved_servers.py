@@ -32,7 +32,7 @@ CLOCKS_DIFFER: Final = timedelta(seconds=10)
 #: The effect of a reservation whose server has its marks: the id of the server.
 ADOPTED: Final = "adopted_server_id"
 #: The effect of a reservation whose server was made at the start: the id of the server.
-BOOTED: Final = "booted_server_id"
+BOOTED: Final = "server_id"
 MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, ENDS_AT, WOKEN, BOOT_KEY)
 
 

@@ -115,6 +115,10 @@ class ResourceType(Protocol):
         Every field has a default that asks for nothing.
         """
 
+    @property
+    def later_additions(self) -> Mapping[str, type[BaseModel]]:
+        """The models of parameters that came after 1.2, as ``additions``, by the microversion in which they came."""
+
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         """Return the model of a new reservation; with ``strict``, of microversion 1.1 and later."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +34,7 @@ class DeclaredType(Generic[Stored]):
     growing: frozenset[str] = frozenset()
     counted: str = ""
     additions: type[BaseModel] | None = None
+    later_additions: Mapping[str, type[BaseModel]] = MappingProxyType({})
     #: What is shown beside the parameters: ids of what the cloud has made.
     effects_model: type[BaseModel] | None = None
     #: The parameters that a change can set to null.
@@ -66,8 +68,9 @@ class DeclaredType(Generic[Stored]):
             first = error.errors()[0]
             raise InvalidParameter(first["msg"], field=str(first["loc"][-1]) if first["loc"] else self.ruled) from None
         after = merged.model_dump(exclude={"resource_type"})
-        if self.additions is not None:
-            after = without_defaults(self.additions, after)
+        for additions in (self.additions, *self.later_additions.values()):
+            if additions is not None:
+                after = without_defaults(additions, after)
         self.check_change(current, after, running=running)
         return {**after, **self.still_known(current, after)}
 

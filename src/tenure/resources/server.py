@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, model_validator
@@ -87,7 +88,19 @@ class ServerReservation(Parameters):
     source: Annotated[dict[str, Any] | None, Forms(internal=True)] = None
 
 
-class _Stored(ZoneAdditions, ServerReservation):
+class BootAdditions(BaseModel):
+    """A server that is made at the start."""
+
+    server_name: Annotated[
+        StrictStr,
+        Field(
+            max_length=255,
+            description="The name of the server that is made at the start, by the `boot` of the lease; empty for none.",
+        ),
+    ] = ""
+
+
+class _Stored(BootAdditions, ZoneAdditions, ServerReservation):
     """A reservation of a server, with what requests can name from 1.2 on."""
 
 
@@ -104,8 +117,15 @@ class ServerType(DeclaredType[_Stored]):
     declaration = ServerReservation
     stored = _Stored
     additions = ZoneAdditions
+    later_additions = MappingProxyType({"1.4": BootAdditions})
 
     def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
+        if bool(current.get("server_name")) != bool(after.get("server_name")):
+            raise InvalidParameter(
+                "Whether a server is made at the start is said when the lease is made.", field="server_name"
+            )
+        if current.get("server_name") and after["server_id"] is not None:
+            raise InvalidParameter("The server of this reservation is made at the start.", field="server_id")
         if current.get("server_id") not in {None, after["server_id"]}:
             raise InvalidParameter("A reservation that has its server gets no other one.", field="server_id")
         for name in ("resource_properties", "availability_zone"):
@@ -199,6 +219,8 @@ class ServerType(DeclaredType[_Stored]):
         return parameters.get("server_id") is not None
 
     def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        if parameters.get("server_name"):
+            return "server_name"
         return "at_end" if acts_as_owner(self.before_end(parameters)) else None
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:

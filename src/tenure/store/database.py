@@ -32,6 +32,7 @@ from tenure.clock import Clock
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.open_file import OpenFile
 from tenure.store.allocations import AllocationStore
+from tenure.store.boots import BootStore
 from tenure.store.conflict import Overbooked, Overtaken
 from tenure.store.events import EventStore
 from tenure.store.feed import Feed, FeedStore
@@ -139,6 +140,7 @@ class Transaction:
         self.usage = UsageStore(session)
         self.waiting = WaitingStore(session)
         self.keys = KeyStore(session)
+        self.boots = BootStore(session)
 
     def commit(self) -> None:
         """Commit, and lift the deadline of the work: it is carried out.

@@ -13,6 +13,7 @@ from tenure.store.conditions import IS_PAST
 from tenure.store.feed import Feed
 from tenure.store.tables import (
     AllocationRow,
+    BootRow,
     EventRow,
     HistoryRow,
     LeaseRow,
@@ -82,6 +83,7 @@ class PurgeStore:
             (HistoryRow, HistoryRow.lease_id.in_(ids)),
             (WaitingLineRow, WaitingLineRow.number.in_(lines)),
             (WaitingRow, WaitingRow.lease_id.in_(ids)),
+            (BootRow, BootRow.lease_id.in_(ids)),
             (OutboxRow, OutboxRow.lease_id.in_(ids)),
             (ReservationRow, ReservationRow.lease_id.in_(ids)),
             (LeaseRow, LeaseRow.id.in_(ids)),

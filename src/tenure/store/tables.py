@@ -81,6 +81,9 @@ BigId = BigInteger().with_variant(Integer, "sqlite")
 #: Text that is neither compared nor ordered. Without the variant, MariaDB would use the database's character set.
 LONG_TEXT = Text().with_variant(mysql.TEXT(charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
 
+#: The same, for more than 64 KiB.
+DOCUMENT = Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
+
 
 def text(length: int) -> String:
     """Text that is compared and ordered character by character on every database."""
@@ -301,6 +304,17 @@ class FeedRow(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     at: Mapped[datetime] = mapped_column(UtcDateTime)
     changed: Mapped[dict[str, list[Any]]] = mapped_column(JSON)
+
+
+class BootRow(Base):
+    """The request of the servers of a lease that are made at its start. It is deleted when they are made."""
+
+    __tablename__ = "boots"
+
+    lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"), primary_key=True)
+    microversion: Mapped[str | None] = mapped_column(text(16))
+    #: The body, as JSON.
+    request: Mapped[str] = mapped_column(DOCUMENT)
 
 
 class WaitingRow(Base):

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pytest
 
+from tenure.domain.boot import Boot
 from tenure.domain.period import Period
 from tenure.drivers.contract import (
-    Boot,
     CloudBusy,
     CloudNotFound,
     CloudRefused,
@@ -113,12 +113,12 @@ def command_for(
     )
 
 
-def to_be_made(rig: ServerRig, *hosts: ResourceRef, **more: object) -> Command:
+def to_be_made(rig: ServerRig, *hosts: ResourceRef) -> Command:
     """A reservation that starts now, whose server is to be made then, by an owner who trusts us."""
     trust_id = rig.driver.delegate(rig.caller(rig.owner))
     server = {"name": "web", "flavorRef": rig.small(), "metadata": {"by": "me"}, "networks": "auto"}
     boot = Boot({"server": server, "os:scheduler_hints": {"colour": "red"}}, "2.60")
-    return replace(command_for(rig, *hosts, **more), starts_at=rig.now(), trust_id=trust_id, boot=boot)
+    return replace(command_for(rig, *hosts), starts_at=rig.now(), trust_id=trust_id, boot=boot)
 
 
 def prepared(rig: ServerRig, command: Command) -> Command:
@@ -260,7 +260,7 @@ class ServerContract:
         first, second = reserved(rig, 2)
         waiting = to_be_made(rig, second)
         command = started(rig, waiting)
-        server = str(command.effects["booted_server_id"])
+        server = str(command.effects["server_id"])
         assert rig.servers() == {server}
         found = as_it_is(rig, server)
         assert (found.host, found.metadata["by"]) == (second.external_id, "me")
@@ -292,7 +292,7 @@ class ServerContract:
             return progress if progress.done else None
 
         progress = next(progress for progress in (start() for _ in range(50)) if progress is not None)
-        server = str(progress.effects["booted_server_id"])
+        server = str(progress.effects["server_id"])
         assert rig.servers() == {server}
         assert as_it_is(rig, server).host == host.external_id
         assert not rig.driver.drift(HOST, [replace(command, boot=None, effects=progress.effects)], [])
@@ -318,7 +318,7 @@ class ServerContract:
     def test_a_server_that_its_owner_has_deleted_is_not_made_again(self, rig: ServerRig):
         [host] = reserved(rig)
         command = started(rig, to_be_made(rig, host))
-        rig.delete(str(command.effects["booted_server_id"]))
+        rig.delete(str(command.effects["server_id"]))
         started(rig, command)
         assert all(rig.found(server) is None for server in rig.servers())
 
@@ -330,7 +330,7 @@ class ServerContract:
             finished(rig, lambda: rig.driver.ensure_started(command))
         assert list(refused.value.resources) == [first.external_id]
         later = started(rig, replace(command, resources=(second,), units={second.external_id: 1}))
-        assert as_it_is(rig, str(later.effects["booted_server_id"])).host == second.external_id
+        assert as_it_is(rig, str(later.effects["server_id"])).host == second.external_id
         assert len(rig.servers()) == 1
 
     def test_a_server_is_not_made_without_its_owners_trust(self, rig: ServerRig):

@@ -24,6 +24,7 @@ from tenure.api.schemas.lease_models import (
     status_before_13,
 )
 from tenure.api.schemas.texts import MAX_ID
+from tenure.api.versions import OLDEST
 
 
 class _Lenient(BaseModel):
@@ -96,6 +97,7 @@ class LeaseOf10(Answer):
 
 #: The models of leases.
 LEASE_FORMS = LeaseForms(
+    version=OLDEST,
     create=LenientLeaseCreate,
     update=LenientLeaseUpdate,
     identified=LenientReservationId,

@@ -5,13 +5,15 @@ A reservation has more fields, those of its resource type: ``tenure.api.schemas.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator
+from pydantic_core import PydanticCustomError
 
 from tenure.api.schemas.answers import SHOWN_EVENTS, Answer, From, Region, Rfc3339Text
 from tenure.api.schemas.availability import LONGEST_DURATION, StartWindow
@@ -33,6 +35,8 @@ from tenure.domain.lease import (
 )
 from tenure.domain.request import LeaseOrder, LeaseQuery
 
+#: The longest request to boot servers, in characters of JSON: Nova allows 65,535 for the user data alone.
+MAX_BOOT = 256 * 1024
 #: The longest hold of a lease, in seconds.
 LONGEST_HOLD = 3600
 #: A field that may be absent, and is None then, but must not be null.
@@ -160,6 +164,38 @@ class FlexibleLeaseCreate(LeaseCreateWithEvents, StartWindow):
             if getattr(self, name):
                 raise InvalidParameter("It cannot be given together with a duration.", field=name)
         return True
+
+
+class BootRequest(Strict):
+    """How the servers of a lease are made at its start, as their owner: a request to Nova."""
+
+    request: Annotated[
+        dict[StrictStr, Any],
+        Field(description="The body of a request to boot a server, as Nova takes it at the microversion."),
+    ]
+    microversion: Annotated[
+        StrictStr,
+        Field(pattern=r"^[1-9][0-9]{0,2}\.(0|[1-9][0-9]{0,3})$", description="Nova's microversion of the request."),
+    ] = "2.1"
+
+    @field_validator("request")
+    @classmethod
+    def _is_a_boot(cls, request: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(request.get("server"), dict):
+            raise PydanticCustomError("boot_request", "It has an object named server, as requests to Nova have.")
+        if len(json.dumps(request)) > MAX_BOOT:
+            raise PydanticCustomError("boot_request", f"It has more than {MAX_BOOT} characters.")
+        return request
+
+
+class LeaseCreateWithBoot(FlexibleLeaseCreate):
+    """A new lease, whose servers may be made at its start.
+
+    The reservations of `virtual:server` with a `server_name` have their servers made by the request in ``boot``. No
+    answer has the request, and it is deleted when the servers are made.
+    """
+
+    boot: BootRequest = OPTIONAL
 
 
 class LeaseUpdateWithEvents(StrictLeaseUpdate):
@@ -357,6 +393,7 @@ class LeaseListQueryOf13(LeaseListQuery):
 class LeaseForms:
     """The models of leases at a version, without what the resource types add."""
 
+    version: Version
     create: type[BaseModel]
     update: type[BaseModel]
     #: The id of a reservation in a change.
@@ -372,6 +409,7 @@ class LeaseForms:
 #: The models at each version of ours.
 FORMS: Mapping[Version, LeaseForms] = {
     Version.V1_1: LeaseForms(
+        version=Version.V1_1,
         create=StrictLeaseCreate,
         update=StrictLeaseUpdate,
         lease=LeaseOf11,
@@ -379,9 +417,24 @@ FORMS: Mapping[Version, LeaseForms] = {
         is_placed=False,
     ),
     Version.V1_2: LeaseForms(
-        create=LeaseCreateWithEvents, update=LeaseUpdateWithEvents, lease=LeaseOf12, reservation=PlacedReservation
+        version=Version.V1_2,
+        create=LeaseCreateWithEvents,
+        update=LeaseUpdateWithEvents,
+        lease=LeaseOf12,
+        reservation=PlacedReservation,
     ),
     Version.V1_3: LeaseForms(
-        create=FlexibleLeaseCreate, update=LeaseUpdateWithEvents, lease=LeaseOf13, reservation=PlacedReservation
+        version=Version.V1_3,
+        create=FlexibleLeaseCreate,
+        update=LeaseUpdateWithEvents,
+        lease=LeaseOf13,
+        reservation=PlacedReservation,
+    ),
+    Version.V1_4: LeaseForms(
+        version=Version.V1_4,
+        create=LeaseCreateWithBoot,
+        update=LeaseUpdateWithEvents,
+        lease=LeaseOf13,
+        reservation=PlacedReservation,
     ),
 }

@@ -28,6 +28,7 @@ from tenure.api.schemas.lease_models import (
     OPTIONAL,
     FlexibleLeaseCreate,
     LeaseConfirm,
+    LeaseCreateWithBoot,
     LeaseCreateWithEvents,
     LeaseForms,
     LeaseUpdateWithEvents,
@@ -38,6 +39,7 @@ from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_ID
 from tenure.api.versions import Version
 from tenure.domain.availability import OfferQuery
+from tenure.domain.boot import Boot
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import DETAILS, Lease, Reservation
 from tenure.domain.request import (
@@ -109,6 +111,7 @@ class LeaseSchemas:
             reservations=tuple(map(self._asked, given.reservations)),
             events=self._user_events(given) or (),
             hold_for=self._hold_for(given),
+            boot=_boot_of(given),
         )
 
     def _flexible(self, given: Any) -> FlexibleRequest:
@@ -127,6 +130,7 @@ class LeaseSchemas:
             is_listed=given.any_of is not None,
             waits=given.waits,
             confirm_within=None if given.confirm_within is None else timedelta(seconds=given.confirm_within),
+            boot=_boot_of(given),
         )
 
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
@@ -256,8 +260,11 @@ def _request_model(resource_type: ResourceType, forms: LeaseForms) -> type[BaseM
 
 
 def _additions(resource_type: ResourceType, forms: LeaseForms) -> tuple[type[BaseModel], ...]:
-    """Return the models of further parameters of the type; none before 1.2."""
-    return (resource_type.additions,) if forms.is_placed and resource_type.additions is not None else ()
+    """Return the models of further parameters of the type, the latest first; none before 1.2."""
+    if not forms.is_placed:
+        return ()
+    later = [model for since, model in resource_type.later_additions.items() if Version(since) <= forms.version]
+    return (*reversed(later), *([resource_type.additions] if resource_type.additions is not None else []))
 
 
 def _change_model(resource_type: ResourceType, forms: LeaseForms) -> type[BaseModel]:
@@ -274,6 +281,12 @@ def _change_model(resource_type: ResourceType, forms: LeaseForms) -> type[BaseMo
 def _details(given: BaseModel) -> dict[str, Any]:
     """Return the details of a lease that the request can have at its version."""
     return {name: getattr(given, name) for name in DETAILS & type(given).model_fields.keys()}
+
+
+def _boot_of(given: BaseModel) -> Boot | None:
+    """Return the request of the servers that are made at the start; None before 1.4."""
+    boot = given.boot if isinstance(given, LeaseCreateWithBoot) else None
+    return None if boot is None else Boot(boot.request, boot.microversion)
 
 
 def _with_reservations(name: str, base: type[BaseModel], reservations: Any) -> type[BaseModel]:

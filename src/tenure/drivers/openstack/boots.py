@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tenure.drivers.contract import Boot, CloudBusy, Command
+from tenure.domain.boot import Boot
+from tenure.drivers.contract import CloudBusy, Command
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import Calls, Forbidden, Request

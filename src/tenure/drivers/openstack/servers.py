@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tenure.domain.actor import Actor
+from tenure.domain.boot import Boot
 from tenure.domain.footprint import footprint_of
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
-    Boot,
     BootedServer,
     CloudBusy,
     CloudNotFound,

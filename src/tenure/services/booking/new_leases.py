@@ -13,6 +13,7 @@ from tenure.clock import Clock
 from tenure.domain.actor import ENGINE, Actor
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Demand
+from tenure.domain.boot import Boot
 from tenure.domain.errors import AlreadyOver, Conflict, InvalidParameter
 from tenure.domain.lease import (
     Action,
@@ -60,6 +61,8 @@ class Draft:
     demands: Sequence[Demand]
     #: Whether a request that was sent before may have booked it: the caller has given it its id.
     may_exist: bool = False
+    #: The request of its servers, if they are made at its start.
+    boot: Boot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class NewLeases:
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         if completed is None:
             self._intake.check_conditions(known, seen=self._context.access.sees(actor, lease))
-        return Draft(lease, known.demands, may_exist=lease_id is not None)
+        return Draft(lease, known.demands, may_exist=lease_id is not None, boot=request.boot)
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
@@ -269,6 +272,8 @@ class NewLease(LeaseToBook[Proposal]):
         if booked is not None:
             return BookedLease(booked, is_new=False)
         tx.leases.add(lease)
+        if self.draft.boot is not None:
+            tx.boots.add(lease.id, self.draft.boot)
         tx.events.add(lease.events)
         if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
             tx.events.add([preparation(lease)], claim=(lease.id, tx.now() + self.context.rules.claim_time))

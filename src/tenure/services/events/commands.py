@@ -12,6 +12,7 @@ from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import Command, ResourceRef
 from tenure.services.events.before_end import given_up_reservations
+from tenure.services.leases.boots import boots_of
 from tenure.store.database import Transaction
 
 
@@ -19,6 +20,8 @@ def commands_of(
     tx: Transaction, leases: Sequence[Lease], *, pinned_only: bool, without: Collection[int] = ()
 ) -> Iterator[Command]:
     """Yield the commands of the leases' reservations, but for the allocations in ``without``; uses two statements.
+
+    A third one reads the requests of servers that are to be made, if there are any.
 
     With ``pinned_only``, reservations without pinned allocations and without created cloud resources are left out.
     """
@@ -34,6 +37,7 @@ def commands_of(
         refs[allocation.resource_id] = _ref(resources[allocation.resource_id])
         if is_pinned:
             units[allocation.reservation_id, refs[allocation.resource_id].external_id] += allocation.units
+    boots = boots_of(tx, leases)
     for lease in leases:
         for reservation in lease.reservations:
             if reservation.status is not ReservationStatus.DELETED and (
@@ -44,7 +48,8 @@ def commands_of(
                     ref for resource_id, ref in former.get(reservation.id, {}).items() if resource_id not in own
                 ]
                 counts = {ref.external_id: units[reservation.id, ref.external_id] for ref in own.values()}
-                yield _command(lease, reservation, own.values(), returning, counts)
+                command = _command(lease, reservation, own.values(), returning, counts)
+                yield replace(command, boot=boots.get(reservation.id))
 
 
 def planned_commands(tx: Transaction, lease: Lease) -> Iterator[Command]:

@@ -59,6 +59,7 @@ from tenure.services.events.payloads import UpdatePayload
 from tenure.services.execution.at_once import AtOnce
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
+from tenure.services.leases.boots import check_boot, forget_boot
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS, Facts
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
@@ -134,6 +135,7 @@ class LeaseService(ContextualService):
                 booked = booked_before(tx, actor, lease_id)
             if booked is not None:
                 return self._access.redacted(actor, self._record_promise(lease_id) or booked)
+        check_boot(request)
         self._db.require_space()
         if not isinstance(request, FlexibleRequest):
             draft = self._new_leases.draft(actor, request, lease_id=lease_id)
@@ -488,6 +490,7 @@ class LeaseService(ContextualService):
         events = tx.events.of_lease(lease.id)
         was_provisional = lease.hold_until is not None
         if not pinned and not runs:
+            forget_boot(tx, lease)
             if lease.status not in {*ENDED, LeaseStatus.WAITING}:
                 notify_ended(tx, lease, now=now)  # while it still has its planned resources
             tx.allocations.remove_planned(ids)

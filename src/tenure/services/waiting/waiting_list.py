@@ -352,8 +352,11 @@ def _enter(
     if tx.leases.count(actor.project_id, LeaseStatus.WAITING) >= MOST_WAITING:
         raise Conflict(f"{MOST_WAITING} leases of the project are on the waiting list already.")
     tx.leases.add(lease)
+    if request.boot is not None:
+        tx.boots.add(lease.id, request.boot)
     tx.events.add(lease.events)
-    tx.waiting.add(lease.id, latest, request.confirm_within, _REQUEST.dump_python(request, mode="json"), lines)
+    asked = _REQUEST.dump_python(replace(request, boot=None), mode="json")
+    tx.waiting.add(lease.id, latest, request.confirm_within, asked, lines)
     write_history(tx, lease.id, "wait", None, lease.status, actor=actor, now=lease.created_at)
     notify(tx, "lease.wait", lease, now=lease.created_at)
     entered = tx.leases.get(lease.id)

@@ -29,6 +29,7 @@ from tenure.services.events.payloads import EndPayload, Payload
 from tenure.services.events.user_events import due_events, notify_event
 from tenure.services.execution.handler import Actions, Attempt, Handler, Work, lease_of, put_off, show_reason
 from tenure.services.execution.handlers.calls import Calls, end_all, run_action
+from tenure.services.leases.boots import forget_boot
 from tenure.services.notifications.records import apply, notify
 from tenure.services.resources.cleaning import Cleaner
 from tenure.store.database import Transaction
@@ -117,6 +118,7 @@ class EndHandler(Handler[EndPayload]):
 
     def done(self, tx: Transaction, work: Work[EndPayload], lease: Lease, now: datetime) -> None:
         self._give_back(tx, lease, now, [reservation.id for reservation in lease.reservations])
+        forget_boot(tx, lease)
         if lease.status is LeaseStatus.DELETING:
             lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
             notify(tx, "lease.delete", lease, now=now)

@@ -13,6 +13,7 @@ from tenure.services.events.late_starts import START_FAILED, notify_late
 from tenure.services.events.payloads import StartPayload
 from tenure.services.execution.handler import Attempt, Handler, Work, lease_of
 from tenure.services.execution.handlers.calls import start_all
+from tenure.services.leases.boots import forget_boot
 from tenure.services.notifications.records import apply, notify
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
@@ -45,6 +46,7 @@ class StartHandler(Handler[StartPayload]):
         tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ACTIVE.value)
         if lease.status is LeaseStatus.STARTING:
             apply(tx, lease, Action.STARTED, actor=ENGINE, now=now)
+            forget_boot(tx, lease)
             notify(tx, "lease.event.start_lease", lease_of(tx, lease.id), now=now)
 
     def is_tried_enough(self, work: Work[StartPayload], now: datetime) -> bool:

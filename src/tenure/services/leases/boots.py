@@ -1,0 +1,74 @@
+"""The servers that are made at the starts of leases, by requests that are kept until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from tenure.domain.boot import Boot
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.lease import Lease, Reservation
+from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
+from tenure.store.database import Transaction
+
+#: The parameter of a reservation whose server is made at the start: the name of the server.
+SERVER_NAME = "server_name"
+
+
+def check_boot(request: LeaseRequest | FlexibleRequest) -> None:
+    """Raise ``InvalidParameter`` unless the reservations and the boot of a request belong together.
+
+    A ``boot`` is for at least one reservation of each choice with a ``server_name``, all of the flavor that it names.
+    """
+    choices = request.choices if isinstance(request, FlexibleRequest) else (request.reservations,)
+    for choice in choices:
+        named = [(position, asked) for position, asked in enumerate(choice) if asked.parameters.get(SERVER_NAME)]
+        if request.boot is not None and not named:
+            raise InvalidParameter("No reservation has a server_name, so no server would be made.", field="boot")
+        for position, asked in named:
+            _check_one(request.boot, asked, f"reservations[{position}]")
+
+
+def _check_one(boot: Boot | None, asked: ReservationRequest, field: str) -> None:
+    if boot is None:
+        raise InvalidParameter("A server can be made only with a boot of the lease.", field=f"{field}.{SERVER_NAME}")
+    flavor_id = flavor_of(boot)
+    if not flavor_id:
+        raise InvalidParameter("The server has no flavorRef.", field="boot.request")
+    if asked.parameters.get("flavor_id") != flavor_id:
+        raise InvalidParameter(f"The boot of the lease names flavor {flavor_id[:64]}.", field=f"{field}.flavor_id")
+
+
+def flavor_of(boot: Boot) -> str:
+    """Return the id of the flavor. Like Nova, accept an id or a link whose path ends with it."""
+    try:
+        return urlsplit(str(boot.body["server"].get("flavorRef") or "")).path.rpartition("/")[2]
+    except ValueError:
+        return ""
+
+
+def boots_of(tx: Transaction, leases: Iterable[Lease]) -> Mapping[str, Boot]:
+    """Return the kept requests, by the ids of the reservations whose servers are still to be made.
+
+    Nothing is read if there is no such reservation.
+    """
+    waiting = [reservation for lease in leases for reservation in lease.reservations if is_to_be_made(reservation)]
+    if not waiting:
+        return {}
+    boots = tx.boots.of_leases({reservation.lease_id for reservation in waiting})
+    return {
+        reservation.id: boots[reservation.lease_id].named(str(reservation.parameters[SERVER_NAME]))
+        for reservation in waiting
+        if reservation.lease_id in boots
+    }
+
+
+def is_to_be_made(reservation: Reservation) -> bool:
+    """Whether a server is made for the reservation at its start, and is not made yet."""
+    return bool(reservation.parameters.get(SERVER_NAME)) and not reservation.effects.get("server_id")
+
+
+def forget_boot(tx: Transaction, lease: Lease) -> None:
+    """Delete the kept request of a lease that is not needed any more."""
+    if any(reservation.parameters.get(SERVER_NAME) for reservation in lease.reservations) or lease.waiting is not None:
+        tx.boots.delete(lease.id)

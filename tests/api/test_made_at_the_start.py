@@ -1,0 +1,180 @@
+"""Servers that are made at the start of their leases, by requests that are kept until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tenure.drivers.simulated import Fault, FaultKind
+from tests.api.rig import Api, open_api
+from tests.api.test_reserved_servers import LARGE, TINY, pass_hours, reservation, status
+
+SECRET = "c2VjcmV0"
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """The API at 1.4, with four hosts for reservations and none in general use."""
+    with open_api(tmp_path) as opened:
+        yield opened.using(version="1.4")
+
+
+def boot(flavor: str = TINY, **server: Any) -> dict[str, Any]:
+    return {
+        "request": {"server": {"name": "web", "flavorRef": flavor, "user_data": SECRET, **server}},
+        "microversion": "2.60",
+    }
+
+
+def body_of(api: Api, *names: str, start: float = 1, flavor: str = TINY, **fields: Any) -> dict[str, Any]:
+    reservations = [reservation(flavor_id=flavor, server_name=name) for name in names]
+    given = {"boot": boot(flavor), "reservations": reservations, **fields}
+    return {name: value for name, value in api.lease_body(start=start, **given).items() if value is not None}
+
+
+def made(api: Api) -> dict[str, str | None]:
+    """The servers of the cloud, by name, with the pools of their hosts."""
+    world = api.world.cloud.world
+    return {server.name: world.host(server.host).belongs_to for server in world.servers()}
+
+
+def test_a_server_is_made_at_the_start_and_deleted_at_the_end(api: Api) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
+    [shown] = lease["reservations"]
+    assert (lease["status"], shown["server_name"], shown["server_id"]) == ("PENDING", "web", None)
+    assert made(api) == {}
+
+    pass_hours(api, 1.2)
+    assert made(api) == {"web": "freepool"}
+    [server] = api.world.cloud.world.servers()
+    [shown] = api.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"]
+    assert shown["server_id"] == server.id
+    assert server.metadata["tenure:reservation"] == shown["id"]
+
+    pass_hours(api, 1)
+    assert status(api, lease) == "TERMINATED"
+    assert made(api) == {}
+
+
+def test_a_lease_of_several_servers_makes_each(api: Api) -> None:
+    api.post("/v1/leases", body_of(api, "web-1", "web-2", "web-3", start=0))
+    pass_hours(api, 0.2)
+    assert made(api) == dict.fromkeys(("web-1", "web-2", "web-3"), "freepool")
+
+
+def test_the_largest_choice_with_room_is_taken(api: Api) -> None:
+    choices = [
+        {"reservations": [reservation(flavor_id=LARGE, server_name=f"web-{n}") for n in range(count)]}
+        for count in (100, 20, 2)
+    ]
+    lease = api.post("/v1/leases", body_of(api, flavor=LARGE, any_of=choices, reservations=None)).json["lease"]
+    pass_hours(api, 1.2)
+    assert len(made(api)) == len(lease["reservations"]) == (100, 20, 2)[lease["choice"]]
+
+
+def test_a_lease_that_has_waited_makes_its_server(api: Api) -> None:
+    everything = api.book(start=1, hours=1, reservations=[{"resource_type": "physical:host", "min": 4, "max": 4}])
+    body = body_of(api, "web", if_full="wait", start_date=None, end_date=None, duration=3600)
+    body["latest"] = api.lease_body(start=1.4)["start_date"]
+    body["earliest"] = api.lease_body(start=1)["start_date"]
+    lease = api.post("/v1/leases", body).json["lease"]
+    assert lease["status"] == "WAITING"
+    assert SECRET not in str(lease)
+    api.delete(f"/v1/leases/{everything['id']}")
+    pass_hours(api, 1.6)
+    assert made(api) == {"web": "freepool"}
+
+
+def test_the_request_is_shown_to_nobody_and_forgotten(api: Api) -> None:
+    answer = api.post("/v1/leases", body_of(api, "web"))
+    lease = answer.json["lease"]
+    shown = [answer, api.get(f"/v1/leases/{lease['id']}"), api.get("/v1/leases"), api.using("admin").get("/v1/leases")]
+    assert not [said for said in shown if SECRET in said.text]
+    assert kept(api) == [lease["id"]]
+    pass_hours(api, 1.2)
+    assert kept(api) == []
+    with api.world.db.read() as tx:
+        written = [
+            str(row) for table in ("outbox", "history") for row in tx.session.execute(text(f"SELECT * FROM {table}"))
+        ]
+    assert len(written) > 3
+    assert not [row for row in written if SECRET in row]
+
+
+def test_the_request_of_a_deleted_lease_is_forgotten(api: Api) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
+    api.delete(f"/v1/leases/{lease['id']}")
+    assert kept(api) == []
+    pass_hours(api, 1.2)
+    assert made(api) == {}
+
+
+def kept(api: Api) -> list[str]:
+    """The leases of which a request is kept."""
+    with api.world.db.read() as tx:
+        return list(tx.session.execute(text("SELECT lease_id FROM boots")).scalars())
+
+
+def test_a_server_can_be_renamed_before_it_is_made(api: Api) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
+    [shown] = lease["reservations"]
+    renamed = api.put(f"/v1/leases/{lease['id']}", {"reservations": [{"id": shown["id"], "server_name": "front"}]})
+    assert renamed.json["lease"]["reservations"][0]["server_name"] == "front"
+    pass_hours(api, 1.2)
+    assert made(api) == {"front": "freepool"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"server_name": ""}, "server_name"), ({"server_id": "8d3b0d3e"}, "server_id")],
+)
+def test_a_server_that_will_be_made_stays_so(api: Api, change: dict[str, str], field: str) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
+    [shown] = lease["reservations"]
+    refused = api.put(f"/v1/leases/{lease['id']}", {"reservations": [{"id": shown["id"], **change}]})
+    assert refused.status_code == 400
+    assert refused.json["field"] == f"reservations[0].{field}"
+
+
+def test_a_start_while_the_cloud_fails_makes_one_server(api: Api) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web", start=0, end_date=api.lease_body(hours=5)["end_date"])).json
+    api.world.cloud.inject(Fault(FaultKind.LOST_REPLY, "ensure_started"))
+    pass_hours(api, 0.5)
+    assert status(api, lease["lease"]) == "ACTIVE"
+    assert made(api) == {"web": "freepool"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"boot": None}, "reservations[0].server_name"),
+        ({"boot": {"request": {}}}, "boot.request"),
+        ({"boot": {"request": {"server": {"name": "x"}}}}, "boot.request"),
+        ({"boot": {"request": {"server": {"flavorRef": LARGE}}}}, "reservations[0].flavor_id"),
+        ({"boot": {"request": {"server": {"flavorRef": TINY}}, "microversion": "latest"}}, "boot.microversion"),
+        ({"boot": {"request": {"server": {"flavorRef": TINY, "x": "x" * 300_000}}}}, "boot.request"),
+        ({"reservations": [reservation(flavor_id=TINY)]}, "boot"),
+        (
+            {"reservations": [reservation(vcpus=1, memory_mb=1, disk_gb=1, server_name="a")]},
+            "reservations[0].flavor_id",
+        ),
+    ],
+)
+@pytest.mark.parametrize("query", ["", "?dry_run=true"])
+def test_what_does_not_belong_together_is_refused(api: Api, fields: dict[str, Any], field: str, query: str) -> None:
+    refused = api.post(f"/v1/leases{query}", body_of(api, "web", **fields))
+    assert (refused.status_code, refused.json["field"]) == (400, field), refused.json
+    assert kept(api) == []
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_earlier_versions_do_not_know_it(api: Api, version: str) -> None:
+    earlier = api.using(version=version)
+    for body in (body_of(api, "web", boot=None), body_of(api, boot=boot())):
+        assert earlier.post("/v1/leases", body).status_code == 400
+    lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
+    assert "server_name" not in earlier.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]
