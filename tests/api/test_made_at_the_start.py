@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import text
 
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.api.rig import Api, open_api
-from tests.api.test_reserved_servers import LARGE, TINY, pass_hours, reservation, status
+from tests.api.test_reserved_servers import LARGE, PROJECT, TINY, pass_hours, reservation, status
 
 SECRET = "c2VjcmV0"
 
@@ -178,3 +179,54 @@ def test_earlier_versions_do_not_know_it(api: Api, version: str) -> None:
         assert earlier.post("/v1/leases", body).status_code == 400
     lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
     assert "server_name" not in earlier.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]
+
+
+def planned(api: Api, query: str = "") -> list[str]:
+    """The names of the servers that are still to be made."""
+    return [server["name"] for server in api.get(f"/v1/planned-servers{query}").json["planned_servers"]]
+
+
+def test_servers_are_listed_until_they_are_made(api: Api) -> None:
+    soon = api.post("/v1/leases", body_of(api, "a-1", "a-2", start=1)).json["lease"]
+    api.world.pass_time(timedelta(seconds=1))
+    api.post("/v1/leases", body_of(api, "b", start=10))
+    assert planned(api)[0] == "b"
+    assert sorted(planned(api)) == ["a-1", "a-2", "b"]
+    [first, second] = soon["reservations"]
+    shown = api.get(f"/v1/planned-servers/{first['id']}").json["planned_server"]
+    assert (shown["name"], shown["server_id"], shown["lease_id"]) == ("a-1", None, soon["id"])
+    assert (shown["lease_status"], shown["flavor_id"], shown["start_date"]) == ("PENDING", TINY, soon["start_date"])
+
+    pass_hours(api, 1.2)
+    assert planned(api) == ["b"]
+    servers = {server.name: server.id for server in api.world.cloud.world.servers()}
+    for one in (first, second):
+        shown = api.get(f"/v1/planned-servers/{one['id']}").json["planned_server"]
+        assert shown["server_id"] == servers[shown["name"]]
+
+
+def test_pages_of_planned_servers_have_each_once(api: Api) -> None:
+    names = [f"web-{number}" for number in range(5)]
+    api.post("/v1/leases", body_of(api, *names))
+    seen, address = [], "/v1/planned-servers?limit=2"
+    while address:
+        page = api.get(address).json
+        seen += [server["name"] for server in page["planned_servers"]]
+        links = page.get("planned_servers_links")
+        address = links[0]["href"].partition("/v1")[2] if links else ""
+        address = f"/v1{address}" if address else ""
+    assert sorted(seen) == names
+
+
+def test_planned_servers_are_shown_to_their_project_and_administrators(api: Api) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
+    address = f"/v1/planned-servers/{lease['reservations'][0]['id']}"
+    stranger, admin = api.using("other", version="1.4"), api.using("admin", version="1.4")
+    assert planned(stranger) == []
+    assert stranger.get(address).status_code == 404
+    assert stranger.get(f"/v1/planned-servers?project_id={PROJECT}").status_code == 403
+    assert stranger.get(f"/v1/planned-servers?marker={lease['reservations'][0]['id']}").status_code == 400
+    assert planned(admin) == planned(admin, f"?project_id={PROJECT}") == ["web"]
+    assert admin.get(address).status_code == 200
+    assert api.get(f"/v1/planned-servers/{lease['id']}").status_code == 404
+    assert api.using(version="1.3").get("/v1/planned-servers").status_code == 404

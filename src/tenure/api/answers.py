@@ -14,11 +14,12 @@ from pydantic import Field, create_model
 
 from tenure.api.schemas.answers import Answer, AnswerAt, Document, Link
 from tenure.api.versions import Version
+from tenure.domain.boot import PlannedServerQuery
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.request import BookingQuery, LeaseQuery, Page, ResourceQuery
 
 T = TypeVar("T")
-Q = TypeVar("Q", LeaseQuery, ResourceQuery, BookingQuery)
+Q = TypeVar("Q", LeaseQuery, ResourceQuery, BookingQuery, PlannedServerQuery)
 
 #: Makes the link to the page behind a marker.
 LinkTo = Callable[[str], list[Mapping[str, str]]]

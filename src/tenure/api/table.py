@@ -14,6 +14,7 @@ from tenure.api.inventories import inventory_operations
 from tenure.api.leases import lease_operations
 from tenure.api.limits import LIMITS
 from tenure.api.operations import Operation, completed
+from tenure.api.planned_servers import PLANNED_SERVERS
 from tenure.api.schemas.lease_models import FORMS
 from tenure.api.schemas.leases import LeaseSchemas, SchemasAt
 from tenure.api.usage import USAGE
@@ -39,6 +40,7 @@ def operations_of(
     operations = (
         *PUBLIC,
         *lease_operations(schemas),
+        *PLANNED_SERVERS,
         HISTORY,
         LIMITS,
         USAGE,

@@ -1,9 +1,10 @@
-"""Requests to boot servers that are kept until the start of a lease."""
+"""Requests to boot servers that are kept until the start of a lease, and the servers that they will make."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 
@@ -21,3 +22,37 @@ class Boot:
     def named(self, name: str) -> Boot:
         """Return the request for a server with this name."""
         return replace(self, body={**self.body, "server": {**self.body["server"], "name": name}})
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedServer:
+    """A server that is made at the start of its lease; ``reservation_id`` stands for it until then."""
+
+    reservation_id: str
+    name: str
+    flavor_id: str
+    #: The id that Nova has given it; None until it is made.
+    server_id: str | None
+    lease_id: str
+    lease_name: str
+    project_id: str
+    user_id: str
+    region: str
+    starts_at: datetime
+    ends_at: datetime
+    created_at: datetime
+    #: The status of the lease, and its reason for the owner.
+    lease_status: str
+    status_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedServerQuery:
+    """A filter for servers that are still to be made, and a page of the list, the newest first.
+
+    ``marker`` is the reservation of the last server of the page before.
+    """
+
+    limit: int
+    marker: str | None = None
+    project_id: str | None = None

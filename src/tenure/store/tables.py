@@ -310,8 +310,10 @@ class BootRow(Base):
     """The request of the servers of a lease that are made at its start. It is deleted when they are made."""
 
     __tablename__ = "boots"
+    __table_args__ = (Index(None, "project_id", "lease_id"),)
 
     lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"), primary_key=True)
+    project_id: Mapped[str] = mapped_column(text(64))
     microversion: Mapped[str | None] = mapped_column(text(16))
     #: The body, as JSON.
     request: Mapped[str] = mapped_column(DOCUMENT)

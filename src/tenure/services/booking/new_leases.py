@@ -273,7 +273,7 @@ class NewLease(LeaseToBook[Proposal]):
             return BookedLease(booked, is_new=False)
         tx.leases.add(lease)
         if self.draft.boot is not None:
-            tx.boots.add(lease.id, self.draft.boot)
+            tx.boots.add(lease, self.draft.boot)
         tx.events.add(lease.events)
         if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
             tx.events.add([preparation(lease)], claim=(lease.id, tx.now() + self.context.rules.claim_time))

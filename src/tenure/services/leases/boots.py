@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from tenure.domain.boot import Boot
+from tenure.domain.boot import Boot, PlannedServer
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import Lease, Reservation
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
@@ -66,6 +66,30 @@ def boots_of(tx: Transaction, leases: Iterable[Lease]) -> Mapping[str, Boot]:
 def is_to_be_made(reservation: Reservation) -> bool:
     """Whether a server is made for the reservation at its start, and is not made yet."""
     return bool(reservation.parameters.get(SERVER_NAME)) and not reservation.effects.get("server_id")
+
+
+def planned_server(lease: Lease, reservation: Reservation) -> PlannedServer | None:
+    """Return the server that is made, or was made, for the reservation at its start; None if there is none."""
+    name = reservation.parameters.get(SERVER_NAME)
+    if not name:
+        return None
+    made = reservation.effects.get("server_id")
+    return PlannedServer(
+        reservation_id=reservation.id,
+        name=str(name),
+        flavor_id=str(reservation.parameters.get("flavor_id")),
+        server_id=None if made is None else str(made),
+        lease_id=lease.id,
+        lease_name=lease.name,
+        project_id=lease.project_id,
+        user_id=lease.user_id,
+        region=reservation.region,
+        starts_at=lease.starts_at,
+        ends_at=lease.ends_at,
+        created_at=reservation.created_at,
+        lease_status=lease.status.value,
+        status_reason=lease.status_reason,
+    )
 
 
 def forget_boot(tx: Transaction, lease: Lease) -> None:

@@ -12,6 +12,7 @@ from tenure import deadlines
 from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation
+from tenure.domain.boot import PlannedServer, PlannedServerQuery
 from tenure.domain.errors import (
     Conflict,
     Forbidden,
@@ -59,7 +60,7 @@ from tenure.services.events.payloads import UpdatePayload
 from tenure.services.execution.at_once import AtOnce
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
-from tenure.services.leases.boots import check_boot, forget_boot
+from tenure.services.leases.boots import check_boot, forget_boot, planned_server
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS, Facts
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
@@ -348,22 +349,64 @@ class LeaseService(ContextualService):
             if allocation.resource_id in shown
         )
 
+    def planned_servers(self, actor: Actor, query: PlannedServerQuery) -> Page[PlannedServer]:
+        """Return a page of the project's servers that are still to be made; for an administrator, of all projects.
+
+        Raises the errors of ``list``.
+        """
+        require(self._authorize, "blazar:leases:get", actor, target_of(actor))
+        query = replace(query, project_id=self._project_of(actor, query.project_id))
+        with self._db.read() as tx:
+            ids = tx.boots.page(query)
+            reservations = tx.leases.reservations_by_ids(ids[: query.limit])
+            leases = {lease.id: lease for lease in tx.leases.by_ids({one.lease_id for one in reservations.values()})}
+        servers = [
+            planned_server(leases[reservation.lease_id], reservation)
+            for reservation_id in ids[: query.limit]
+            if (reservation := reservations[reservation_id]).lease_id in leases
+        ]
+        more = len(ids) > query.limit
+        return Page(tuple(server for server in servers if server is not None), ids[query.limit - 1] if more else None)
+
+    def planned_server(self, actor: Actor, reservation_id: str) -> PlannedServer:
+        """Return the server that is made, or was made, at the start of a reservation.
+
+        Raises ``NotFound`` if there is none that the actor may see.
+        """
+        missing = NotFound(f"There is no planned server {reservation_id}.")
+        with self._db.read() as tx:
+            reservation = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
+            if reservation is None:
+                raise missing
+            try:
+                lease = self._access.get_for(tx, actor, reservation.lease_id, "blazar:leases:get")
+            except NotFound:
+                raise missing from None
+        server = planned_server(lease, reservation)
+        if server is None:
+            raise missing
+        return server
+
     # --- inside
 
     def _with_ids(self, actor: Actor, query: LeaseQuery) -> LeaseQuery:
         """Return the query of what the actor may see, with ids of the project and the user that it names."""
         sees_all = self._authorize("admin", actor, target_of(actor))
-        project_id, user_id = query.project_id, query.user_id
-        if project_id is not None:
-            project_id = self._identities.project(actor, project_id, may_see=sees_all)
-            if project_id is None:
-                raise Forbidden("blazar:leases:get")
-        elif not sees_all:
-            project_id = actor.project_id
+        project_id, user_id = self._project_of(actor, query.project_id), query.user_id
         if user_id is not None:
             find = self._identities.user if sees_all else self._identities.user_of_project
             user_id = find(actor, user_id)
         return replace(query, project_id=project_id, user_id=user_id)
+
+    def _project_of(self, actor: Actor, reference: str | None) -> str | None:
+        """Return the id of the project that a list is about; None for all of them, if the actor may see them."""
+        sees_all = self._authorize("admin", actor, target_of(actor))
+        if reference is None:
+            return None if sees_all else actor.project_id
+        project_id = self._identities.project(actor, reference, may_see=sees_all)
+        if project_id is None:
+            raise Forbidden("blazar:leases:get")
+        return project_id
 
     def _create(self, actor: Actor, request: LeaseToBook[P], lease_request: LeaseRequest) -> Lease:
         """Book a new lease, and have the cloud make what clients must see of it."""

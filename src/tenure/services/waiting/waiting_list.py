@@ -353,7 +353,7 @@ def _enter(
         raise Conflict(f"{MOST_WAITING} leases of the project are on the waiting list already.")
     tx.leases.add(lease)
     if request.boot is not None:
-        tx.boots.add(lease.id, request.boot)
+        tx.boots.add(lease, request.boot)
     tx.events.add(lease.events)
     asked = _REQUEST.dump_python(replace(request, boot=None), mode="json")
     tx.waiting.add(lease.id, latest, request.confirm_within, asked, lines)
