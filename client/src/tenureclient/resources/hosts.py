@@ -126,8 +126,8 @@ class HostReservations(ReservationType):
             gather=list,
             field="extra_specs",
             help="A condition on those hosts, written as in flavors: capabilities: and a fact of the host,"
-            " or one of their properties, such as 'capabilities:vcpus=>= 8' or 'gpu=<or> a100 <or> v100' (may be"
-            " repeated; all must hold)",
+            " trait: and a trait, aggregate_instance_extra_specs: and a key of aggregates, or one of their properties,"
+            " such as 'capabilities:vcpus=>= 8' or 'gpu=<or> a100 <or> v100' (may be repeated; all must hold)",
         ),
     )
 
