@@ -19,6 +19,7 @@ from falcon import testing
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
 from tenure.api.schemas.resources import WireInventory
+from tenure.api.versions import LATEST
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.services.manager import Manager
@@ -160,8 +161,8 @@ class Api:
     def register_samples(
         self, wire: WireInventory, samples: InventorySamples, region: str = ""
     ) -> list[dict[str, Any]]:
-        """Register what the suites need of an inventory, as an administrator at 1.2, and return its resources."""
-        admin, region_field = self.using("admin", "1.2"), {"region": region} if region else {}
+        """Register what the suites need of an inventory, as an administrator, and return its resources."""
+        admin, region_field = self.using("admin", LATEST.value), {"region": region} if region else {}
         for body in samples.registered:
             made = admin.post(wire.path, {**body, **region_field})
             assert made.status_code == 201, made.text

@@ -942,11 +942,9 @@ class Cloud:
         self.api = api.using("admin")
         self.api.book(start=0, hours=100)
         api.world.pass_time(timedelta(seconds=30))
+        latest = self.api.using(version=LATEST.value)
         lease = self.api.book(name="waits", start=24, hours=2)
-        own = (
-            self.api.using(version="1.2").put(f"/v1/leases/{lease['id']}", {"events": [EVENT]}).json["lease"]["events"]
-        )
-        latest = self.api.using(version="1.2")
+        own = latest.put(f"/v1/leases/{lease['id']}", {"events": [EVENT]}).json["lease"]["events"]
         held = latest.book(name="held", start=48, hours=2, hold_for=3600)
         self._ids = {
             "RESERVATION": lease["reservations"][0]["id"],

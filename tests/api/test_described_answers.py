@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tenure.api.versions import Version
+from tenure.api.versions import LATEST, Version
 from tests.api.rig import HOSTS, Api, api_over
 from tests.support.regions import SOUTH, Regions, open_regions
 from tests.support.samples import NEEDED_QUERIES, SEARCHES, reservations_at, sampled_inventories
@@ -53,7 +53,7 @@ class Caller:
         #: The ids of what was registered, by the URL of its inventory.
         self._registered: dict[str, str] = {}
         self._path_parameters = {"property_name": PROPERTIES[0]}
-        latest = api.using("admin", "1.2")
+        latest = api.using("admin", LATEST.value)
         for wire, _ in sampled_inventories():
             [resource, *_] = latest.get(f"{wire.path}?region={SOUTH}").json[wire.many]
             self._path_parameters[wire.path_parameter] = resource["id"]
@@ -121,7 +121,7 @@ def book(api: Api, *, hold_for: int | None = None, start: float | None = None) -
     reservations = [{**reservation, "region": SOUTH} for reservation in reservations_at()]
     fields = {"hold_for": hold_for} if hold_for else {}
     begins = next(HOURS) if start is None else start
-    return api.using("demo", "1.2").book(start=begins, reservations=reservations, **fields)
+    return api.using("demo", LATEST.value).book(start=begins, reservations=reservations, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Reg
     """Two regions; in the south something of every type is registered, and a lease of all of it has started."""
     folder: Path = tmp_path_factory.mktemp("regions")
     with open_regions(folder) as world:
-        admin = api_over(world, folder).using("admin", "1.2")
+        admin = api_over(world, folder).using("admin", LATEST.value)
         for wire, samples in sampled_inventories():
             samples.prepare(world.cloud.world)
             admin.register_samples(wire, samples)
