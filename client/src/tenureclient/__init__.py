@@ -39,7 +39,8 @@ from tenureclient.errors import (
 )
 from tenureclient.inventory import AffectedReservation, Allocation, ReservedPeriod, ResourceChange
 from tenureclient.lease_watch import WaitProgress
-from tenureclient.models import Cost, DryRun, Event, ExpectedLimit, HistoryEntry, Lease, Reservation, Waiting
+from tenureclient.leases import HistoryEntry
+from tenureclient.models import Cost, DryRun, Event, ExpectedLimit, Lease, Reservation, Waiting
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Unpack, overload
 
 from tenureclient import errors
+from tenureclient.documents import Document, LooseText, document
 from tenureclient.inventory import Inventory, L
 from tenureclient.lease_watch import LeaseWatch, WaitProgress
 from tenureclient.models import (
     HOLD_FEATURE,
     SORT_KEYS,
     DryRun,
-    HistoryEntry,
     Lease,
     LeaseChange,
     LeaseFilter,
@@ -42,6 +42,21 @@ _DROPPING = Feature("dropping one reservation of a lease")
 _ID = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
 _OVER = frozenset({"TERMINATED", "DELETED"})
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
+
+
+@document("a history entry", kw_only=True)
+class HistoryEntry(Document):
+    """One entry of a lease's history: who did what, when and why."""
+
+    at: datetime
+    actor: str | None
+    action: LooseText
+    from_status: str | None
+    to_status: str | None
+    reason: str | None
+    detail: str | None = None
+    """For administrators: the full reason, if ``reason`` leaves something out."""
+    request_id: str | None
 
 
 class Leases:

@@ -184,21 +184,6 @@ class DryRun(Document):
     unasked_filters: tuple[str, ...]
 
 
-@document("a history entry", kw_only=True)
-class HistoryEntry(Document):
-    """One entry of a lease's history: who did what, when and why."""
-
-    at: datetime
-    actor: str | None
-    action: LooseText
-    from_status: str | None
-    to_status: str | None
-    reason: str | None
-    detail: str | None = None
-    """For administrators: the full reason, if ``reason`` leaves something out."""
-    request_id: str | None
-
-
 def _choices_to_wire(choices: Sequence[Sequence[ReservationRequest]], version: Version) -> list[JsonValue]:
     return [{"reservations": written(choice, version)} for choice in choices]
 
