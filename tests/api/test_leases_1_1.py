@@ -465,6 +465,30 @@ def test_requests_reveal_no_private_property(api: Api):
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease
 
 
+def test_requests_reveal_no_value_inside_of_a_private_property(api: Api):
+    admin = api.using("admin")
+    for host in ("1", "2"):
+        admin.put(f"/v1/os-hosts/{host}", {"properties": {"asset": '{"number": 4711}', "rack": '{"row": 7}'}})
+    assert admin.patch("/v1/os-hosts/properties/asset", {"private": True}).status_code == 200
+
+    def asking(caller: Api, expression: str) -> Any:
+        return caller.post("/v1/leases", caller.lease_body(reservations=[{**HOSTS, "resource_properties": expression}]))
+
+    lease = asking(api, '["==", "$rack:row", "7"]').json["lease"]
+    expression = '["s>=", "$asset:number", "4000"]'
+    change = {"reservations": [{"id": lease["reservations"][0]["id"], "resource_properties": expression}]}
+    specs = {**HOSTS, "extra_specs": {"capabilities:asset:number": ">= 4000"}}
+    newer = api.using(version="1.2")
+    for refused in (
+        asking(api, expression),
+        api.put(f"/v1/leases/{lease['id']}", change),
+        newer.post("/v1/leases", newer.lease_body(reservations=[specs])),
+    ):
+        assert refused.status_code == 400, refused.text
+        assert "asset is private" in refused.json["error_message"]
+    assert asking(admin, expression).status_code == 201
+
+
 def test_changes_reveal_no_property_made_private_later(api: Api):
     admin = api.using("admin")
     for host in ("1", "2"):
