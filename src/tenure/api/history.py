@@ -1,4 +1,4 @@
-"""The operation of what has happened to a lease, with its query and its answer."""
+"""The operations of what has happened to a lease, with their queries and answers."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ def _show(request: Request) -> Iterator[Page[lease.HistoryEntry]]:
     yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
 
-HISTORY = Operation(
-    "GET",
-    "/v1/leases/{lease_id}/history",
-    "Show what happened",
-    _show,
-    Pages("history", by_version(HistoryEntry, HistoryEntry, HistoryEntryOf12)),
-    query=by_version(HistoryQuery),
-    since=Version.V1_1,
-    rules=(SEE,),
+HISTORY = (
+    Operation(
+        "GET",
+        "/v1/leases/{lease_id}/history",
+        "Show what happened",
+        _show,
+        Pages("history", by_version(HistoryEntry, HistoryEntry, HistoryEntryOf12)),
+        query=by_version(HistoryQuery),
+        since=Version.V1_1,
+        rules=(SEE,),
+    ),
 )

@@ -41,7 +41,7 @@ def operations_of(
         *PUBLIC,
         *lease_operations(schemas),
         *PLANNED_SERVERS,
-        HISTORY,
+        *HISTORY,
         LIMITS,
         USAGE,
         *availability_operations(schemas),
