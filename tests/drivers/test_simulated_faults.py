@@ -269,6 +269,7 @@ def test_a_fault_can_be_meant_for_an_address(cloud: SimulatedCloud):
 def test_every_verb_can_be_struck(cloud: SimulatedCloud):
     command = command_of(HOSTS[0], resource_type=HOST)
     calls: dict[str, Callable[[], object]] = {
+        "missing_services": lambda: cloud.missing_services(HOST),
         "discover": lambda: cloud.discover(HOST),
         "look_up": lambda: cloud.look_up(HOST, "1"),
         "ensure_registered": lambda: cloud.ensure_registered(HOST, HOSTS[0]),
