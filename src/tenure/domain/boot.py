@@ -18,6 +18,8 @@ class Boot:
 
     body: Mapping[str, Any] = field(repr=False)
     microversion: str | None = None
+    #: The flavor as Nova has shown it to the caller; None if the cloud is to be asked.
+    flavor: Mapping[str, object] | None = None
 
     def named(self, name: str) -> Boot:
         """Return the request for a server with this name."""

@@ -46,6 +46,8 @@ class ReservationRequest:
     region: str = ""
     #: Whether a value must be a number if the property is a number: from API 1.1 on.
     checks_values: bool = False
+    #: The fact of the cloud that its type needs, if the caller has given it; it is checked at the start.
+    fact: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

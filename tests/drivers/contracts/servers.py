@@ -118,7 +118,8 @@ def to_be_made(rig: ServerRig, *hosts: ResourceRef) -> Command:
     trust_id = rig.driver.delegate(rig.caller(rig.owner))
     server = {"name": "web", "flavorRef": rig.small(), "metadata": {"by": "me"}, "networks": "auto"}
     boot = Boot({"server": server, "os:scheduler_hints": {"colour": "red"}}, "2.60")
-    return replace(command_for(rig, *hosts), starts_at=rig.now(), trust_id=trust_id, boot=boot)
+    command = command_for(rig, *hosts, flavor_id=rig.small())
+    return replace(command, starts_at=rig.now(), trust_id=trust_id, boot=boot)
 
 
 def prepared(rig: ServerRig, command: Command) -> Command:
@@ -332,6 +333,16 @@ class ServerContract:
         later = started(rig, replace(command, resources=(second,), units={second.external_id: 1}))
         assert as_it_is(rig, str(later.effects["server_id"])).host == second.external_id
         assert len(rig.servers()) == 1
+
+    @pytest.mark.parametrize("change", [{"memory_mb": 256}, {"flavor_id": "gone"}])
+    def test_a_server_larger_than_booked_is_not_made(self, rig: ServerRig, change: dict[str, object]):
+        """Its flavor was changed after the booking, or was not what the booking said."""
+        [host] = reserved(rig)
+        command = to_be_made(rig, host)
+        changed = replace(command, parameters={**command.parameters, **change})
+        with pytest.raises(CloudRefused):
+            finished(rig, lambda: rig.driver.ensure_started(changed))
+        assert rig.servers() == set()
 
     def test_a_server_is_not_made_without_its_owners_trust(self, rig: ServerRig):
         [host] = reserved(rig)

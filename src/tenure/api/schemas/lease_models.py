@@ -34,6 +34,7 @@ from tenure.domain.lease import (
     Waiting,
 )
 from tenure.domain.request import LeaseOrder, LeaseQuery
+from tenure.resources.blazar import MAX_AMOUNT
 
 #: The longest request to boot servers, in characters of JSON: Nova allows 65,535 for the user data alone.
 MAX_BOOT = 256 * 1024
@@ -166,6 +167,22 @@ class FlexibleLeaseCreate(LeaseCreateWithEvents, StartWindow):
         return True
 
 
+class BootFlavor(BaseModel):
+    """A flavor, as Nova shows it with its extra specs; other fields are ignored.
+
+    `ram` and `swap` are in MiB, `disk` and `ephemeral` in GiB.
+    """
+
+    id: Annotated[StrictStr, Field(min_length=1, max_length=255)]
+    name: Annotated[StrictStr, Field(max_length=255)] = ""
+    vcpus: Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
+    ram: Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
+    disk: Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
+    ephemeral: Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)] = 0
+    swap: Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)] = 0
+    extra_specs: Annotated[dict[StrictStr, StrictStr], Field(max_length=128)] = Field(default_factory=dict)
+
+
 class BootRequest(Strict):
     """How the servers of a lease are made at its start, as their owner: a request to Nova."""
 
@@ -177,6 +194,13 @@ class BootRequest(Strict):
         StrictStr,
         Field(pattern=r"^[1-9][0-9]{0,2}\.(0|[1-9][0-9]{0,3})$", description="Nova's microversion of the request."),
     ] = "2.1"
+    flavor: Annotated[
+        BootFlavor,
+        Field(
+            description="The flavor of the request, if the client knows it: then Nova is not asked for it now. If the "
+            "flavor takes more at the start than was booked, the server is not made."
+        ),
+    ] = OPTIONAL
 
     @field_validator("request")
     @classmethod

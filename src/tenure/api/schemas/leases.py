@@ -286,7 +286,9 @@ def _details(given: BaseModel) -> dict[str, Any]:
 def _boot_of(given: BaseModel) -> Boot | None:
     """Return the request of the servers that are made at the start; None before 1.4."""
     boot = given.boot if isinstance(given, LeaseCreateWithBoot) else None
-    return None if boot is None else Boot(boot.request, boot.microversion)
+    if boot is None:
+        return None
+    return Boot(boot.request, boot.microversion, None if boot.flavor is None else boot.flavor.model_dump())
 
 
 def _with_reservations(name: str, base: type[BaseModel], reservations: Any) -> type[BaseModel]:

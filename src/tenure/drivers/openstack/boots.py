@@ -10,14 +10,26 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from tenure.domain.boot import Boot
-from tenure.drivers.contract import CloudBusy, Command
+from tenure.domain.footprint import footprint_of
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import CloudBusy, CloudRefused, Command
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import Calls, Forbidden, Request
-from tenure.drivers.reserved_servers import BOOT_KEY, CLOCKS_DIFFER, OPEN_TO, WOKEN, marks_of, tags_of
+from tenure.drivers.reserved_servers import (
+    BOOT_KEY,
+    CLOCKS_DIFFER,
+    OPEN_TO,
+    WOKEN,
+    excess_of,
+    marks_of,
+    tags_of,
+)
 
 #: The names under which Nova accepts scheduler hints, the present one first.
 _HINTS: Final = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
@@ -55,10 +67,11 @@ class Boots:
     def make(self, command: Command, boot: Boot, host: Hypervisor, aggregate: Aggregate) -> None:
         """Boot the server as its owner; the scheduler puts it on the host of the aggregate.
 
-        Raises ``CloudRefused`` for a request that Nova does not accept, and ``CloudBusy`` if it may accept it later, as
-        when a quota is used up.
+        Raises ``CloudRefused`` for a request that Nova does not accept, and if the flavor takes more than was booked;
+        and ``CloudBusy`` if Nova may accept it later, as when a quota is used up.
         """
         owner = owner_of(self._calls, command, purpose="The server")
+        self._check_size(command)
         key = aggregate.metadata.get(BOOT_KEY)
         if not key:
             key = uuid.uuid4().hex
@@ -70,6 +83,19 @@ class Boots:
             self._calls.send(Request("compute", "POST", "/servers", body, microversion=boot.microversion, owner=owner))
         except Forbidden as error:
             raise CloudBusy(error.reason) from None
+
+    def _check_size(self, command: Command) -> None:
+        """Raise ``CloudRefused`` if the flavor takes more than was booked: the room beside it is promised to others."""
+        flavor_id = str(command.parameters.get("flavor_id"))
+        flavor = Flavors(self._calls).get(flavor_id)
+        if flavor is None:
+            raise CloudRefused(Reason(f"There is no flavor {flavor_id} any more."))
+        try:
+            excess = excess_of(command, footprint_of(asdict(flavor)).amounts)
+        except ValueError as error:
+            excess = str(error)
+        if excess is not None:
+            raise CloudRefused(Reason(f"The server cannot be made: {excess}"))
 
 
 def _marked(body: Mapping[str, Any], key: str, marks: Mapping[str, str], tags: tuple[str, ...]) -> Mapping[str, Any]:

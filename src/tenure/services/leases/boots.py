@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from tenure.domain.boot import Boot, PlannedServer
@@ -11,22 +13,41 @@ from tenure.domain.lease import Lease, Reservation
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
 from tenure.store.database import Transaction
 
+R = TypeVar("R", bound=LeaseRequest | FlexibleRequest)
+
 #: The parameter of a reservation whose server is made at the start: the name of the server.
 SERVER_NAME = "server_name"
 
 
-def check_boot(request: LeaseRequest | FlexibleRequest) -> None:
-    """Raise ``InvalidParameter`` unless the reservations and the boot of a request belong together.
+def with_flavor(request: R) -> R:
+    """Return the request, in which the reservations for its boot have the flavor that the boot describes, if it does.
 
     A ``boot`` is for at least one reservation of each choice with a ``server_name``, all of the flavor that it names.
+    Raises ``InvalidParameter`` if they do not belong together.
     """
     choices = request.choices if isinstance(request, FlexibleRequest) else (request.reservations,)
+    _check(request.boot, choices)
+    if request.boot is None or request.boot.flavor is None:
+        return request
+    fact = request.boot.flavor
+    filled = tuple(
+        tuple(replace(asked, fact=fact) if asked.parameters.get(SERVER_NAME) else asked for asked in choice)
+        for choice in choices
+    )
+    if isinstance(request, FlexibleRequest):
+        return replace(request, choices=filled)
+    return replace(request, reservations=filled[0])
+
+
+def _check(boot: Boot | None, choices: Iterable[Sequence[ReservationRequest]]) -> None:
+    if boot is not None and boot.flavor is not None and boot.flavor["id"] != flavor_of(boot):
+        raise InvalidParameter(f"The request names flavor {flavor_of(boot)[:64]}.", field="boot.flavor.id")
     for choice in choices:
         named = [(position, asked) for position, asked in enumerate(choice) if asked.parameters.get(SERVER_NAME)]
-        if request.boot is not None and not named:
+        if boot is not None and not named:
             raise InvalidParameter("No reservation has a server_name, so no server would be made.", field="boot")
         for position, asked in named:
-            _check_one(request.boot, asked, f"reservations[{position}]")
+            _check_one(boot, asked, f"reservations[{position}]")
 
 
 def _check_one(boot: Boot | None, asked: ReservationRequest, field: str) -> None:

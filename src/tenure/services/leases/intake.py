@@ -99,6 +99,8 @@ class Intake:
         named = self._types[reservation.resource_type].required_fact(reservation.parameters)
         if named is None:
             return {}
+        if isinstance(reservation, ReservationRequest) and reservation.fact is not None:
+            return {named: reservation.fact}
         try:
             return {named: self._cloud.fetch(named.kind, qualified(reservation.region, named.reference), actor)}
         except CloudBusy as error:

@@ -16,7 +16,7 @@ from tenure.services.booking.new_leases import NewLeases, new_reservation
 from tenure.services.booking.removal import Removal
 from tenure.services.booking.update import Update
 from tenure.services.context import Context, ContextualService, require, target_of
-from tenure.services.leases.boots import check_boot
+from tenure.services.leases.boots import with_flavor
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS
 from tenure.services.search.flexible import FlexibleBooker
@@ -49,7 +49,7 @@ class DryRunService(ContextualService):
         """Return what creating this lease would do."""
         target = target_of(actor)
         require(self._authorize, "blazar:leases:post", actor, target)
-        check_boot(request)
+        request = with_flavor(request)
         if isinstance(request, FlexibleRequest):
             return self._flexible.book(actor, request, lambda chosen, _asked: self._admission.try_out(chosen))
         draft = self._new_leases.draft(actor, request)

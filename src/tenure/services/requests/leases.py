@@ -60,7 +60,7 @@ from tenure.services.events.payloads import UpdatePayload
 from tenure.services.execution.at_once import AtOnce
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
-from tenure.services.leases.boots import check_boot, forget_boot, planned_server
+from tenure.services.leases.boots import forget_boot, planned_server, with_flavor
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS, Facts
 from tenure.services.leases.provisional import check_confirmed, search_for_remains
@@ -136,7 +136,7 @@ class LeaseService(ContextualService):
                 booked = booked_before(tx, actor, lease_id)
             if booked is not None:
                 return self._access.redacted(actor, self._record_promise(lease_id) or booked)
-        check_boot(request)
+        request = with_flavor(request)
         self._db.require_space()
         if not isinstance(request, FlexibleRequest):
             draft = self._new_leases.draft(actor, request, lease_id=lease_id)
