@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from tenurenova.boot import HintError, read_wanted_lease, takes_tags, with_reservation
+from tenurenova.boot import (
+    HintError,
+    microversion_of,
+    read_wanted_lease,
+    takes_tags,
+    with_reservation,
+)
 from tenurenova.shown import show_reservations
 
 LEASE = {"name": "lease1", "start": "2027-12-01 09:00", "end": "2027-12-01 16:07"}
@@ -110,8 +116,10 @@ def test_lease_has_the_servers_name_and_starts_now_by_default() -> None:
         (reserved({**LEASE, "end": "0001-01-01T00:00:00+23:00"}), "end"),
         (reserved({**LEASE, "name": " "}), "name"),
         (reserved(LEASE, flavorRef=""), "flavorRef"),
-        (reserved(LEASE, max_count=2), "max_count"),
-        (reserved(LEASE, min_count="2"), "min_count"),
+        (reserved(LEASE, max_count=101), "max_count"),
+        (reserved(LEASE, min_count="0"), "min_count"),
+        (reserved(LEASE, min_count=3, max_count=2), "min_count"),
+        (reserved(LEASE, min_count="many"), "min_count"),
         (reserved(LEASE, return_reservation_id=True), "return_reservation_id"),
     ],
 )
@@ -171,7 +179,7 @@ def test_the_flavor_is_read_as_nova_reads_it(reference: object, flavor: str) -> 
     ],
 )
 def test_tags_are_set_if_the_microversion_has_them(version: str | None, legacy: str | None, taken: bool) -> None:
-    assert takes_tags(version, legacy) is taken
+    assert takes_tags(microversion_of(version, legacy)) is taken
 
 
 MARKS = {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "true"}

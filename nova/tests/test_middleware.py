@@ -146,7 +146,7 @@ def ask(
 
 def boot(nova: Nova, tenure: Tenure, hints: Any = HINTS, **more: Any) -> tuple[int, Any]:
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": hints}
-    return ask(nova, {"endpoint": tenure.url, "timeout": "5"}, body, **more)
+    return ask(nova, {"endpoint": tenure.url, "timeout": "5", "make_servers": "at_once"}, body, **more)
 
 
 def test_a_server_is_booted_for_a_lease_that_is_held_and_then_confirmed(nova: Nova, tenure: Tenure) -> None:
@@ -160,7 +160,7 @@ def test_a_server_is_booted_for_a_lease_that_is_held_and_then_confirmed(nova: No
     assert (lease["hold_for"], lease["end_date"]) == (300, "2027-12-01T16:07:00Z")
     assert confirmation == {"reservations": [{"id": "R", "server_id": "S"}]}
     assert {headers["x-auth-token"] for headers in tenure.headers} == {TOKEN}
-    assert {headers["openstack-api-version"] for headers in tenure.headers} == {"reservation 1.2"}
+    assert {headers["openstack-api-version"] for headers in tenure.headers} == {"reservation 1.4"}
     ((_, sent),) = nova.asked
     assert json.loads(sent) == {
         "server": {
@@ -228,7 +228,7 @@ def test_servers_are_booted_under_all_these_paths(nova: Nova, tenure: Tenure, pa
 def test_lease_has_the_configured_region(nova: Nova, tenure: Tenure) -> None:
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
     for option, region in (({}, None), ({"lease_region": "south"}, "south")):
-        assert ask(nova, {"endpoint": tenure.url, **option}, body)[0] == 202
+        assert ask(nova, {"endpoint": tenure.url, "make_servers": "at_once", **option}, body)[0] == 202
         (reservation,) = next(lease for _, path, lease in reversed(tenure.asked) if path == "/v1/leases")[
             "reservations"
         ]
@@ -292,7 +292,7 @@ def test_unusable_lock_folder_does_not_block_boots_without_hints(
     plain, hinted = (
         {"server": {"flavorRef": "3", "name": "web"}, "os:scheduler_hints": hints} for hints in ({}, HINTS)
     )
-    options = {"endpoint": tenure.url, "lock_folder": str(tmp_path)}
+    options = {"endpoint": tenure.url, "lock_folder": str(tmp_path), "make_servers": "at_once"}
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     assert (ask(nova, options, hinted)[0], ask(nova, options, plain)[0], tenure.calls) == (503, 202, [])
     options["lock_folder"] = "/proc/none"

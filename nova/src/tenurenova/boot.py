@@ -18,6 +18,8 @@ LEASE, RESERVATION, MARK = "tenure:lease", "tenure:reservation", "tenure:reserve
 MAX_NAME = 80
 #: The first compute microversion in which a server can be booted with tags.
 TAGS_SINCE = (2, 52)
+#: The maximum number of servers of a lease, and of choices between numbers of servers.
+MAX_SERVERS, MAX_CHOICES = 100, 10
 
 _MICROVERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _YES, _NO = ("1", "on", "t", "true", "y", "yes"), ("0", "off", "f", "false", "n", "no")
@@ -37,19 +39,50 @@ class WantedLease:
     name: str
     start: str
     end: str
-    #: The parameters of the reservation, without the server.
+    #: The parameters of each reservation, without the server.
     reservation: Mapping[str, Any]
+    #: The name of the server, and how many there shall be: at least, and at most.
+    server_name: str
+    least: int = 1
+    most: int = 1
 
     def to_lease(self, hold_seconds: int, region: str = "") -> dict[str, Any]:
-        """Return the request for a held lease. Without a ``region`` it is in the service's home region."""
+        """Return the request for a held lease of one server that exists when the lease is confirmed.
+
+        Without a ``region`` it is in the service's home region.
+        """
+        return {**self._dates(), "hold_for": hold_seconds, "reservations": [self._reservation(region)]}
+
+    def to_booking(self, boot: Mapping[str, Any], region: str = "") -> dict[str, Any]:
+        """Return the request for a lease whose servers are made at its start by the ``boot``.
+
+        If the number of servers is open, the largest number that fits is taken; of many numbers, ten are tried.
+        """
+        one = self._reservation(region)
+        choices = [[{**one, "server_name": name} for name in self.names(count)] for count in self._counts()]
+        if len(choices) == 1:
+            return {**self._dates(), "boot": boot, "reservations": choices[0]}
+        return {**self._dates(), "boot": boot, "any_of": [{"reservations": choice} for choice in choices]}
+
+    def names(self, count: int) -> list[str]:
+        """Return the names that Nova would give so many servers."""
+        if self.most == 1:
+            return [self.server_name]
+        return [f"{self.server_name}-{number}" for number in range(1, count + 1)]
+
+    def _counts(self) -> list[int]:
+        """Return the numbers of servers to try, the largest first."""
+        span, steps = self.most - self.least, min(self.most - self.least, MAX_CHOICES - 1)
+        if not steps:
+            return [self.most]
+        return [self.most - span * step // steps for step in range(steps + 1)]
+
+    def _dates(self) -> dict[str, Any]:
+        return {"name": self.name, "start_date": self.start, "end_date": self.end}
+
+    def _reservation(self, region: str) -> dict[str, Any]:
         where = {"region": region} if region else {}
-        return {
-            "name": self.name,
-            "start_date": self.start,
-            "end_date": self.end,
-            "hold_for": hold_seconds,
-            "reservations": [{"resource_type": "virtual:server", **where, **self.reservation}],
-        }
+        return {"resource_type": "virtual:server", **where, **self.reservation}
 
 
 def field_of_hint(field: str) -> str:
@@ -70,9 +103,7 @@ def read_wanted_lease(document: Any) -> WantedLease | None:
     server, hints = _server_of(document), _hints_of(document)
     if server is None or not _is_reserved(hints):
         return None
-    for name in ("min_count", "max_count"):
-        if str(server.get(name) or document.get(name) or 1) != "1":
-            raise HintError(f"{name}: a lease is of one server; with the hint '{RESERVED}' only one can be booted.")
+    least, most = _counts_of(server)
     if server.get("return_reservation_id"):
         raise HintError(f"return_reservation_id: it cannot be asked for with the hint '{RESERVED}'.")
     parameters = _parameters(hints.get(PARAMETERS))
@@ -84,19 +115,28 @@ def read_wanted_lease(document: Any) -> WantedLease | None:
         start=_moment(parameters.get("start", "now"), "start", now=True),
         end=_moment(parameters.get("end"), "end", now=False),
         reservation={"flavor_id": _flavor_of(server), **wanted},
+        server_name=str(server.get("name") or ""),
+        least=least,
+        most=most,
     )
+
+
+def kept_request(document: Any) -> dict[str, Any]:
+    """Return the body of a boot request as it is kept for the start: of one server, and without the hints for Tenure.
+
+    Its zone has no host: the host is planned.
+    """
+    body = _without_hints(document)
+    server = {name: value for name, value in body["server"].items() if name not in ("min_count", "max_count")}
+    if isinstance(server.get("availability_zone"), str):
+        server["availability_zone"] = _zone_of(server)
+    return {**body, "server": server}
 
 
 def with_reservation(document: Any, lease_id: str, reservation_id: str, *, tagged: bool) -> dict[str, Any]:
     """Return the body for Nova: marked with the reservation, and without the hints that are meant for Tenure."""
-    hints = {name: value for name, value in _hints_of(document).items() if name not in (RESERVED, PARAMETERS)}
-    server = dict(document["server"])
-    body = {name: value for name, value in document.items() if name not in HINTS}
-    inner = next((name for name in HINTS if name in server), None)
-    if inner is not None:
-        del server[inner]
-    if hints:
-        body[HINTS[0]] = hints
+    body = _without_hints(document)
+    server = dict(body["server"])
     metadata = server.get("metadata")
     if metadata is None or isinstance(metadata, dict):
         marks = {LEASE: lease_id, RESERVATION: reservation_id, MARK: "true"}
@@ -107,17 +147,51 @@ def with_reservation(document: Any, lease_id: str, reservation_id: str, *, tagge
     return {**body, "server": server}
 
 
-def takes_tags(version: str | None, legacy: str | None) -> bool:
-    """Whether servers can have tags at this microversion, given by the values of the two version headers."""
+def microversion_of(version: str | None, legacy: str | None) -> str:
+    """Return the microversion of a request, given by the values of the two version headers; 2.1 by default."""
     asked = legacy or ""
     for part in (version or "").split(","):
         words = part.split()
         if len(words) == 2 and words[0].lower() == "compute":
             asked = words[1]
-    if asked.strip().lower() == "latest":
-        return True
-    named = _MICROVERSION.fullmatch(asked.strip())
-    return named is not None and (int(named[1]), int(named[2])) >= TAGS_SINCE
+    return asked.strip().lower() or "2.1"
+
+
+def numbers_of(microversion: str) -> tuple[int, int]:
+    """Return the numbers of a microversion, by which versions are compared; those of ``latest`` are the greatest."""
+    if microversion == "latest":
+        return (9999, 9999)
+    named = _MICROVERSION.fullmatch(microversion)
+    return (2, 1) if named is None else (int(named[1]), int(named[2]))
+
+
+def takes_tags(microversion: str) -> bool:
+    """Whether servers can have tags at this microversion."""
+    return numbers_of(microversion) >= TAGS_SINCE
+
+
+def _without_hints(document: Any) -> dict[str, Any]:
+    """Return a copy of the body without the hints for Tenure; the others are in it under their present name."""
+    hints = {name: value for name, value in _hints_of(document).items() if name not in (RESERVED, PARAMETERS)}
+    body = {name: value for name, value in document.items() if name not in HINTS}
+    body["server"] = {name: value for name, value in document["server"].items() if name not in HINTS}
+    return {**body, HINTS[0]: hints} if hints else body
+
+
+def _counts_of(server: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many servers are asked for: at least, and at most. Without a maximum, as many as the minimum."""
+    counts = []
+    for name in ("min_count", "max_count"):
+        given = server.get(name)
+        text = "" if given is None else str(given)
+        if text and not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= MAX_SERVERS):
+            raise HintError(f"{name}: a lease is of 1 to {MAX_SERVERS} servers.")
+        counts.append(int(text) if text else None)
+    least = counts[0] or 1
+    most = counts[1] or least
+    if least > most:
+        raise HintError("min_count: it must be at most max_count.")
+    return least, most
 
 
 def _server_of(document: Any) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The calls to the reservation service during a boot, with the token of the user who boots."""
+"""The calls to the reservation service, with the token of the user who calls Nova."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import requests
 
@@ -16,7 +17,9 @@ LOG = logging.getLogger(__name__)
 
 #: The number of attempts to confirm if no answer comes; confirming twice is harmless.
 CONFIRMATIONS = 3
-_VERSION = {"OpenStack-API-Version": "reservation 1.2", "Accept": "application/json"}
+_VERSION = {"OpenStack-API-Version": "reservation 1.4", "Accept": "application/json"}
+#: How many planned servers are read at a time, and at most.
+_PAGE, MOST_PLANNED = 1000, 10_000
 
 
 class RefusedError(Exception):
@@ -45,25 +48,79 @@ class Ledger:
 
     def __init__(self, endpoint: str, token: str, *, timeout: float, verify: bool | str = True) -> None:
         base = endpoint.rstrip("/")
-        self._leases = f"{base}/leases" if base.endswith("/v1") else f"{base}/v1/leases"
+        self._base = base if base.endswith("/v1") else f"{base}/v1"
         self._headers = {**_VERSION, "X-Auth-Token": token}
         self._timeout = timeout
         self._verify = verify
 
     def hold(self, lease: Mapping[str, Any]) -> Held:
         """Book a lease that is held for a limited time. Raises ``RefusedError`` or ``UnreachableError``."""
-        made: Any = self._call("POST", "", lease).get("lease")
+        (held,) = self.book(lease)[:1] or [None]
+        if held is None:
+            raise UnreachableError("its answer has no lease")
+        return held
+
+    def book(self, lease: Mapping[str, Any]) -> list[Held]:
+        """Book a lease; return its reservations, in their order. Raises the errors of ``hold``."""
+        made: Any = self._call("POST", "/leases", lease).get("lease")
         try:
-            return Held(str(made["id"]), str(made["reservations"][0]["id"]))
+            return [Held(str(made["id"]), str(reservation["id"])) for reservation in made["reservations"]]
         except (KeyError, IndexError, TypeError):
             raise UnreachableError("its answer has no lease") from None
+
+    def planned(self, project_id: str) -> list[dict[str, Any]]:
+        """Return the servers of a project that are still to be made, the newest first; of all projects without one.
+
+        Raises the errors of ``hold``.
+        """
+        found: list[dict[str, Any]] = []
+        params = {"limit": str(_PAGE), **({"project_id": project_id} if project_id else {})}
+        while len(found) < MOST_PLANNED:
+            answer = self._call("GET", f"/planned-servers?{urlencode(params)}", None)
+            page = answer.get("planned_servers") or []
+            found += page
+            if not answer.get("planned_servers_links"):
+                break
+            params["marker"] = str(page[-1]["id"])
+        return found
+
+    def planned_server(self, server_id: str) -> dict[str, Any] | None:
+        """Return the server that is or was made at the start of a reservation; None if there is none.
+
+        Raises the errors of ``hold``.
+        """
+        try:
+            found = self._call("GET", f"/planned-servers/{quote(server_id, safe='')}", None)
+        except RefusedError:
+            return None
+        server: dict[str, Any] | None = found.get("planned_server")
+        return server
+
+    def rename(self, planned: Mapping[str, Any], name: str) -> None:
+        """Rename a planned server. Raises the errors of ``hold``."""
+        body = {"reservations": [{"id": planned["id"], "server_name": name}]}
+        self._call("PUT", f"/leases/{planned['lease_id']}", body)
+
+    def give_up(self, planned: Mapping[str, Any]) -> None:
+        """Give back the reservation of a planned server, and the lease if nothing else is in it.
+
+        Raises the errors of ``hold``.
+        """
+        lease: Any = self._call("GET", f"/leases/{planned['lease_id']}", None).get("lease") or {}
+        others = [
+            reservation
+            for reservation in lease.get("reservations", ())
+            if reservation["id"] != planned["id"] and reservation["status"] not in ("deleted", "error")
+        ]
+        reservation = f"/reservations/{planned['id']}" if others else ""
+        self._call("DELETE", f"/leases/{planned['lease_id']}{reservation}", None)
 
     def confirm(self, held: Held, server_id: str) -> None:
         """Confirm the lease for the server. Raises ``RefusedError`` or ``UnreachableError``."""
         body = {"reservations": [{"id": held.reservation_id, "server_id": server_id}]}
         for attempt in range(CONFIRMATIONS):
             try:
-                self._call("POST", f"/{held.lease_id}/confirm", body)
+                self._call("POST", f"/leases/{held.lease_id}/confirm", body)
                 return
             except UnreachableError:
                 if attempt + 1 == CONFIRMATIONS:
@@ -72,7 +129,7 @@ class Ledger:
     def release(self, held: Held) -> None:
         """Give the lease back. If that fails, it ends when its hold expires. Raises nothing."""
         try:
-            self._call("DELETE", f"/{held.lease_id}", None)
+            self._call("DELETE", f"/leases/{held.lease_id}", None)
         except (RefusedError, UnreachableError) as error:
             LOG.warning("lease %r cannot be given back; it ends when its hold expires: %r", held.lease_id, str(error))
 
@@ -80,7 +137,7 @@ class Ledger:
         try:
             answer = requests.request(
                 method,
-                self._leases + path,
+                self._base + path,
                 json=body,
                 headers=self._headers,
                 timeout=self._timeout,
@@ -89,7 +146,7 @@ class Ledger:
             )
         except requests.RequestException as error:
             raise UnreachableError(str(error)) from None
-        if answer.status_code in (400, 401, 403, 409) or (answer.status_code == 404 and path):
+        if answer.status_code in (400, 401, 403, 409) or (answer.status_code == 404 and path != "/leases"):
             raise RefusedError(409 if answer.status_code == 404 else answer.status_code, _reason(answer))
         if not 200 <= answer.status_code < 300:
             raise UnreachableError(f"it answers {answer.status_code}: {_reason(answer)}")

@@ -1,9 +1,16 @@
 """A middleware for Nova's API that boots servers for a lease, requested by scheduler hints.
 
-It is a paste filter, placed after authentication. A request to boot with the hint `reserved` is handled in three steps:
-it books a lease that is held for a few minutes, calls Nova, and confirms the lease with the id of the server. If any
-step fails, the hold expires, and the service deletes the server of a lease that was never confirmed. All other
-requests pass unchanged, and without a call to the reservation service.
+It is a paste filter, placed after authentication. A request to boot with the hint `reserved` books a lease, which keeps
+the request: the reservation service makes the server at the start. Until then this middleware shows the server in
+Nova's place, by the id of its reservation.
+
+With the option `make_servers = at_once`, the server is made now, in three steps: the middleware books a lease that is
+held for a few minutes, calls Nova, and confirms the lease with the id of the server. If any step fails, the hold
+expires, and the service deletes the server of a lease that was never confirmed. If no host is free, the server is made
+at the start.
+
+All other requests pass unchanged. Only lists of servers, and requests about a server that Nova does not know, also call
+the reservation service; if it does not answer, Nova's answer stands.
 """
 
 from __future__ import annotations
@@ -20,10 +27,21 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tenurenova.boot import HintError, WantedLease, read_wanted_lease, takes_tags, with_reservation
+from tenurenova.boot import (
+    HintError,
+    WantedLease,
+    kept_request,
+    microversion_of,
+    numbers_of,
+    read_wanted_lease,
+    takes_tags,
+    with_reservation,
+)
+from tenurenova.breaker import Breaker
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
 from tenurenova.permits import FolderError, Permits
-from tenurenova.shown import fault_of, show_reservations
+from tenurenova.planned import ListQuery, as_server, on_the_wire, page_of
+from tenurenova.shown import RESERVED, fault_of, has_no_host, show_reservations
 
 LOG = logging.getLogger(__name__)
 
@@ -37,12 +55,21 @@ MAX_BYTES = 4 * 1024 * 1024
 
 #: The paths to boot and to show servers; Nova also has them under an older name.
 _BOOT = re.compile(r"^(/[^/]+)?/(servers|os-volumes_boot)(\.json)?/?$")
-_SHOW = re.compile(r"^(/[^/]+)?/(servers|os-volumes_boot)/[^/]+/?$")
+_LIST = re.compile(r"^(/[^/]+)?/servers(/detail)?(\.json)?/?$")
+_ONE = re.compile(r"^(?P<root>(/[^/]+)?/(servers|os-volumes_boot))/(?P<id>[0-9a-f-]{36})(?P<rest>/.*)?$")
+#: The header of those who want Nova's answer as it is: the reservation service itself, and other services.
+PLAIN = "HTTP_X_TENURE_PLAIN"
+#: The first microversion in which a flavor shows its extra specs.
+_FLAVORS = "2.61"
+#: How long a list of servers waits for the service at most, in seconds.
+_LIST_SECONDS = 2.0
+AT_START, AT_ONCE = "at_start", "at_once"
 #: The names that Nova gives its errors.
 _NAMES = {
     400: "badRequest",
     401: "unauthorized",
     403: "forbidden",
+    404: "itemNotFound",
     409: "conflictingRequest",
     503: "serviceUnavailable",
 }
@@ -72,7 +99,9 @@ class Settings:
     at_once: int = 1
     #: The folder in which these processes count the boots; the default is a folder of the user that they run as.
     lock_folder: str = ""
-    show_reserved: bool = False
+    #: Whether a server is made at the start of its lease, or at once if a host is free.
+    make_servers: str = AT_START
+    show_reserved: bool = True
     verify: bool | str = True
 
     @classmethod
@@ -92,11 +121,14 @@ class Settings:
             hold_seconds=int(given.get("hold_seconds", cls.hold_seconds)),
             at_once=int(given.get("at_once", cls.at_once)),
             lock_folder=given.get("lock_folder", ""),
-            show_reserved=given.get("show_reserved", "").strip().lower() in _TRUE,
+            make_servers=given.get("make_servers", AT_START).strip().lower(),
+            show_reserved=given.get("show_reserved", "true").strip().lower() in _TRUE,
             verify=given.get("insecure", "").strip().lower() not in _TRUE and (given.get("cafile") or True),
         )
         if settings.interface not in ("public", "internal", "admin"):
             raise ValueError("interface is public, internal or admin")
+        if settings.make_servers not in (AT_START, AT_ONCE):
+            raise ValueError(f"make_servers is {AT_START} or {AT_ONCE}")
         if settings.timeout <= 0 or not 1 <= settings.hold_seconds <= 3600:
             raise ValueError("timeout is more than 0 seconds, hold_seconds is 1 to 3600")
         if not 1 <= settings.at_once <= 1000:
@@ -135,14 +167,21 @@ class Middleware:
         self._settings = settings
         folder = settings.lock_folder or Path(tempfile.gettempdir()) / f"tenurenova-{os.geteuid()}"
         self._permits = Permits(Path(folder), settings.at_once)
+        self._breaker = Breaker()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method, path = environ.get("REQUEST_METHOD"), environ.get("PATH_INFO", "")
+        if environ.get(PLAIN):
+            return self._application(environ, start_response)
         if method == "POST" and _BOOT.match(path):
             return self._post(environ, start_response)
-        if method == "GET" and _SHOW.match(path):
-            return self._show(environ, start_response)
+        if method == "GET" and self._settings.show_reserved and (listed := _LIST.match(path)):
+            return self._list(environ, is_detailed=listed[2] is not None).send(start_response)
+        if (one := _ONE.match(path)) is not None:
+            return self._one(environ, one, start_response)
         return self._application(environ, start_response)
+
+    # A boot
 
     def _post(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         body = _read(environ)
@@ -157,10 +196,12 @@ class Middleware:
         if wanted is None:
             return self._application(environ, start_response)
         try:
-            with self._permits.take(environ.get("HTTP_X_PROJECT_ID", "")) as is_ours:
-                if not is_ours:
-                    return _refusal(503, _TOO_MANY).send(start_response)
-                return self._boot(environ, document, wanted).send(start_response)
+            if self._settings.make_servers == AT_ONCE and wanted.most == 1:
+                with self._permits.take(environ.get("HTTP_X_PROJECT_ID", "")) as is_ours:
+                    if not is_ours:
+                        return _refusal(503, _TOO_MANY).send(start_response)
+                    return self._boot(environ, document, wanted).send(start_response)
+            return self._book(environ, document, wanted).send(start_response)
         except RefusedError as refused:
             return _refusal(refused.status, refused.reason).send(start_response)
         except FolderError as error:
@@ -173,10 +214,56 @@ class Middleware:
             text = "The reservation service cannot be asked now, so the server was not booted. Try again later."
             return _refusal(503, text).send(start_response)
 
+    def _book(self, environ: Environ, document: Any, wanted: WantedLease) -> _Answer:
+        """Book a lease whose servers are made at its start. Raises ``RefusedError`` and ``UnreachableError``."""
+        microversion = self._microversion(environ)
+        flavor = self._flavor(str(wanted.reservation["flavor_id"]), environ)
+        if flavor.code != HTTPStatus.OK:
+            return flavor
+        boot = {
+            "request": kept_request(document),
+            "microversion": microversion,
+            "flavor": {
+                **json.loads(flavor.body)["flavor"],
+                "id": wanted.reservation["flavor_id"],
+            },
+        }
+        booking = wanted.to_booking(_with_known_sizes(boot), self._settings.lease_region)
+        first, *_ = self._guarded(environ, lambda ledger: ledger.book(booking), self._settings.timeout)
+        server = {
+            "id": first.reservation_id,
+            "links": [{"rel": "self", "href": f"{_servers_url(environ)}/{first.reservation_id}"}],
+            "OS-DCF:diskConfig": "MANUAL",
+            "security_groups": [],
+        }
+        if "adminPass" in document["server"]:
+            server["adminPass"] = document["server"]["adminPass"]
+        return _json(202, {"server": server})
+
+    def _microversion(self, environ: Environ) -> str:
+        """Return the microversion of the request, in numbers: what ``latest`` means may change before the start."""
+        asked = _asked_version(environ)
+        if asked != "latest":
+            return asked
+        root = environ["PATH_INFO"].partition("/servers")[0].partition("/os-volumes_boot")[0]
+        shown = _call(self._application, _get(environ, f"{root}/"))
+        try:
+            return str(json.loads(shown.body)["version"]["version"])
+        except (ValueError, KeyError, TypeError):
+            return "2.1"
+
+    def _flavor(self, flavor_id: str, environ: Environ) -> _Answer:
+        """Return Nova's answer about the flavor, as it is shown to the caller."""
+        root = environ["PATH_INFO"].partition("/servers")[0].partition("/os-volumes_boot")[0]
+        request = _get(environ, f"{root}/flavors/{flavor_id}")
+        request["HTTP_OPENSTACK_API_VERSION"] = f"compute {_FLAVORS}"
+        request["HTTP_X_OPENSTACK_NOVA_API_VERSION"] = _FLAVORS
+        return _call(self._application, request)
+
     def _boot(self, environ: Environ, document: Any, wanted: WantedLease) -> _Answer:
         """Boot a server for a lease. ``RefusedError`` and ``UnreachableError`` mean that no server was created."""
         ledger = self._ledger(environ)
-        tagged = takes_tags(environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
+        tagged = takes_tags(_asked_version(environ))
         held = ledger.hold(wanted.to_lease(self._settings.hold_seconds, self._settings.lease_region))
         try:
             marked = with_reservation(document, held.lease_id, held.reservation_id, tagged=tagged)
@@ -187,16 +274,23 @@ class Middleware:
         if answer.code != HTTPStatus.ACCEPTED:
             ledger.release(held)
             return answer
-        return self._confirm(ledger, held, answer, environ)
+        confirmed = self._confirm(ledger, held, answer, environ)
+        return self._book(environ, document, wanted) if confirmed is None else confirmed
 
-    def _confirm(self, ledger: Ledger, held: Held, answer: _Answer, environ: Environ) -> _Answer:
-        """Confirm the lease with the new server; return Nova's answer, or an error with the server's fate."""
+    def _confirm(self, ledger: Ledger, held: Held, answer: _Answer, environ: Environ) -> _Answer | None:
+        """Confirm the lease with the new server; return Nova's answer, or an error with the server's fate.
+
+        Returns None if Nova has found no host for the server now; nothing is left of it then.
+        """
         server_id = str(json.loads(answer.body)["server"]["id"])
         try:
             ledger.confirm(held, server_id)
         except RefusedError as refused:
             ledger.release(held)
-            fault = fault_of(self._call_about_server("GET", server_id, environ).body)
+            shown = self._call_about_server("GET", server_id, environ).body
+            fault = fault_of(shown)
+            if has_no_host(shown) and self._delete(server_id, environ):
+                return None
             fate = "is deleted again" if self._delete(server_id, environ) else "is to be deleted"
             text = f"Server {server_id} could not be reserved, and {fate}: {refused.reason} {fault}"
             return _refusal(refused.status, text.rstrip())
@@ -222,10 +316,125 @@ class Middleware:
         request = {**_with_body(environ, b""), "REQUEST_METHOD": method, "PATH_INFO": f"{base}/servers/{server_id}"}
         return _call(self._application, request)
 
-    def _ledger(self, environ: Environ) -> Ledger:
+    # What is shown
+
+    def _list(self, environ: Environ, *, is_detailed: bool) -> _Answer:
+        """Answer a list of servers: those that are still to be made, and Nova's."""
+        query = ListQuery.read(environ.get("QUERY_STRING", ""))
+        page = page_of(self._planned(environ, query), query)
+        shown = [on_the_wire(server, is_detailed=is_detailed) for server in page.servers]
+        if page.is_full:
+            more = f"{_servers_url(environ)}{'/detail' if is_detailed else ''}?{query.after(shown[-1]['id'])}"
+            return _json(200, {"servers": shown, "servers_links": [{"rel": "next", "href": more}]})
+        asked = query.for_nova(limit=page.left if shown else None, keep_marker=page.keep_marker)
+        unchanged = asked == query.for_nova(limit=None, keep_marker=True) and not query.asks_for_reserved
+        answer = _call(self._application, environ if unchanged else {**environ, "QUERY_STRING": asked})
+        if answer.code != HTTPStatus.OK:
+            return answer
+        answer = _with_content(answer, show_reservations(answer.body, reserved=True))
+        if not shown and not query.is_reserved_only:
+            return answer
+        document = json.loads(answer.body)
+        servers = document.get("servers", [])
+        if query.is_reserved_only:
+            servers = [server for server in servers if not is_detailed or server.get("status") == RESERVED]
+        return _with_content(answer, json.dumps({**document, "servers": [*shown, *servers]}).encode())
+
+    def _planned(self, environ: Environ, query: ListQuery) -> list[dict[str, Any]]:
+        """Return the planned servers that the caller may see, as Nova shows servers; none if nobody answers."""
+        if not query.may_have_planned:
+            return []
+        project_id = query.project_id
+        if not project_id and not query.is_of_all_projects:
+            project_id = environ.get("HTTP_X_PROJECT_ID", "")
+        try:
+            planned = self._guarded(
+                environ, lambda ledger: ledger.planned(project_id), min(_LIST_SECONDS, self._settings.timeout)
+            )
+        except RefusedError:
+            return []
+        except UnreachableError as error:
+            LOG.warning("servers that are still to be made are not listed: %r", str(error))
+            return []
+        version, base = numbers_of(_asked_version(environ)), _servers_url(environ)
+        shown = [as_server(server, version, base) for server in planned]
+        return [server for server in shown if server is not None]
+
+    def _one(self, environ: Environ, one: re.Match[str], start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request about a server, which may be known by its reservation."""
+        body = _read(environ)
+        answer = _call(self._application, environ)
+        if answer.code == HTTPStatus.NOT_FOUND:
+            environ["wsgi.input"] = BytesIO(body)
+            answer = self._about_planned(environ, one, body) or answer
+        elif answer.code == HTTPStatus.OK and environ.get("REQUEST_METHOD") == "GET" and not one["rest"]:
+            answer = _with_content(answer, show_reservations(answer.body, reserved=self._settings.show_reserved))
+        return answer.send(start_response)
+
+    def _about_planned(self, environ: Environ, one: re.Match[str], body: bytes) -> _Answer | None:
+        """Answer a request about a server that Nova does not know; return None if it is not planned either."""
+        try:
+            planned = self._guarded(
+                environ, lambda ledger: ledger.planned_server(one["id"]), min(_LIST_SECONDS, self._settings.timeout)
+            )
+            if planned is None:
+                return None
+            if planned["server_id"]:
+                path = f"{one['root']}/{planned['server_id']}{one['rest'] or ''}"
+                return _call(self._application, {**environ, "PATH_INFO": path})
+            server = as_server(planned, numbers_of(_asked_version(environ)), _servers_url(environ))
+            return None if server is None else self._act_on_planned(environ, server, one["rest"] or "", body)
+        except RefusedError as refused:
+            return _refusal(refused.status, refused.reason)
+        except UnreachableError as error:
+            LOG.warning("whether server %s is planned is not known: %r", one["id"], str(error))
+            return None
+
+    def _act_on_planned(self, environ: Environ, server: dict[str, Any], rest: str, body: bytes) -> _Answer:
+        """Show, rename or delete a planned server. Raises ``RefusedError`` and ``UnreachableError``."""
+        method, planned, timeout = environ.get("REQUEST_METHOD"), server["planned"], self._settings.timeout
+        if rest.strip("/"):
+            return _refusal(409, f"The server {server['id']} is made at the start of its lease.")
+        if method == "GET":
+            return _json(200, {"server": on_the_wire(server, is_detailed=True)})
+        if method == "DELETE":
+            self._guarded(environ, lambda ledger: ledger.give_up(planned), timeout)
+            return _Answer("204 No Content", [("Content-Length", "0")])
+        try:
+            changes = json.loads(body)["server"]
+            name = changes["name"] if set(changes) == {"name"} else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            name = None
+        if method != "PUT" or not isinstance(name, str) or not name.strip():
+            return _refusal(409, f"The server {server['id']} is not made yet; only its name can be changed.")
+        self._guarded(environ, lambda ledger: ledger.rename(planned, name), timeout)
+        return _json(200, {"server": {**on_the_wire(server, is_detailed=True), "name": name}})
+
+    # Calls to the service
+
+    def _guarded(self, environ: Environ, call: Callable[[Ledger], Any], timeout: float) -> Any:
+        """Return what a call to the service returns; after a failure, nothing is called for a while.
+
+        Raises ``RefusedError`` and ``UnreachableError``.
+        """
+        ledger = self._ledger(environ, timeout)
+        if not self._breaker.may_call():
+            raise UnreachableError("it did not answer a moment ago")
+        try:
+            result = call(ledger)
+        except RefusedError:
+            self._breaker.answered()
+            raise
+        except UnreachableError:
+            self._breaker.failed()
+            raise
+        self._breaker.answered()
+        return result
+
+    def _ledger(self, environ: Environ, timeout: float | None = None) -> Ledger:
         endpoint = self._settings.endpoint or self._catalogue_endpoint(environ)
         token = environ.get("HTTP_X_AUTH_TOKEN", "")
-        return Ledger(endpoint, token, timeout=self._settings.timeout, verify=self._settings.verify)
+        return Ledger(endpoint, token, timeout=timeout or self._settings.timeout, verify=self._settings.verify)
 
     def _catalogue_endpoint(self, environ: Environ) -> str:
         """Return the URL of the service in the token's catalogue; raises ``UnreachableError``."""
@@ -241,18 +450,26 @@ class Middleware:
                     return str(endpoint.get(f"{self._settings.interface}URL") or "")
         raise UnreachableError("the catalogue has no service of type reservation")
 
-    def _show(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request to show servers, and add what only Tenure knows about those with a lease."""
-        answer = _call(self._application, environ)
-        if answer.code == HTTPStatus.OK:
-            # Administrators, and services such as Tenure itself, must see Nova's own status.
-            roles = environ.get("HTTP_X_ROLES", "").lower().split(",")
-            reserved = self._settings.show_reserved and "admin" not in roles
-            answer.body, before = show_reservations(answer.body, reserved=reserved), answer.body
-            if answer.body is not before:
-                answer.headers = [header for header in answer.headers if header[0].lower() != "content-length"]
-                answer.headers.append(("Content-Length", str(len(answer.body))))
-        return answer.send(start_response)
+
+def _asked_version(environ: Environ) -> str:
+    """Return the microversion that the request asks for."""
+    return microversion_of(environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
+
+
+def _servers_url(environ: Environ) -> str:
+    """Return the URL of the servers, as the request names it."""
+    root = environ.get("PATH_INFO", "").partition("/servers")[0].partition("/os-volumes_boot")[0]
+    host = environ.get("HTTP_HOST") or f"{environ.get('SERVER_NAME', 'localhost')}:{environ.get('SERVER_PORT', '80')}"
+    return f"{environ.get('wsgi.url_scheme', 'http')}://{host}{environ.get('SCRIPT_NAME', '')}{root}/servers"
+
+
+def _with_known_sizes(boot: dict[str, Any]) -> dict[str, Any]:
+    """Return the boot with the sizes of its flavor as numbers: Nova writes no swap as an empty text."""
+    flavor = boot["flavor"]
+    sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap")}
+    sizes["ephemeral"] = int(flavor.get("OS-FLV-EXT-DATA:ephemeral") or 0)
+    named = {"id": flavor["id"], "name": str(flavor.get("name") or ""), "extra_specs": flavor.get("extra_specs") or {}}
+    return {**boot, "flavor": {**named, **sizes}}
 
 
 def _read(environ: Environ) -> bytes:
@@ -267,6 +484,11 @@ def _read(environ: Environ) -> bytes:
     if chunked:
         environ["CONTENT_LENGTH"] = str(len(body))
     return body
+
+
+def _get(environ: Environ, path: str) -> Environ:
+    """Return a request to read something, by the caller of another request."""
+    return {**_with_body(environ, b""), "REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": ""}
 
 
 def _with_body(environ: Environ, body: bytes) -> Environ:
@@ -291,6 +513,20 @@ def _call(application: Application, environ: Environ) -> _Answer:
             close()
     answer.body = b"".join(written)
     return answer
+
+
+def _with_content(answer: _Answer, body: bytes) -> _Answer:
+    """Return the answer with another body."""
+    if body is answer.body:
+        return answer
+    headers = [header for header in answer.headers if header[0].lower() != "content-length"]
+    return _Answer(answer.status, [*headers, ("Content-Length", str(len(body)))], body)
+
+
+def _json(code: int, document: Any) -> _Answer:
+    body = json.dumps(document).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    return _Answer(f"{code} {HTTPStatus(code).phrase}", headers, body)
 
 
 def _refusal(code: int, text: str) -> _Answer:

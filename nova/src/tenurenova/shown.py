@@ -46,6 +46,11 @@ def fault_of(body: bytes) -> str:
     return str(fault.get("message", "")) if server.get("status") == "ERROR" and isinstance(fault, dict) else ""
 
 
+def has_no_host(body: bytes) -> bool:
+    """Whether Nova found no host for the server in an answer."""
+    return fault_of(body).startswith(_NO_HOST)
+
+
 def _servers(document: Any) -> Iterable[dict[str, Any]]:
     servers = document.get("servers") or [document.get("server")] if isinstance(document, dict) else []
     return [server for server in servers if isinstance(server, dict)]

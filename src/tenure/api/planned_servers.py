@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Annotated
+from typing import Annotated, Any
 
 from tenure.api.answers import One, Pages, pages
 from tenure.api.leases import SEE
@@ -30,13 +30,14 @@ class PlannedServerListQuery(Query):
 class PlannedServerDocument(Answer):
     """A server that is made at the start of its lease.
 
-    ``id`` is that of its reservation. ``server_id`` is Nova's, and null until the server is made. ``lease_status`` and
-    ``status_reason`` are those of the lease.
+    ``id`` is that of its reservation. ``flavor`` is the flavor as it was booked. ``server_id`` is Nova's, and null
+    until the server is made. ``lease_status`` and ``status_reason`` are those of the lease.
     """
 
     id: Annotated[str, From("reservation_id")]
     name: str
     flavor_id: str
+    flavor: dict[str, Any]
     server_id: str | None
     lease_id: str
     lease_name: str

@@ -33,6 +33,8 @@ class PlannedServer:
     reservation_id: str
     name: str
     flavor_id: str
+    #: The flavor as it was booked: its name, its sizes and its extra specs.
+    flavor: Mapping[str, Any]
     #: The id that Nova has given it; None until it is made.
     server_id: str | None
     lease_id: str

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from tenure.domain.boot import Boot, PlannedServerQuery
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.lease import Lease
+from tenure.domain.lease import Lease, ReservationStatus
 from tenure.store.tables import BootRow, LeaseRow, ReservationRow
 
 
@@ -39,7 +39,11 @@ class BootStore:
         statement = (
             select(ReservationRow.id)
             .join(BootRow, BootRow.lease_id == ReservationRow.lease_id)
-            .where(named.as_string() != "", made.as_string().is_(None))
+            .where(
+                named.as_string() != "",
+                made.as_string().is_(None),
+                ReservationRow.status != ReservationStatus.DELETED.value,
+            )
         )
         if query.project_id is not None:
             statement = statement.where(BootRow.project_id == query.project_id)

@@ -32,6 +32,8 @@ T = TypeVar("T")
 #: or ``unreachable``), and the duration in seconds. A login is a call to ``identity``, for every driver method.
 OnCall = Callable[[str, str, str, float], None]
 
+#: The header by which the middleware in front of Nova leaves its answer as it is.
+PLAIN: Final = "X-Tenure-Plain"
 #: The version in the addresses of services whose endpoints may lack it, with the pattern that it replaces.
 _VERSIONS: Final = {
     "compute": (re.compile(r"/v2(\.1)?(/.*)?$"), "/v2.1"),
@@ -130,6 +132,8 @@ class HttpTransport:
     def _ask(self, request: Request, account: plugin.BaseAuthPlugin | None, circumstances: Circumstances) -> Response:
         """Return the response to a request, whatever its status; raise a ``CloudError`` if there is none."""
         headers = {"Accept": "application/json"}
+        if request.service == "compute":
+            headers[PLAIN] = "true"
         if request.token is not None:
             headers["X-Auth-Token"] = request.token
         if circumstances.request_id is not None:

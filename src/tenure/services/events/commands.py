@@ -11,8 +11,8 @@ from tenure.domain.lease import AllocationState, EventStatus, EventType, Lease, 
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import Command, ResourceRef
+from tenure.services.boots import boots_of
 from tenure.services.events.before_end import given_up_reservations
-from tenure.services.leases.boots import boots_of
 from tenure.store.database import Transaction
 
 

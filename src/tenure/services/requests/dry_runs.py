@@ -15,8 +15,8 @@ from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import NewLeases, new_reservation
 from tenure.services.booking.removal import Removal
 from tenure.services.booking.update import Update
+from tenure.services.boots import with_flavor
 from tenure.services.context import Context, ContextualService, require, target_of
-from tenure.services.leases.boots import with_flavor
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS
 from tenure.services.search.flexible import FlexibleBooker

@@ -54,13 +54,13 @@ from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import LeaseToBook, NewLeases, booked_before, new_reservation, preparation
 from tenure.services.booking.removal import Removal
 from tenure.services.booking.update import Update
+from tenure.services.boots import forget_boot, planned_server, with_flavor
 from tenure.services.cloud import CloudCalls
 from tenure.services.context import ENDED, Context, ContextualService, require, target_of
 from tenure.services.events.payloads import UpdatePayload
 from tenure.services.execution.at_once import AtOnce
 from tenure.services.identities import Identities
 from tenure.services.lanes import Lanes
-from tenure.services.leases.boots import forget_boot, planned_server, with_flavor
 from tenure.services.leases.intake import Intake
 from tenure.services.leases.parameters import NO_FACTS, Facts
 from tenure.services.leases.provisional import check_confirmed, search_for_remains

@@ -160,6 +160,7 @@ class CloudEndpoints:
         for name in _OF_CALLER:
             environ.pop(name, None)
         environ["HTTP_X_ROLES"] = ",".join(user.roles)
+        environ["HTTP_X_PROJECT_ID"] = user.project_id
         return answer_of(self._compute[region] if part == "compute" else self._serve, environ)
 
     def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

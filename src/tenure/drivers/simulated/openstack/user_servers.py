@@ -141,6 +141,16 @@ class UserServers:
         }
         return 202, {"server": answer}
 
+    def rename_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
+        """Change the name of a server, which is all that can be changed here."""
+        server, changes = self._server(server_id, caller), _component(request.body, "server")
+        if set(changes) != {"name"}:
+            raise Refused(400, "Invalid input for field/attribute server: only the name can be changed")
+        printable(changes["name"])
+        server.name = changes["name"]
+        self._state.servers.save(server.id)
+        return 200, {"server": self._shown(server, request, caller)}
+
     def delete_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
         self._server(server_id, caller)
         return self._servers.act_on_server(replace(request, body={"forceDelete": None}), caller, server_id)
@@ -280,6 +290,7 @@ class UserServers:
             ("compute", "GET", "/servers(?:/detail)?", self.list_servers),
             ("compute", "POST", "/servers", self.boot_servers),
             ("compute", "GET", server, self.show_server),
+            ("compute", "PUT", server, self.rename_server),
             ("compute", "DELETE", server, self.delete_server),
             ("compute", "POST", f"{server}/action", self.act_on_server),
         )

@@ -10,6 +10,7 @@ from tenure.domain.lease import Action, EventStatus, EventType, Lease, LeaseStat
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, Command, Progress
 from tenure.resources.contract import ResourceTypes
+from tenure.services.boots import forget_boot
 from tenure.services.context import Rules
 from tenure.services.events.before_end import (
     given_up_reservations,
@@ -29,7 +30,6 @@ from tenure.services.events.payloads import EndPayload, Payload
 from tenure.services.events.user_events import due_events, notify_event
 from tenure.services.execution.handler import Actions, Attempt, Handler, Work, lease_of, put_off, show_reason
 from tenure.services.execution.handlers.calls import Calls, end_all, run_action
-from tenure.services.leases.boots import forget_boot
 from tenure.services.notifications.records import apply, notify
 from tenure.services.resources.cleaning import Cleaner
 from tenure.store.database import Transaction

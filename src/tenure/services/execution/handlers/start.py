@@ -8,12 +8,12 @@ from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, AllocationState, EventType, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
+from tenure.services.boots import forget_boot
 from tenure.services.events.before_end import record_outcome
 from tenure.services.events.late_starts import START_FAILED, notify_late
 from tenure.services.events.payloads import StartPayload
 from tenure.services.execution.handler import Attempt, Handler, Work, lease_of
 from tenure.services.execution.handlers.calls import start_all
-from tenure.services.leases.boots import forget_boot
 from tenure.services.notifications.records import apply, notify
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent

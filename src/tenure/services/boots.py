@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tenure.domain.boot import Boot, PlannedServer
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.lease import Lease, Reservation
+from tenure.domain.lease import Lease, Reservation, ReservationStatus
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
 from tenure.store.database import Transaction
 
@@ -91,14 +91,15 @@ def is_to_be_made(reservation: Reservation) -> bool:
 
 def planned_server(lease: Lease, reservation: Reservation) -> PlannedServer | None:
     """Return the server that is made, or was made, for the reservation at its start; None if there is none."""
-    name = reservation.parameters.get(SERVER_NAME)
-    if not name:
+    name, is_gone = reservation.parameters.get(SERVER_NAME), reservation.status is ReservationStatus.DELETED
+    if not name or (is_gone and is_to_be_made(reservation)):
         return None
     made = reservation.effects.get("server_id")
     return PlannedServer(
         reservation_id=reservation.id,
         name=str(name),
         flavor_id=str(reservation.parameters.get("flavor_id")),
+        flavor=_flavor(reservation),
         server_id=None if made is None else str(made),
         lease_id=lease.id,
         lease_name=lease.name,
@@ -111,6 +112,11 @@ def planned_server(lease: Lease, reservation: Reservation) -> PlannedServer | No
         lease_status=lease.status.value,
         status_reason=lease.status_reason,
     )
+
+
+def _flavor(reservation: Reservation) -> Mapping[str, object]:
+    source = reservation.parameters.get("source")
+    return source if isinstance(source, dict) else {}
 
 
 def forget_boot(tx: Transaction, lease: Lease) -> None:
