@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tenure.clock import SimulatedClock
 from tenure.domain.lease import LeaseStatus
+from tenure.store import schema
 from tenure.store.database import Database, Transaction
 from tenure.store.waiting import Line
 from tests.store.rows import hours, new_lease
@@ -34,3 +36,16 @@ def test_what_is_freed_later_is_not_forgotten_with_what_was_served(db: Database)
     db.write(lambda tx: tx.waiting.forget(seen))
     assert freed(db) == later
     assert len(later) == 1
+
+
+def test_what_was_freed_before_an_upgrade_is_still_to_be_served(database_url: str, clock: SimulatedClock):
+    database = Database(database_url, clock=clock)
+    schema.upgrade(database, "0001")
+    database.write(wait)
+    schema.upgrade(database)
+    seen = freed(database)
+    assert len(seen) == 1
+    database.write(lambda tx: tx.waiting.forget(seen))
+    database.write(lambda tx: tx.waiting.serve_all())
+    assert not set(freed(database)) & set(seen)
+    database.close()
