@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tenure.config import new_config
 from tenure.domain.actor import Actor
 from tenure.domain.errors import Conflict, Denied, InvalidParameter, NotEnoughResources, OverQuota
 from tenure.domain.lease import Lease, LeaseStatus
@@ -397,3 +398,29 @@ def test_waiting_leases_are_no_reason_for_a_refusal(world: World):
     delete(world, lease)
     delete(world, before)
     assert world.book(2, start=1).status is LeaseStatus.PENDING
+
+
+class Interruption(EnforcementFilter):
+    """A filter that does something while it judges a lease of one name; it agrees to everything."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(new_config())
+        self.name = name
+        self.act: Callable[[], object] = lambda: None
+
+    def check_create(self, context: Values, lease_values: Values) -> None:
+        if lease_values["name"] == self.name:
+            self.act()
+
+
+def test_a_lease_is_served_what_a_later_request_that_is_judged_is_about_to_get(tmp_path: Path):
+    interruption = Interruption("later")
+    with open_world(tmp_path, hosts=2, filters={"Interruption": interruption}) as world:
+        before = taken(world)
+        lease = ask(world)
+        world.engine.settle()
+        world.leases.delete(OWNER, before.id)
+        interruption.act = world.engine.settle
+        with pytest.raises(NotEnoughResources):
+            world.book(2, start=1, name="later")
+        assert status(world, lease) is LeaseStatus.PENDING

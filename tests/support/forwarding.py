@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from selectors import EVENT_READ, DefaultSelector
+from ssl import SSLSocket
+from typing import Any, TypeVar
 
 from tests.support.waiting import patience
 
@@ -42,10 +44,7 @@ class Forwarder:
     def attend(self, client: socket.socket) -> None:
         """Forward both directions of this connection until both are closed."""
         with client, self._connect() as server:
-            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
-            back.start()
-            _copy(client, server)
-            back.join(patience())
+            _copy_both_ways(client, server)
 
     def _connect(self) -> socket.socket:
         if isinstance(self._target, int):
@@ -55,13 +54,29 @@ class Forwarder:
         return server
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Forward one direction until its end."""
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
+def _copy_both_ways(client: socket.socket, server: socket.socket) -> None:
+    """Forward both directions until their ends.
+
+    One thread does it all: two must not use a TLS connection at the same time, one to receive and one to send.
+    """
+    with DefaultSelector() as sources, suppress(OSError):
+        sources.register(client, EVENT_READ, server)
+        sources.register(server, EVENT_READ, client)
+        while sources.get_map():
+            for key, _ in sources.select():
+                source: Any = key.fileobj
+                if not _copy(source, key.data):
+                    sources.unregister(source)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> bool:
+    """Forward what has come; return False at the end, after passing the end on."""
+    while data := source.recv(65536):
+        target.sendall(data)
+        if not (isinstance(source, SSLSocket) and source.pending()):  # what is decrypted wakes no selector
+            return True
+    target.shutdown(socket.SHUT_WR)
+    return False
 
 
 @contextmanager

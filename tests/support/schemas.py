@@ -55,7 +55,8 @@ def _written_down(database: Database) -> Iterator[list[Statement]]:
 
 
 def _of_sqlite(connection: Connection, done: Sequence[Statement]) -> list[Statement]:
-    tables_first = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC"
+    of_ours = "sql IS NOT NULL AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
+    tables_first = f"SELECT sql FROM sqlite_master WHERE {of_ours} ORDER BY type DESC"
     made = connection.exec_driver_sql(tables_first).scalars()
     return [*((statement, None) for statement in made), *_rows(done)]
 

@@ -347,9 +347,13 @@ class WaitingLineRow(Base):
 
 
 class FreedRow(Base):
-    """Something of an inventory and a region was freed, and its line has not been served since."""
+    """Something of an inventory and a region was freed, and its line has not been served since.
+
+    No id is given twice: managers that serve at the same time forget the rows that each of them has read.
+    """
 
     __tablename__ = "freed_room"
+    __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012  # SQLAlchemy reads it
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     inventory: Mapped[str] = mapped_column(text(64))

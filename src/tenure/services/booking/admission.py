@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from tenure.clock import Clock
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Allocation
+from tenure.domain.availability import Offers
 from tenure.domain.changes import Changes
 from tenure.domain.dry_run import Cost, DryRunOutcome, ExpectedAllowance
 from tenure.domain.errors import NotEnoughResources, TooManyConflicts
@@ -40,6 +41,14 @@ P = TypeVar("P", bound="Proposal")
 #: How many statements an attempt to book a new lease takes at most, unless more than 500 resources are booked or
 #: have changed since the last snapshot.
 STATEMENTS = 25
+
+
+class NoPeriod(Exception):
+    """No period was found in which a request with an open start fits; ``found`` is the search."""
+
+    def __init__(self, found: Offers) -> None:
+        super().__init__()
+        self.found = found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +104,8 @@ class Request(ABC, Generic[P, R]):
     def propose(self, snapshot: Snapshot) -> P:
         """Return what the request would write, on this state of the ledger.
 
-        Raises the refusals of the request, and ``Overtaken`` if the ledger has changed since.
+        Raises the refusals of the request, ``NoPeriod`` if its start is open and no period is found, and ``Overtaken``
+        if the ledger has changed since.
         """
 
     @abstractmethod
@@ -269,7 +279,7 @@ class Admission:
                     return _Planned(replace(before.proposal, changes=changes), snapshot, before.question)
             try:
                 proposal = request.propose(snapshot.beside(claimed) if claimed else snapshot)
-            except NotEnoughResources:
+            except (NotEnoughResources, NoPeriod):
                 if not claimed:
                     raise
                 proposal = request.propose(snapshot)  # these requests may yet be refused

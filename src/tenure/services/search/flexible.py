@@ -12,13 +12,12 @@ from tenure import deadlines
 from tenure.clock import Clock
 from tenure.deadlines import SearchTooLong
 from tenure.domain.actor import Actor
-from tenure.domain.availability import Offers
 from tenure.domain.errors import NotEnoughResources, OverQuota, TenureError
 from tenure.domain.lease import Lease
 from tenure.domain.request import FlexibleRequest, LeaseRequest, ReservationRequest
 from tenure.domain.resource import Resource
 from tenure.planning.snapshot import Snapshot
-from tenure.services.booking.admission import Proposal
+from tenure.services.booking.admission import NoPeriod, Proposal
 from tenure.services.booking.new_leases import BookedLease, LeaseToBook, NewLease, NewLeases, is_large
 from tenure.services.booking.precedence import LAST, Precedence
 from tenure.services.context import new_id
@@ -32,14 +31,6 @@ R = TypeVar("R")
 
 #: The share of its time for which a choice is searched: the rest is for the refusal.
 SEARCH_SHARE = 0.7
-
-
-class NoPeriod(Exception):
-    """No period was found in which a request fits; ``found`` is the search."""
-
-    def __init__(self, found: Offers) -> None:
-        super().__init__()
-        self.found = found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from tenure.domain.period import minute_of
 from tenure.domain.reason import Reason
 from tenure.domain.regions import region_of
 from tenure.domain.request import FlexibleRequest, ReservationRequest, Window
-from tenure.services.booking.admission import Admission
+from tenure.services.booking.admission import Admission, NoPeriod
 from tenure.services.booking.new_leases import booked_before
 from tenure.services.booking.precedence import Precedence
 from tenure.services.context import Context, ContextualService, new_id
@@ -47,7 +47,7 @@ from tenure.services.leases.intake import Completed
 from tenure.services.leases.parameters import placed_demand
 from tenure.services.leases.undoing import fail_waiting
 from tenure.services.notifications.records import notify, write_history
-from tenure.services.search.flexible import ChosenLease, FlexibleBooker, NoPeriod
+from tenure.services.search.flexible import ChosenLease, FlexibleBooker
 from tenure.services.search.periods import MINUTE, PeriodSearch
 from tenure.store.conflict import WaitersFirst
 from tenure.store.database import Transaction
