@@ -7,8 +7,8 @@ from alembic import op
 
 from tenure.store.tables import DOCUMENT, text
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
