@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tenurenova.decision import Aggregate, Request, Rules, Why, asks_for_aggregates, decide
+from tenurenova.decision import Aggregate, Request, Rules, Why, asks_for_aggregates, decide, live_key
 
 BIO, LAB = "0b1f5a3c9d", "7c2e8d4f6a"
 MINE, OTHER = "3f0c7a52-mine", "91d2b6e8-other"
@@ -195,10 +195,17 @@ def test_host_reserved_for_a_server_admits_only_that_server() -> None:
     assert decide(Request(BIO), nameless, Rules()).why is Why.KEPT_FOR_RESERVATIONS
 
 
+@pytest.mark.parametrize(
+    ("hint", "key"), [("k@1001", "k@1001"), ("k@1000", ""), ("k", ""), ("", ""), (None, ""), (["k@1001"], "")]
+)
+def test_the_key_of_a_boot_counts_for_a_while(hint: object, key: str) -> None:
+    assert live_key(hint, 1000.0) == key
+
+
 def test_a_server_that_is_booted_for_a_reservation_shows_its_key() -> None:
     place = [FREE_POOL, Aggregate(MINE, {"tenure:boot": "k1"})]
     assert decide(Request(BIO, boot_key="k1"), place, Rules()).why is Why.RESERVED_FOR_SERVER
-    assert decide(Request(BIO, boot_key="k2"), place, Rules()).why is Why.KEPT_FOR_RESERVATIONS
-    assert decide(Request(BIO, boot_key="k1"), [FREE_POOL], Rules()).why is Why.KEPT_FOR_RESERVATIONS
+    for elsewhere in ([FREE_POOL, Aggregate(MINE, {"tenure:boot": "k2"})], [FREE_POOL], []):
+        assert decide(Request(BIO, boot_key="k1"), elsewhere, Rules()).why is Why.NOT_IN_RESERVATION
     for empty in ({}, {"tenure:boot": ""}):
         assert decide(Request(BIO), [FREE_POOL, Aggregate(MINE, empty)], Rules()).why is Why.KEPT_FOR_RESERVATIONS

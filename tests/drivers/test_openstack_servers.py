@@ -75,6 +75,9 @@ class FakeServerRig(FakeRig):
 
     def close_to(self, resource: ResourceRef) -> None:
         self.cloud.closed_hosts.add(self.service(resource))
+        provider = self.cloud.provider_named(resource.name)
+        assert provider is not None
+        provider.inventories["MEMORY_MB"]["max_unit"] = 1
 
 
 class TestServers(ServerContract):

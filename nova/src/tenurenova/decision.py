@@ -19,6 +19,7 @@ LEGACY_ZONE_PREFIX = "blazar:"
 # A metadata key of the aggregate of a single server's reservation; its value is the id of the server.
 SERVER_KEY = "tenure:server"
 # A metadata key of the same aggregate while the server is booted, and a hint of that boot, with the same random value.
+# Behind an @ it says until when it counts, in seconds since 1970: Nova keeps the hints of a server as long as it lives.
 BOOT_KEY = "tenure:boot"
 
 
@@ -58,7 +59,7 @@ class Request:
     preemptible: bool = False
     server_id: str = ""
     boot_key: str = ""
-    """The value of the hint `tenure:boot`."""
+    """The value of the hint `tenure:boot`, while it counts."""
 
 
 class Why(Enum):
@@ -97,9 +98,16 @@ class Decision:
         return f"{self.why.value} ({', '.join(self.pools)})" if self.pools else self.why.value
 
 
+def live_key(hint: object, now: float) -> str:
+    """Return the key of a boot in a hint, if it still counts; empty otherwise."""
+    key = str(hint or "")
+    until = key.rpartition("@")[2]
+    return key if until.isascii() and until.isdigit() and now < int(until) else ""
+
+
 def asks_for_aggregates(request: Request) -> bool:
     """Whether `decide` needs the aggregates of the host at all."""
-    return bool(request.reservations) or not request.in_instance_reservation
+    return bool(request.reservations or request.boot_key) or not request.in_instance_reservation
 
 
 def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> Decision:
@@ -109,6 +117,8 @@ def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> D
     if own:
         return Decision(Why.RESERVED_FOR_SERVER, _names(own))
     pools = [aggregate for aggregate in aggregates if _is_pool(aggregate, rules)]
+    if request.boot_key:
+        return Decision(Why.NOT_IN_RESERVATION, _names(pools))
     if request.reservations:
         return _decide_hinted(request, pools, rules)
     if request.in_instance_reservation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,7 +14,7 @@ from oslo_db import exception as db_exception
 from oslo_log import log as logging
 
 from tenurenova import options
-from tenurenova.decision import BOOT_KEY, HINT, Aggregate, Request, asks_for_aggregates, decide
+from tenurenova.decision import BOOT_KEY, HINT, Aggregate, Request, asks_for_aggregates, decide, live_key
 from tenurenova.membership import aggregates_of
 
 CONF = nova.conf.CONF
@@ -88,7 +89,7 @@ def _request(spec: objects.RequestSpec) -> Request:
         in_instance_reservation=SPEC_OF_INSTANCE_RESERVATION in extra_specs,
         preemptible=_is_yes(extra_specs.get(SPEC_OF_PREEMPTIBLES, "")),
         server_id=(spec.instance_uuid if "instance_uuid" in spec else None) or "",
-        boot_key=str(spec.get_scheduler_hint(BOOT_KEY) or ""),
+        boot_key=live_key(spec.get_scheduler_hint(BOOT_KEY), time.time()),
     )
 
 

@@ -95,6 +95,12 @@ def is_woken(command: Command, host: str, metadata: Mapping[str, str]) -> bool:
     return metadata.get(WOKEN) == host and metadata.get(RESERVATION) == command.reservation_id
 
 
+def is_live(boot_key: str, now: datetime) -> bool:
+    """Whether the key of a boot still opens the host of its aggregate; it says until when."""
+    until = boot_key.rpartition("@")[2]
+    return until.isdigit() and now.timestamp() < int(until)
+
+
 def fate_of(command: Command, server_id: str, created_at: datetime | None) -> str:
     """Return the action for a server when its reservation is taken back, or an empty text if it stays as it is.
 

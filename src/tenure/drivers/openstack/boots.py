@@ -2,7 +2,8 @@
 
 Nova gives a server its id when it accepts the boot. Until then a random key stands for it. The key is in the metadata
 of the reservation's aggregate and in the hints of the boot, by which the scheduler's filter opens the host; and in the
-metadata of the server, by which a repeated call finds it.
+metadata of the server, by which a repeated call finds it. The filter heeds it for a quarter of an hour: Nova keeps the
+hints of a server, also when it has left its reservation.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, Final
 
 from tenure.domain.boot import Boot
 from tenure.domain.footprint import footprint_of
 from tenure.domain.reason import Reason
-from tenure.drivers.contract import CloudBusy, CloudRefused, Command
+from tenure.drivers.contract import SLOWEST_BOOT, CloudBusy, CloudRefused, Command
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.identity import owner_of
@@ -27,6 +29,7 @@ from tenure.drivers.reserved_servers import (
     OPEN_TO,
     WOKEN,
     excess_of,
+    is_live,
     marks_of,
     tags_of,
 )
@@ -42,9 +45,10 @@ GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
 class Boots:
     """The boots of reserved servers, for one driver call."""
 
-    def __init__(self, calls: Calls, compute: Compute) -> None:
+    def __init__(self, calls: Calls, compute: Compute, now: datetime) -> None:
         self._calls = calls
         self._compute = compute
+        self._now = now
 
     def find(self, command: Command, aggregate: Aggregate) -> list[Server]:
         """Return the servers that were booted for the reservation and are not deleted, the oldest first.
@@ -72,9 +76,9 @@ class Boots:
         """
         owner = owner_of(self._calls, command, purpose="The server")
         self._check_size(command)
-        key = aggregate.metadata.get(BOOT_KEY)
-        if not key:
-            key = uuid.uuid4().hex
+        key = aggregate.metadata.get(BOOT_KEY, "")
+        if not is_live(key, self._now):
+            key = f"{uuid.uuid4().hex}@{int((self._now + SLOWEST_BOOT).timestamp())}"
             self._compute.set_metadata(aggregate, {BOOT_KEY: key})
         marks = {**marks_of(command), WOKEN: host.name, BOOT_KEY: key}
         tags = tags_of(command) if _takes_tags(boot.microversion) else ()

@@ -196,7 +196,7 @@ class Servers(OpenStackTypeDriver):
 
         Raises ``ResourceOccupied`` if it could not be made there, after deleting what is left of it.
         """
-        boots = Boots(self._calls, self._compute)
+        boots = Boots(self._calls, self._compute, self._now)
         servers = boots.find(command, aggregate)
         self._compute.delete_servers(servers[1:])
         server = servers[0] if servers else None
@@ -310,7 +310,7 @@ class Servers(OpenStackTypeDriver):
         aggregate = layout.shared(command.reservation_id)
         own = self._all(command)
         if aggregate is not None and named_server(command) is None:
-            own += Boots(self._calls, self._compute).find(command, aggregate)
+            own += Boots(self._calls, self._compute, self._now).find(command, aggregate)
         if command.is_over:
             self._remove_false_marks(command, {server.id for server in own})
         for server in own:

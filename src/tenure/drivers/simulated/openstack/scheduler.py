@@ -11,7 +11,7 @@ from tenure.domain.extra_specs import conditions_of_flavor, values_in_aggregates
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.domain.requirement import AGGREGATE_METADATA
 from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
-from tenure.drivers.reserved_servers import BOOT_KEY, OPEN_TO
+from tenure.drivers.reserved_servers import BOOT_KEY, OPEN_TO, is_live
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.nova import OWNER, POOL, is_set_aside
 from tenure.drivers.simulated.openstack.service import Refused
@@ -124,10 +124,12 @@ class Scheduler:
 
         A host that is set aside is only for servers of its reservation.
         """
-        key = server.hints.get(BOOT_KEY)
+        key = str(server.hints.get(BOOT_KEY, ""))
         for aggregate in aggregates:
             if aggregate.metadata.get(OPEN_TO) == server.id or (key and aggregate.metadata.get(BOOT_KEY) == key):
                 return True
+        if is_live(key, self._state.now()):
+            return False
         reserved = flavor.extra_specs.get(SCOPED_KEY)
         if reserved is not None:
             return any(
