@@ -9,6 +9,8 @@ from tenure.domain.period import Period
 
 #: The resource class of a resource that can only be taken as a whole.
 WHOLE = "WHOLE"
+#: The largest amount: the largest integer that fits every database.
+MAX_AMOUNT = 2**31 - 1
 
 
 class Capacity(Mapping[str, int]):

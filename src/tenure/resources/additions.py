@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
+from tenure.domain.capacity import MAX_AMOUNT
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.extra_specs import conditions_of_request
 from tenure.domain.requirement import MAX_COMPARISONS, Comparison, Expression, Term
-from tenure.resources.blazar import MAX_AMOUNT
 
 _Word = Annotated[StrictStr, Field(min_length=1, max_length=255)]
 _Least = Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]

@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from tenure.domain.capacity import MAX_AMOUNT
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import Language, parse_expression
-
-#: The largest integer that fits every database.
-MAX_AMOUNT = 2**31 - 1
 
 
 def _whole_number(value: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr
 
+from tenure.domain.capacity import MAX_AMOUNT
 from tenure.resources import blazar
-from tenure.resources.blazar import MAX_AMOUNT
 from tenure.resources.contract import NOTIFY
 from tenure.resources.parameters import ABSENT, Forms
 

@@ -8,11 +8,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StrictInt
 
 from tenure.domain.allocation import Demand
-from tenure.domain.capacity import Capacity
+from tenure.domain.capacity import MAX_AMOUNT, Capacity
 from tenure.domain.requirement import parse_expression
 from tenure.resources import blazar
 from tenure.resources.additions import PlaceAdditions, expression_of
-from tenure.resources.blazar import MAX_AMOUNT
 from tenure.resources.fields import Requirements, Spreading
 from tenure.resources.parameters import Forms, Parameters
 from tenure.resources.servers import Amount, InstancesType, ServersAction, spread_of

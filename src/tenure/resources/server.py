@@ -10,14 +10,13 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, model_v
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Demand, Spread
-from tenure.domain.capacity import Capacity
+from tenure.domain.capacity import MAX_AMOUNT, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.extra_specs import conditions_of_flavor
 from tenure.domain.footprint import Footprint
 from tenure.domain.requirement import Expression, parse_expression
 from tenure.resources import blazar
 from tenure.resources.additions import ZoneAdditions, expression_of
-from tenure.resources.blazar import MAX_AMOUNT
 from tenure.resources.contract import LAST_SNAPSHOT, FactReference
 from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import PropertyExpression, acts_as_owner
