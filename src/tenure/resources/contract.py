@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -115,10 +115,6 @@ class ResourceType(Protocol):
         Every field has a default that asks for nothing.
         """
 
-    @property
-    def later_additions(self) -> Mapping[str, type[BaseModel]]:
-        """The models of parameters that came after 1.2, as ``additions``, by the microversion in which they came."""
-
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         """Return the model of a new reservation; with ``strict``, of microversion 1.1 and later."""
 
@@ -167,6 +163,15 @@ class ResourceType(Protocol):
 
         ``LAST_SNAPSHOT`` runs at the end itself.
         """
+
+
+@runtime_checkable
+class GrownType(Protocol):
+    """What a resource type also has if requests can name more parameters of it since a version after 1.2."""
+
+    @property
+    def later_additions(self) -> Mapping[str, type[BaseModel]]:
+        """The models of these parameters, each as ``additions``, by the microversion in which they came."""
 
 
 class ResourceTypes:

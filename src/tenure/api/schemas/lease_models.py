@@ -21,6 +21,7 @@ from tenure.api.schemas.moments import Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.queries import DEFAULT_LIMIT, Direction, Limit, Query
 from tenure.api.schemas.texts import MAX_ID, PRINTABLE, ExternalId, GivenName, Identifier, Message, Name, RegionName
 from tenure.api.versions import Version
+from tenure.domain.capacity import MAX_AMOUNT
 from tenure.domain.errors import InvalidParameter, MissingParameter
 from tenure.domain.lease import (
     DETAILS,
@@ -34,7 +35,6 @@ from tenure.domain.lease import (
     Waiting,
 )
 from tenure.domain.request import LeaseOrder, LeaseQuery
-from tenure.resources.blazar import MAX_AMOUNT
 
 #: The longest request to boot servers, in characters of JSON: Nova allows 65,535 for the user data alone.
 MAX_BOOT = 256 * 1024

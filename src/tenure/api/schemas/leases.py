@@ -51,7 +51,7 @@ from tenure.domain.request import (
     UserEvent,
     When,
 )
-from tenure.resources.contract import ResourceType
+from tenure.resources.contract import GrownType, ResourceType
 from tenure.services.leases.bounds import MAX_RESERVATIONS
 
 
@@ -263,7 +263,8 @@ def _additions(resource_type: ResourceType, forms: LeaseForms) -> tuple[type[Bas
     """Return the models of further parameters of the type, the latest first; none before 1.2."""
     if not forms.is_placed:
         return ()
-    later = [model for since, model in resource_type.later_additions.items() if Version(since) <= forms.version]
+    grown = resource_type.later_additions if isinstance(resource_type, GrownType) else {}
+    later = [model for since, model in grown.items() if Version(since) <= forms.version]
     return (*reversed(later), *([resource_type.additions] if resource_type.additions is not None else []))
 
 
