@@ -40,6 +40,8 @@ def with_flavor(request: R) -> R:
 
 
 def _check(boot: Boot | None, choices: Iterable[Sequence[ReservationRequest]]) -> None:
+    if boot is not None and not flavor_of(boot):
+        raise InvalidParameter("The server has no flavorRef.", field="boot.request")
     if boot is not None and boot.flavor is not None and boot.flavor["id"] != flavor_of(boot):
         raise InvalidParameter(f"The request names flavor {flavor_of(boot)[:64]}.", field="boot.flavor.id")
     for choice in choices:
@@ -54,8 +56,6 @@ def _check_one(boot: Boot | None, asked: ReservationRequest, field: str) -> None
     if boot is None:
         raise InvalidParameter("A server can be made only with a boot of the lease.", field=f"{field}.{SERVER_NAME}")
     flavor_id = flavor_of(boot)
-    if not flavor_id:
-        raise InvalidParameter("The server has no flavorRef.", field="boot.request")
     if asked.parameters.get("flavor_id") != flavor_id:
         raise InvalidParameter(f"The boot of the lease names flavor {flavor_id[:64]}.", field=f"{field}.flavor_id")
 
