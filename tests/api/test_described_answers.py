@@ -13,6 +13,7 @@ import pytest
 
 from tenure.api.versions import LATEST, Version
 from tests.api.rig import HOSTS, Api, api_over
+from tests.api.test_reserved_servers import TINY
 from tests.support.regions import SOUTH, Regions, open_regions
 from tests.support.samples import NEEDED_QUERIES, SEARCHES, reservations_at, sampled_inventories
 
@@ -63,6 +64,8 @@ class Caller:
         if "{lease_id}" in path:
             lease = book(self.api, hold_for=600 if path.endswith("/confirm") else None)
             path_parameters |= {"lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
+        elif "{reservation_id}" in path:
+            path_parameters["reservation_id"] = book_server(self.api)["reservations"][0]["id"]
         inventory = path.rpartition("/")[0]
         if method == "DELETE" and inventory in self._registered:
             [parameter] = [parameter for parameter in path_parameters if f"{{{parameter}}}" in path]
@@ -124,6 +127,13 @@ def book(api: Api, *, hold_for: int | None = None, start: float | None = None) -
     return api.using("demo", LATEST.value).book(start=begins, reservations=reservations, **fields)
 
 
+def book_server(api: Api) -> dict[str, Any]:
+    """Book a server that is made at the start."""
+    made = {"resource_type": "virtual:server", "flavor_id": TINY, "server_name": "web", "region": SOUTH}
+    boot = {"request": {"server": {"name": "web", "flavorRef": TINY}}}
+    return api.using("demo", LATEST.value).book(start=next(HOURS), reservations=[made], boot=boot)
+
+
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Regions]]:
     """Two regions; in the south something of every type is registered, and a lease of all of it has started."""
@@ -139,6 +149,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Reg
                 changed = admin.put(path, {"properties": {samples.property_name: "r1"}})
                 assert changed.status_code == 200, changed.text
         book(admin, start=0)
+        book_server(admin)
         world.pass_time(timedelta(minutes=5))
         yield admin, world
 

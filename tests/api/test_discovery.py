@@ -34,7 +34,7 @@ def test_the_versions_are_listed_without_a_token(stranger: Api, path: str) -> No
                 "status": "CURRENT",
                 "links": [{"href": "http://falconframework.org/v1", "rel": "self"}],
                 "min_version": "1.0",
-                "max_version": "1.3",
+                "max_version": "1.4",
             }
         ]
     }
@@ -118,7 +118,7 @@ def test_a_manager_that_is_away_is_a_line_in_the_log(
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/leases", "/v1x", "/nothing", "/v1/plugins", "/v1/nothing", "/v1/leases/"])
 def test_other_urls_lead_nowhere(shared_api: Api, path: str) -> None:
-    for version in ("1.0", "1.1", "1.2", "1.3"):
+    for version in ("1.0", "1.1", "1.2", "1.3", "1.4"):
         assert shared_api.using("nobody at all", version).get(path).status_code == 401
         result = shared_api.using(version=version).get(path)
         assert result.status_code == 404
@@ -157,9 +157,9 @@ def test_an_id_that_the_client_brings_is_in_the_log(api: Api, caplog: pytest.Log
 
 
 def test_the_allow_header_lists_exactly_the_methods_of_the_url(shared_api: Api) -> None:
-    described = shared_api.get("/openapi.json?version=1.3").json["paths"]
+    described = shared_api.get("/openapi.json?version=1.4").json["paths"]
     assert len(described) > 10
-    api = shared_api.using("admin", "1.3")
+    api = shared_api.using("admin", "1.4")
     for path in described:
         url = path.replace("{", "").replace("}", "")
         refused = api.call("TRACE", url)
@@ -185,8 +185,9 @@ def test_the_allow_header_lists_exactly_the_methods_of_the_url(shared_api: Api) 
         ("reservation 1.1", "1.1"),
         ("reservation 1.2", "1.2"),
         ("reservation 1.3", "1.3"),
-        ("reservation latest", "1.3"),
-        ("Reservation LATEST", "1.3"),
+        ("reservation 1.4", "1.4"),
+        ("reservation latest", "1.4"),
+        ("Reservation LATEST", "1.4"),
         ("compute 2.1", "1.0"),
         ("compute 2.1, reservation 1.1", "1.1"),
         ("", "1.0"),
@@ -203,7 +204,7 @@ def test_the_version_is_agreed_upon(shared_api: Api, asked: str | None, served: 
 
 @pytest.mark.parametrize(
     ("asked", "status"),
-    [("1.4", 406), ("2.0", 406), ("9.9", 406), ("1." + "9" * 5000, 406)]
+    [("1.5", 406), ("2.0", 406), ("9.9", 406), ("1." + "9" * 5000, 406)]
     + [(bad, 400) for bad in ("x", "", "1", "0.9", "01.0", "1.00", "1.0.0", "1.0 1.1", "-1.0", "1.\u0661")],
 )
 def test_a_version_that_is_not_spoken_is_refused(shared_api: Api, asked: str, status: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tenure.domain import errors
 from tenure.domain.availability import AvailabilityQuery, OfferQuery
+from tenure.domain.boot import Boot, PlannedServerQuery
 from tenure.domain.errors import (
     Forbidden,
     InvalidParameter,
@@ -31,6 +32,7 @@ from tenure.domain.request import (
     LeaseRequest,
     Moment,
     ReservationChange,
+    ReservationRequest,
     ResourceQuery,
     StartTimes,
     Window,
@@ -51,6 +53,8 @@ READS = OPERATIONS - WRITES
 #: Reads whose answers have ids that are made for each.
 DRY_RUNS = frozenset({"dry_runs.create", "dry_runs.add_reservation", "dry_runs.drop_reservation"})
 HOUR = timedelta(hours=1)
+#: A flavor of the simulated cloud.
+FLAVOR = "1"
 #: The arguments of reads, by name or, for queries, by type.
 QUERIES = {
     "LeaseQuery": LeaseQuery(limit=1),
@@ -66,6 +70,7 @@ QUERIES = {
     ),
     "ReservationRequest": reservation(2, 2),
     "LeaseChange": LeaseChange(ends_at=NOW + 6 * HOUR),
+    "PlannedServerQuery": PlannedServerQuery(limit=5),
 }
 
 
@@ -100,10 +105,13 @@ def read(manager: Manager, operation: str, lease_id: str, host_id: str) -> objec
 
 
 def asked_about(world: World, operation: str, lease: Lease) -> Lease:
-    """Return the lease that a read is about: this one, or a held one for alternatives to its confirmation."""
-    if operation != "alternatives.to_confirmation":
-        return lease
-    return world.reserve(reservation(1, 1), start=1, hold_for=HOUR)
+    """Return the lease that a read is about: this one, a held one to be confirmed, or one whose server is made."""
+    if operation == "alternatives.to_confirmation":
+        return world.reserve(reservation(1, 1), start=1, hold_for=HOUR)
+    if operation in {"leases.planned_server", "leases.planned_servers"}:
+        made = ReservationRequest("virtual:server", {"flavor_id": FLAVOR, "server_name": "web"})
+        return world.reserve(made, start=1, boot=Boot({"server": {"name": "web", "flavorRef": FLAVOR}}, "2.90"))
+    return lease
 
 
 @pytest.mark.slow
