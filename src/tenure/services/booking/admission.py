@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, Generic, TypeVar
 
+from tenure import deadlines
 from tenure.clock import Clock
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Allocation
@@ -43,10 +44,13 @@ from tenure.services.limits.quotas import (
 from tenure.services.planning.planning import Planning
 from tenure.store.conflict import WaitersFirst
 from tenure.store.database import Database, Transaction
+from tenure.store.fair_lock import FairLock
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Proposal")
 
+#: How long a request waits at most for the turn of this process, in seconds; then it is carried out beside others.
+TURN_SECONDS = 0.1
 #: How many statements an attempt to book a new lease takes at most, unless more than 500 resources are booked or
 #: have changed since the last snapshot.
 STATEMENTS = 25
@@ -186,6 +190,8 @@ class Admission:
         self._enforcement = enforcement
         self._lanes = lanes
         self._on_admitted = on_admitted
+        #: The turn of the requests of this process; it goes round the projects.
+        self._turns = FairLock()
 
     def admit(self, request: Request[P, R], *, make_way: Callable[[], object] | None = None) -> R:
         """Carry out a request, and return its result.
@@ -207,7 +213,7 @@ class Admission:
             planned: _Planned[P] | None = None
             for attempt in self._db.attempts():
                 try:
-                    with attempt:
+                    with attempt, self._turn_of(request):
                         # 2. The snapshot, the plan, and the agreement of the filters to it. A plan before which only
                         #    others have changed its resources stays if it can.
                         if not attempt.locks_first:
@@ -237,6 +243,23 @@ class Admission:
                     planned = other.planned
                     judgement.ask(planned.question)
         raise TooManyConflicts
+
+    @contextmanager
+    def _turn_of(self, request: Request[P, R]) -> Iterator[None]:
+        """Carry out an attempt alone in this process, unless that would mean to wait for long.
+
+        Requests beside each other plan with the same resources, of which all but one then plan again. Large requests,
+        and those about which filters are asked, take so long that they have no turn.
+        """
+        has_turn = not request.is_large and not self._enforcement.is_asked
+        has_turn = has_turn and self._turns.acquire(
+            request.project_id, seconds=min(TURN_SECONDS, deadlines.seconds_left())
+        )
+        try:
+            yield
+        finally:
+            if has_turn:
+                self._turns.release()
 
     def _lane_of(self, request: Request[P, R]) -> AbstractContextManager[None]:
         """Return the lane of bookings for a request that comes from the lane of searches."""
