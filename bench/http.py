@@ -23,6 +23,12 @@ CONNECTIONS = (1, 8)
 LEASES = 200
 HOSTS = 100
 
+#: As much is limited as by default, but no limit is reached.
+_LIMITS = """\
+longest_lease_days: 366
+limits: {leases: 1000000, hosts: 1000, instances: 10000, floating_ips: 1000, volumes: 10000, servers: 1000}
+"""
+
 Request = tuple[str, str, str | None]  # method, path, body
 
 
@@ -52,7 +58,10 @@ def measure_http(seconds: float, say: Callable[[str], None]) -> list[Throughput]
     """Send requests of each kind for some seconds to a service with a hundred hosts and two hundred leases."""
     with tempfile.TemporaryDirectory(prefix="tenure-bench-") as folder:
         say(f"http: starting tenure-standalone with {HOSTS} hosts")
-        with standalone(Path(folder) / "data", hosts=HOSTS) as service:
+        data_dir = Path(folder) / "data"
+        data_dir.mkdir()
+        (data_dir / "limits.yaml").write_text(_LIMITS)
+        with standalone(data_dir, hosts=HOSTS) as service:
             leases = bodies()
             caller = Caller(service.url, service.token("demo"))
             ids = [str(caller.ask(("POST", "/leases", next(leases)))["lease"]["id"]) for _ in range(LEASES)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tenure.services.limits.quotas import FixedLimits, Quotas
 from tests.api.rig import HOSTS, INSTANCES, Api, api_over, open_api, rfc3339
 from tests.api.test_alternatives import hosts
 from tests.support.engines import rebuild
@@ -70,6 +71,21 @@ def test_a_waiting_lease_is_prolonged_for_less_or_moved(api: Api):
     found = refusal(api, "PUT", path, body)
     assert short(found) == [("start", at(api, 7)), ("end", at(api, 5))]
     assert [api.put(path, changed(body, alternative)).status_code for alternative in found] == [200, 200]
+
+
+def test_a_lease_that_fills_the_limit_of_its_project_is_offered_what_it_may_have(api: Api, tmp_path: Path):
+    rebuild(api.world, quotas=Quotas(FixedLimits({"hosts": 2, "leases": 1}, ("other-project",))))
+    (tmp_path / "limited").mkdir()
+    limited = api_over(api.world, tmp_path / "limited").using(version="1.3")
+    lease = limited.book(start=2, hours=1, reservations=[hosts(2)])
+    path, body = f"/v1/leases/{lease['id']}", {"end_date": at(api, 6)}
+    found = refusal(limited, "PUT", path, body)
+    assert short(found) == [("start", at(api, 7)), ("end", at(api, 5))]
+    assert [limited.put(path, changed(body, alternative)).status_code for alternative in found] == [200, 200]
+    moved = {"start_date": at(api, 5), "end_date": at(api, 6)}
+    assert limited.put(path, {"start_date": at(api, 7), "end_date": at(api, 9)}).status_code == 200
+    # Its own units at that time are no reason against a shorter lease.
+    assert short(refusal(limited, "PUT", path, moved)) == [("start", at(api, 7))]
 
 
 def test_a_lease_is_not_prolonged_into_another_one(api: Api):

@@ -91,6 +91,7 @@ def test_a_change_is_shown_with_its_cost_and_leaves_no_trace(api: Api, running: 
     assert api.dump() == before
     assert answer.json["lease"]["end_date"] == longer["end_date"]
     assert costs(answer) == {"hosts": (1, 10 if running else 8, 2)}
+    assert limits(answer)["hosts"] == (-1, 1, 1)
     refused = api.put(f"{url}{DRY}", {"reservations": [{"id": lease["reservations"][0]["id"], "min": 9, "max": 9}]})
     assert refused.status_code == 409
     assert api.dump() == before

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 
 from tenure.domain.errors import TenureError
 from tenure.domain.lease import Lease
+from tenure.domain.listing import ListedUse
 from tenure.domain.request import LeaseChange, ReservationChange, ReservationRequest
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.planning.snapshot import Snapshot
@@ -22,6 +23,7 @@ from tenure.services.planning import index as index_module
 from tenure.services.planning.index import AvailabilityIndex
 from tenure.store import feed as feed_module
 from tenure.store.feed import Feed
+from tenure.store.ledger import LedgerStore
 from tests.support.world import (
     ADMIN,
     HOST,
@@ -132,6 +134,7 @@ def described(view: Snapshot, now: int) -> dict[int, object]:
         alone[row] = True
         found[catalogue.ids[row]] = (
             catalogue.external_ids[row],
+            int(view.versions[row]),
             bool(catalogue.reservable[row]),
             catalogue.values("rack", alone),
             [int(catalogue.capacity(name)[row]) for name in ("VCPU", "WHOLE")],
@@ -175,9 +178,9 @@ def test_index_equals_the_ledger_after_any_history(world: World, seed: int, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hook", ["add_resources", "add_reservations", "add_allocations"])
+@pytest.mark.parametrize("hook", ["add_resources", "add_new", "add_reservations", "add_allocations"])
 def test_history_shows_a_change_that_is_missing_in_the_feed(world: World, hook: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Feed, hook, lambda _feed, _ids, **_named: None)
+    monkeypatch.setattr(Feed, hook, lambda _feed, *_ids, **_named: None)
     for seed in range(8):
         history = History(world, seed)
         following = AvailabilityIndex(world.db, world.clock)
@@ -187,6 +190,25 @@ def test_history_shows_a_change_that_is_missing_in_the_feed(world: World, hook: 
             if differs(world, following):
                 return
     pytest.fail(f"no history shows that {hook} is missing")
+
+
+def test_a_booking_is_followed_without_reading_what_else_is_booked(world: World, monkeypatch: pytest.MonkeyPatch):
+    following = AvailabilityIndex(world.db, world.clock)
+    world.reserve(reservation(4, 4), start=1)
+    following.view()
+    lease = world.reserve(reservation(2, 2), start=3)
+    usual, read = LedgerStore.uses_of, list[ListedUse]()
+
+    def noted(store: LedgerStore, now: datetime, reservation_ids: Collection[str]) -> Iterator[ListedUse]:
+        read.extend(usual(store, now, reservation_ids))
+        return iter(read)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerStore, "uses_of", noted)
+        patched.setattr(LedgerStore, "uses", lambda *_given: pytest.fail("all allocations of the hosts are read"))
+        following.view()
+    assert [use.reservation_id for use in read] == [lease.reservations[0].id] * 2
+    assert not differs(world, following)
 
 
 def test_index_reads_the_ledger_again_when_it_has_missed_entries(world: World):
@@ -207,8 +229,8 @@ def test_pruning_keeps_what_a_reader_needs(world: World):
     world.clock.set(world.clock.now() + 2 * feed_module.RETENTION)
     world.db.write(lambda tx: tx.feed.prune(world.clock.now() - feed_module.RETENTION))
     with world.db.read() as tx:
-        changed, _ = tx.feed.after(tx.feed.newest())
-    assert changed == set()
+        changes, _ = tx.feed.after(tx.feed.newest())
+    assert changes.every == set()
     world.book(2, start=1)
     assert not differs(world, following)
 

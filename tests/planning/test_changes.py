@@ -128,6 +128,21 @@ class TestSnapshots:
         gone = followed.following({3}, [], [], NOW)
         assert not gone.catalogue.of_type("host")[gone.row_of(3)]
 
+    def test_extending_equals_reading_everything(self, ledger: PlainLedger):
+        before = ledger.snapshot()
+        for reservation_id in ("third", "first"):  # the first one has an allocation there already
+            now = ledger.snapshot()
+            ledger.apply(changes_of(now, now.allocate(reservation_id, whole(), hours(6, 7), {1: 1, 2: 1})))
+        versions = {resource.id: resource.version for resource in ledger.resources.values()}
+        first, third = (
+            [use for use in ledger.listed() if use.reservation_id == reservation_id]
+            for reservation_id in ("first", "third")
+        )
+        extended = before.extended({**versions, 99: 1}, {"first", "third"}, [*first, *third], NOW)
+        again = extended.extended({1: versions[1]}, {"third"}, third, NOW)
+        for snapshot in (extended, again, again.consolidated(NOW)):
+            assert content(snapshot) == content(ledger.snapshot())
+
     def test_what_others_are_about_to_get_is_in_the_way_and_does_not_move(self, ledger: PlainLedger):
         claimed = ledger.snapshot().allocate("claimed", whole(), hours(2, 3), {2: 1})
         new = changes_of(ledger.snapshot(), claimed).added

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,15 +13,20 @@ import pytest
 from sqlalchemy import event, update
 
 from tenure.domain.errors import TooManyConflicts
+from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseQuery
+from tenure.services.booking import admission
 from tenure.services.booking.admission import STATEMENTS
 from tenure.services.limits.quotas import FixedLimits, Quotas
 from tenure.store.database import ATTEMPTS, LOCKING_FROM, Attempt, Database, Transaction
+from tenure.store.fair_lock import FairLock
 from tenure.store.tables import ResourceRow
 from tests.support.engines import rebuild
 from tests.support.world import OWNER, World, open_world
 
 HOSTS = 40
+#: How long a thread waits for another before the test fails.
+SECONDS = 30
 RAISE_ALL = update(ResourceRow).values(version=ResourceRow.version + 1)
 
 
@@ -53,6 +61,62 @@ class Hopeless(Contended):
     def _change(self, tx: Transaction) -> tuple[()]:
         tx.session.execute(RAISE_ALL)
         return ()
+
+
+class Counted(Database):
+    """A database that counts transactions for requests, and in which the next one waits if it is to."""
+
+    attempts_made = 0
+    #: Set when the next transaction begins to wait; None if none is to. It waits until ``goes_on`` is set.
+    waits: threading.Event | None = None
+    goes_on: threading.Event
+
+    @contextmanager
+    def transaction(self, attempt: Attempt) -> Iterator[Transaction]:
+        self.attempts_made += 1
+        if self.waits is not None:
+            waits, self.waits = self.waits, None
+            waits.set()
+            assert self.goes_on.wait(SECONDS)
+        with super().transaction(attempt) as tx:
+            yield tx
+
+
+def test_requests_at_the_same_time_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    arrivals: queue.Queue[str] = queue.Queue()
+
+    class Watched(FairLock):
+        def acquire(self, project_id: str, *, seconds: float) -> bool:
+            arrivals.put(project_id)
+            return super().acquire(project_id, seconds=SECONDS)
+
+    monkeypatch.setattr(admission, "FairLock", Watched)
+    with open_world(tmp_path, hosts=HOSTS, database=Counted) as world, ThreadPoolExecutor(2) as threads:
+        assert isinstance(world.db, Counted)
+        waits, world.db.goes_on = threading.Event(), threading.Event()
+        world.db.waits, before = waits, world.db.attempts_made
+        leases = [threads.submit(world.reserve), threads.submit(world.reserve)]
+        try:
+            assert waits.wait(SECONDS)
+            assert {arrivals.get(timeout=SECONDS) for _ in leases} == {OWNER.project_id}
+        finally:
+            world.db.goes_on.set()
+        assert {lease.result().status for lease in leases} == {LeaseStatus.PENDING}
+        assert world.db.attempts_made - before == len(leases)
+
+
+def test_a_request_does_not_wait_for_long_for_its_turn(tmp_path: Path):
+    with open_world(tmp_path, hosts=HOSTS, database=Counted) as world, ThreadPoolExecutor(1) as threads:
+        assert isinstance(world.db, Counted)
+        waits, world.db.goes_on = threading.Event(), threading.Event()
+        world.db.waits = waits
+        slow = threads.submit(world.reserve)
+        assert waits.wait(SECONDS)
+        try:
+            assert world.reserve().status is LeaseStatus.PENDING
+        finally:
+            world.db.goes_on.set()
+        assert slow.result().status is LeaseStatus.PENDING
 
 
 @pytest.mark.parametrize("hosts", [1, HOSTS])

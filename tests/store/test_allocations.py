@@ -610,8 +610,8 @@ class TestFeed:
         position = ask(db, lambda tx: tx.feed.newest())
         db.write(lambda tx: tx.session.execute(delete(FreedRow)))
         write(db, change(plan, other))
-        ids, _ = ask(db, lambda tx: tx.feed.after(position))
-        assert ids == {{"host": host, "other": other}[name] for name in changed}
+        changes, _ = ask(db, lambda tx: tx.feed.after(position))
+        assert changes.every == {{"host": host, "other": other}[name] for name in changed}
         freed = ask(db, lambda tx: tx.session.execute(select(FreedRow.inventory, FreedRow.region)).all())
         assert [tuple(row) for row in freed] == ([(HOST, "")] if frees else [])
 

@@ -36,7 +36,8 @@ def enter(world: World, entry_id: int, resource_id: int, *, after: timedelta = t
 
 def changed(world: World, position: FeedPosition) -> tuple[set[int], FeedPosition]:
     with world.db.read() as tx:
-        return tx.feed.after(position)
+        changes, after = tx.feed.after(position)
+        return set(changes.every), after
 
 
 def position(world: World) -> FeedPosition:
@@ -94,7 +95,7 @@ def test_reader_of_a_new_database_loses_no_entries(db: Database):
     [host] = add_hosts(db, 1)
     with db.read() as tx:
         found, _ = tx.feed.after(start)
-    assert found == {host}
+    assert found.resources == {host}
 
 
 def test_a_transaction_that_changes_nothing_writes_no_entry(world: World):

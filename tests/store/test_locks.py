@@ -13,7 +13,7 @@ from tenure import deadlines
 from tenure.deadlines import Deadline, SearchTooLong
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
-from tenure.store.write_lock import WriteLock
+from tenure.store.fair_lock import FairLock
 from tests.store.rows import new_lease
 from tests.support import schemas
 from tests.support.waiting import patience, wait_for
@@ -47,11 +47,11 @@ def test_what_has_been_changed_in_time_is_carried_out_to_its_end(db: Database):
             assert tx.leases.get("second", deleted=True) is not None
 
 
-def wait_until_waiting(lock: WriteLock, number: int) -> None:
+def wait_until_waiting(lock: FairLock, number: int) -> None:
     wait_for(lambda: f"{number} transactions to wait", lambda: lock.count_waiting() == number)
 
 
-def order_of(lock: WriteLock, *waiting: str) -> list[str]:
+def order_of(lock: FairLock, *waiting: str) -> list[str]:
     """Return in which order transactions of these projects get the lock."""
     had: list[str] = []
 
@@ -70,11 +70,11 @@ def order_of(lock: WriteLock, *waiting: str) -> list[str]:
 
 
 def test_the_lock_goes_round_the_projects():
-    assert order_of(WriteLock(), "a", "a", "a", "b", "c", "c") == ["a", "b", "c", "a", "c", "a"]
+    assert order_of(FairLock(), "a", "a", "a", "b", "c", "c") == ["a", "b", "c", "a", "c", "a"]
 
 
 def test_who_waits_too_long_leaves_the_queue():
-    lock = WriteLock()
+    lock = FairLock()
     assert lock.acquire("a", seconds=0)
     assert not lock.acquire("a", seconds=0.01)
     assert lock.count_waiting() == 0

@@ -125,6 +125,34 @@ class Snapshot:
             overdue=_overdue_in(unchanged) | _overdue_in(latest),
         )
 
+    def extended(
+        self, versions: Mapping[int, int], reservation_ids: Collection[str], uses: Iterable[ListedUse], now: datetime
+    ) -> Snapshot:
+        """Return the snapshot after resources have got allocations of these reservations, and nothing else has changed.
+
+        ``versions`` are those of the resources by id, ``uses`` what the reservations have now, perhaps on others, too.
+        """
+        rows_of = self.catalogue.rows
+        rows = {rows_of[resource_id]: version for resource_id, version in versions.items() if resource_id in rows_of}
+        is_extended, new_versions = np.zeros(len(self.changed), dtype=np.bool_), self.versions.copy()
+        for row, version in rows.items():
+            is_extended[row], new_versions[row] = True, version
+        known = ((rows_of[use.resource_id], use) for use in uses if rows_of.get(use.resource_id) in rows)
+        before = self.latest.uses.beside(self.base.of(is_extended & ~self.changed).uses)
+        there = np.flatnonzero(is_extended[before.rows])
+        again = np.isin(before.reservations[there], np.array(sorted(reservation_ids), dtype=np.bytes_))
+        kept = np.ones(len(before.rows), dtype=np.bool_)
+        kept[there[again]] = False
+        is_changed = self.changed | is_extended
+        latest = before.select(kept).beside(arrays_of(known, self.distinct, now))
+        return replace(
+            self,
+            latest=Timeline(latest, np.flatnonzero(is_changed).astype(np.int32)),
+            changed=is_changed,
+            versions=new_versions,
+            _read={},
+        )
+
     def consolidated(self, now: datetime) -> Snapshot:
         """Return the same snapshot with all allocations in ``base``, without those that have long been over."""
         base = self.base.uses

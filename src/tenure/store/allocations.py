@@ -127,7 +127,7 @@ class AllocationStore:
             ],
         )
         self._gains.add(units, period)
-        self._changed.add_resources(units)
+        self._changed.add_new(units, [reservation_id])
         return {row.resource_id: row.id for row in added}
 
     def apply(self, changes: Changes, *, now: datetime) -> None:
@@ -201,7 +201,9 @@ class AllocationStore:
                 allocation.resource_id
             )
             self._gains.add([allocation.resource_id], allocation.period)
-        self._changed.add_resources({allocation.resource_id for allocation in added})
+        self._changed.add_new(
+            {allocation.resource_id for allocation in added}, {allocation.reservation_id for allocation in added}
+        )
         for (like, _), resource_ids_of in groups.items():
             alike: dict[frozenset[int], list[str]] = {}
             for reservation_id, resource_ids in resource_ids_of.items():

@@ -35,6 +35,7 @@ from tenure.store.allocations import AllocationStore
 from tenure.store.boots import BootStore
 from tenure.store.conflict import Overbooked, Overtaken
 from tenure.store.events import EventStore
+from tenure.store.fair_lock import FairLock
 from tenure.store.feed import Feed, FeedStore
 from tenure.store.gains import Gains
 from tenure.store.keys import KeyStore
@@ -49,7 +50,6 @@ from tenure.store.upkeep import PROBE, UpkeepStore
 from tenure.store.usage import UsageStore
 from tenure.store.waiting import WaitingStore
 from tenure.store.writability import Writability
-from tenure.store.write_lock import WriteLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -263,7 +263,7 @@ class Database:
         #: The channels of the outbox that get lease messages besides notifications: topics by channel.
         self.listeners: Mapping[str, frozenset[str]] = {}
         #: The lock of this process's writers, on SQLite.
-        self._write_lock = WriteLock()
+        self._write_lock = FairLock()
         #: The locks of projects for large transactions, on a server.
         self._project_locks = ProjectLocks(self.engine, most=pool_size)
         self._row_wait_seconds = row_wait_seconds

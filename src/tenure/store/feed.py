@@ -6,6 +6,7 @@ of the resources. So an entry may name too much, and may be read twice, without 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -40,6 +41,9 @@ class Feed:
         self._resources: set[int] = set()
         self._reservations: set[str] = set()
         self._allocations: set[int] = set()
+        #: Which resources have got allocations, and of which reservations.
+        self._extended: set[int] = set()
+        self._extended_by: set[str] = set()
         #: Where something may have become free.
         self._freed_resources: set[int] = set()
         self._freed_reservations: set[str] = set()
@@ -50,6 +54,11 @@ class Feed:
         ids = set(ids)
         self._resources |= ids
         self._freed_resources |= ids if frees else set()
+
+    def add_new(self, resource_ids: Iterable[int], reservation_ids: Iterable[str]) -> None:
+        """Record that these reservations have got allocations on these resources."""
+        self._extended |= set(resource_ids)
+        self._extended_by |= set(reservation_ids)
 
     def add_reservations(self, ids: Iterable[str], *, frees: bool = False) -> None:
         """Record that allocations of these reservations have changed and exist, and whether this may free room."""
@@ -72,6 +81,8 @@ class Feed:
             "resources": sorted(self._resources),
             "reservations": sorted(self._reservations),
             "allocations": sorted(self._allocations),
+            "extended": sorted(self._extended),
+            "extended_by": sorted(self._extended_by),
         }
         changed = {name: ids for name, ids in ids_by_name.items() if ids}
         if changed:
@@ -97,6 +108,24 @@ class Feed:
         if freed:
             pools = select(ResourceRow.resource_type, ResourceRow.region).where(or_(*freed)).distinct()
             self._session.execute(insert(FreedRow).from_select(["inventory", "region"], pools))
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerChanges:
+    """What has changed in the ledger.
+
+    The ``resources`` have changed in any way, or what is on them. The ``extended`` ones, which are others, have got
+    allocations of the ``reservations``; nothing else of them has changed.
+    """
+
+    resources: frozenset[int] = frozenset()
+    extended: frozenset[int] = frozenset()
+    reservations: frozenset[str] = frozenset()
+
+    @property
+    def every(self) -> frozenset[int]:
+        """All resources of which something has changed."""
+        return self.resources | self.extended
 
 
 class EntriesLost(Exception):
@@ -150,18 +179,19 @@ class FeedStore:
         first = max(min(there), newest.id - MOST_MISSING)
         return FeedPosition(newest.id, dict.fromkeys(set(range(first, newest.id)) - there, newest.at))
 
-    def after(self, position: FeedPosition) -> tuple[set[int], FeedPosition]:
-        """Return the ids of the resources that have changed since the position, and the new position.
+    def after(self, position: FeedPosition) -> tuple[LedgerChanges, FeedPosition]:
+        """Return what has changed since the position, and the new position.
 
         Some of the resources may not exist any more. Raises ``EntriesLost``.
         """
         found = run(self._session, _AFTER, {"last": position.last, "missing": list(position.missing)}).all()
         if not found:
-            return set(), position
+            return LedgerChanges(), position
         if found[0].oldest > position.last:
             raise EntriesLost
-        changed = self._resources_of(entry.changed for entry in found)
-        return changed, position.after({entry.id: entry.at for entry in found})
+        return self._changes_of(entry.changed for entry in found), position.after(
+            {entry.id: entry.at for entry in found}
+        )
 
     def prune(self, before: datetime) -> None:
         """Delete old entries. The newest of them stays, so that a reader notices that it has lost entries."""
@@ -170,9 +200,9 @@ class FeedStore:
         if newest is not None:
             self._session.execute(delete(FeedRow).where(FeedRow.id < newest, FeedRow.at < before))
 
-    def _resources_of(self, entries: Iterable[Mapping[str, Iterable[Any]]]) -> set[int]:
-        """Return the ids of the resources that entries name, directly or by what is on them."""
-        ids_by_name: dict[str, set[Any]] = {"resources": set(), "reservations": set(), "allocations": set()}
+    def _changes_of(self, entries: Iterable[Mapping[str, Iterable[Any]]]) -> LedgerChanges:
+        """Return what entries name: resources directly or by what is on them."""
+        ids_by_name: defaultdict[str, set[Any]] = defaultdict(set)
         for changed in entries:
             for name, changed_ids in changed.items():
                 ids_by_name[name].update(changed_ids)
@@ -181,7 +211,8 @@ class FeedStore:
             found.update(self._on(AllocationRow.reservation_id.in_(reservation_ids)))
         for allocation_ids in batched(sorted(ids_by_name["allocations"]), _AT_ONCE):
             found.update(self._on(conditions.among(AllocationRow.id, allocation_ids)))
-        return found
+        extended = ids_by_name["extended"] - found
+        return LedgerChanges(frozenset(found), frozenset(extended), frozenset(ids_by_name["extended_by"]))
 
     def _on(self, condition: ColumnElement[bool]) -> Iterable[int]:
         return self._session.execute(select(AllocationRow.resource_id).where(condition).distinct()).scalars()

@@ -67,7 +67,11 @@ _USES = (
     .where(or_(AllocationRow.ends_at > bindparam("since"), _IS_OVERDUE))
 )
 _RESOURCES_OF_IDS = _RESOURCES.where(ResourceRow.id.in_(bindparam("ids", expanding=True)))
+_VERSIONS_OF_IDS = select(ResourceRow.id, ResourceRow.version).where(
+    ResourceRow.id.in_(bindparam("ids", expanding=True))
+)
 _USES_OF_IDS = _USES.where(AllocationRow.resource_id.in_(bindparam("ids", expanding=True)))
+_USES_OF_RESERVATIONS = _USES.where(AllocationRow.reservation_id.in_(bindparam("ids", expanding=True)))
 
 
 class LedgerStore:
@@ -94,24 +98,19 @@ class LedgerStore:
                 scarcity=row.scarcity,
             )
 
+    def versions(self, resource_ids: Collection[int]) -> dict[int, int]:
+        """Return the versions of these resources by id, registered or not."""
+        return {row.id: row.version for row in self._rows_of(_VERSIONS_OF_IDS, resource_ids, {})}
+
     def uses(self, now: datetime, only: Collection[int] | None = None) -> Iterator[ListedUse]:
         """Yield the allocations of all resources, or of these, that have not ended long ago, or that are overdue."""
-        for row in self._rows(_USES, _USES_OF_IDS, only, {"now": now, "since": now - PAST_MATTERS}):
-            allocation_id, resource_id, reservation_id, project_id, *rest = row
-            starts_at, ends_at, state, exclusive, units, amounts, booked_from = rest
-            yield ListedUse(
-                allocation_id,
-                resource_id,
-                reservation_id,
-                project_id,
-                starts_at,
-                ends_at,
-                _STATES[state],
-                exclusive,
-                units,
-                capacity_of(amounts),
-                booked_from,
-            )
+        times = {"now": now, "since": now - PAST_MATTERS}
+        yield from map(_use_of, self._rows(_USES, _USES_OF_IDS, only, times))
+
+    def uses_of(self, now: datetime, reservation_ids: Collection[str]) -> Iterator[ListedUse]:
+        """Yield such allocations of these reservations."""
+        times = {"now": now, "since": now - PAST_MATTERS}
+        yield from map(_use_of, self._rows_of(_USES_OF_RESERVATIONS, reservation_ids, times))
 
     def _rows(
         self, every: Executable, of_ids: Executable, only: Collection[int] | None, parameters: Mapping[str, Any]
@@ -120,5 +119,27 @@ class LedgerStore:
         if only is None:
             yield from run(self._session, every.execution_options(yield_per=_AT_ONCE), parameters)
         else:
-            for ids in batched(sorted(only), _IDS_AT_ONCE):
-                yield from run(self._session, of_ids, {**parameters, "ids": ids})
+            yield from self._rows_of(of_ids, only, parameters)
+
+    def _rows_of(self, of_ids: Executable, only: Collection[Any], parameters: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the rows of a statement for these ids."""
+        for ids in batched(sorted(only), _IDS_AT_ONCE):
+            yield from run(self._session, of_ids, {**parameters, "ids": ids})
+
+
+def _use_of(row: Any) -> ListedUse:
+    allocation_id, resource_id, reservation_id, project_id, *rest = row
+    starts_at, ends_at, state, exclusive, units, amounts, booked_from = rest
+    return ListedUse(
+        allocation_id,
+        resource_id,
+        reservation_id,
+        project_id,
+        starts_at,
+        ends_at,
+        _STATES[state],
+        exclusive,
+        units,
+        capacity_of(amounts),
+        booked_from,
+    )

@@ -25,13 +25,7 @@ _LEASES = select(func.count()).where(
     LeaseRow.status.not_in([status.value for status in _IDLE]),
 )
 _BOOKED = (
-    select(
-        LeaseRow.id,
-        ReservationRow.resource_type,
-        LeaseRow.starts_at,
-        LeaseRow.ends_at,
-        func.sum(AllocationRow.units),
-    )
+    select(ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at, func.sum(AllocationRow.units))
     .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)
     .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
     .where(
@@ -39,17 +33,17 @@ _BOOKED = (
         LeaseRow.deleted_at.is_(None),
         LeaseRow.ends_at > bindparam("after"),
         LeaseRow.starts_at < bindparam("before"),
+        LeaseRow.id != bindparam("without"),
         ~IS_PAST,
     )
-    .group_by(LeaseRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
+    .group_by(ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Units of a resource type that a lease of a project has booked, and the period."""
+    """Units of a resource type that a project has booked for a period."""
 
-    lease_id: str
     resource_type: str
     period: Period
     units: int
@@ -93,14 +87,17 @@ class ProjectStore:
         counted: int = run(self._session, _LEASES, {"project_id": project_id}).scalar_one()
         return counted
 
-    def booked(self, project_id: str, *, after: datetime, before: datetime = ENDLESS) -> list[Booked]:
-        """Return what the project's leases have booked, by lease and type, of leases that last into this time.
+    def booked(
+        self, project_id: str, *, after: datetime, before: datetime = ENDLESS, without: str = ""
+    ) -> list[Booked]:
+        """Return what the project's leases have booked, by type and period, of leases that last into this time.
 
-        The database adds up the reservations of a lease: a project may have very many, and they are counted while
-        others wait.
+        ``without`` is the id of a lease that does not count. The database adds up the leases of a period: a project may
+        have very many, and they are counted while others wait.
         """
-        rows = run(self._session, _BOOKED, {"project_id": project_id, "after": after, "before": before})
+        times = {"after": after, "before": before}
+        rows = run(self._session, _BOOKED, {"project_id": project_id, "without": without, **times})
         return [
-            Booked(lease_id, resource_type, Period(starts_at, ends_at), int(units))
-            for lease_id, resource_type, starts_at, ends_at, units in rows
+            Booked(resource_type, Period(starts_at, ends_at), int(units))
+            for resource_type, starts_at, ends_at, units in rows
         ]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, Generic, TypeVar
 
+from tenure import deadlines
 from tenure.clock import Clock
 from tenure.domain.admission import AdmissionWay
 from tenure.domain.allocation import Allocation
@@ -30,14 +31,26 @@ from tenure.resources.contract import ResourceTypes
 from tenure.services.booking.precedence import LAST, Precedence
 from tenure.services.enforcement.filters import Enforcement, Judgement, Question
 from tenure.services.lanes import Lanes
-from tenure.services.limits.quotas import UNLIMITED, Account, ProjectLimits, Quotas, account_of, name_of, names_of
+from tenure.services.limits.quotas import (
+    NOTHING,
+    UNLIMITED,
+    Account,
+    ProjectLimits,
+    Quotas,
+    account_of,
+    name_of,
+    names_of,
+)
 from tenure.services.planning.planning import Planning
 from tenure.store.conflict import WaitersFirst
 from tenure.store.database import Database, Transaction
+from tenure.store.fair_lock import FairLock
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Proposal")
 
+#: How long a request waits at most for the turn of this process, in seconds; then it is carried out beside others.
+TURN_SECONDS = 0.1
 #: How many statements an attempt to book a new lease takes at most, unless more than 500 resources are booked or
 #: have changed since the last snapshot.
 STATEMENTS = 25
@@ -129,10 +142,11 @@ class Request(ABC, Generic[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The limits of a project, and what it has booked."""
+    """The limits of a project, and what it has booked: in all, and without the lease that a request is about."""
 
     limits: ProjectLimits
     account: Account
+    others: Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +190,8 @@ class Admission:
         self._enforcement = enforcement
         self._lanes = lanes
         self._on_admitted = on_admitted
+        #: The turn of the requests of this process; it goes round the projects.
+        self._turns = FairLock()
 
     def admit(self, request: Request[P, R], *, make_way: Callable[[], object] | None = None) -> R:
         """Carry out a request, and return its result.
@@ -197,7 +213,7 @@ class Admission:
             planned: _Planned[P] | None = None
             for attempt in self._db.attempts():
                 try:
-                    with attempt:
+                    with attempt, self._turn_of(request):
                         # 2. The snapshot, the plan, and the agreement of the filters to it. A plan before which only
                         #    others have changed its resources stays if it can.
                         if not attempt.locks_first:
@@ -228,6 +244,23 @@ class Admission:
                     judgement.ask(planned.question)
         raise TooManyConflicts
 
+    @contextmanager
+    def _turn_of(self, request: Request[P, R]) -> Iterator[None]:
+        """Carry out an attempt alone in this process, unless that would mean to wait for long.
+
+        Requests beside each other plan with the same resources, of which all but one then plan again. Large requests,
+        and those about which filters are asked, take so long that they have no turn.
+        """
+        has_turn = not request.is_large and not self._enforcement.is_asked
+        has_turn = has_turn and self._turns.acquire(
+            request.project_id, seconds=min(TURN_SECONDS, deadlines.seconds_left())
+        )
+        try:
+            yield
+        finally:
+            if has_turn:
+                self._turns.release()
+
     def _lane_of(self, request: Request[P, R]) -> AbstractContextManager[None]:
         """Return the lane of bookings for a request that comes from the lane of searches."""
         return self._lanes.enter(Lane.BOOKING, request.project_id) if request.is_search else nullcontext()
@@ -238,10 +271,10 @@ class Admission:
         Filters that keep accounts of what they agree to are not asked. Raises what ``admit`` raises.
         """
         proposal = request.propose(self._planning.snapshot())
-        standing = self.standing_of(request.project_id)
-        limits = standing.limits
+        limits = self._quotas.for_booking(request.project_id, self._types)
+        standing = self._standing(limits, request.project_id, without="" if proposal.is_new else proposal.lease.id)
         used = self._quotas.usage(standing.account, self._types, self._clock.now())
-        would_use = self._would_use(standing.account, proposal)
+        would_use = self._would_use(standing.others, proposal)
         limits.check(used, would_use)
         with self._db.read() as tx:
             question = self._question(tx, request, proposal)
@@ -308,18 +341,29 @@ class Admission:
             tx.allocations.apply(changes, now=request.now)
         return request.finish(tx, proposal)
 
-    def standing_of(self, project_id: str) -> Standing:
-        """Return the limits of a project, and what it has booked, for ``check``."""
+    def standing_of(self, project_id: str, *, without: str = "") -> Standing:
+        """Return the limits of a project, and what it has booked, for ``check``; nothing booked if nothing is limited.
+
+        ``without`` is the lease that the requests are about, unless it is new.
+        """
         limits = self._quotas.for_booking(project_id, self._types)
+        return self._standing(limits, project_id, without) if limits else Standing(limits, NOTHING, NOTHING)
+
+    def _standing(self, limits: ProjectLimits, project_id: str, without: str) -> Standing:
+        now = self._clock.now()
         with self._db.read() as tx:
-            return Standing(limits, account_of(tx, project_id, self._clock.now()))
+            account = account_of(tx, project_id, now)
+            others = account_of(tx, project_id, now, without=without) if without else account
+        return Standing(limits, account, others)
 
     def check(self, request: Request[P, R], snapshot: Snapshot, standing: Standing) -> None:
         """Raise the refusals of a request on a state of the ledger, but those of filters; for searches.
 
         ``standing`` is that of the project.
         """
-        self._check(standing.limits, standing.account, request.propose(snapshot))
+        proposal = request.propose(snapshot)
+        if standing.limits:
+            self._check(standing, proposal)
 
     def _check_booked(self, tx: Transaction, project_id: str, limits: ProjectLimits, proposal: Proposal) -> None:
         """Raise ``OverQuota`` if a project would have more than it may, of which the lease is written if it is new.
@@ -328,21 +372,22 @@ class Admission:
         """
         lease, now = proposal.lease, self._clock.now()
         start, end = self._quotas.window_of(limits, lease.starts_at, lease.ends_at, now)
-        account = account_of(tx, project_id, start, until=end)
-        account = replace(account, leases=account.leases - proposal.is_new)
-        if not limits.are_exceeded_by(self._would_use(account, proposal)):
+        others = account_of(tx, project_id, start, until=end, without=lease.id).with_fewer(proposal.is_new)
+        if not limits.are_exceeded_by(self._would_use(others, proposal)):
             return
-        account = account_of(tx, project_id, now)
-        self._check(limits, replace(account, leases=account.leases - proposal.is_new), proposal)
+        account = account_of(tx, project_id, now).with_fewer(proposal.is_new)
+        others = account_of(tx, project_id, now, without=lease.id).with_fewer(proposal.is_new)
+        self._check(Standing(limits, account, others), proposal)
 
-    def _check(self, limits: ProjectLimits, account: Account, proposal: Proposal) -> None:
+    def _check(self, standing: Standing, proposal: Proposal) -> None:
         """Raise ``OverQuota`` if a project would use more than it may."""
-        would_use = self._would_use(account, proposal)
-        if limits.are_exceeded_by(would_use):
-            limits.check(self._quotas.usage(account, self._types, self._clock.now()), would_use)
+        would_use = self._would_use(standing.others, proposal)
+        if standing.limits.are_exceeded_by(would_use):
+            used = self._quotas.usage(standing.account, self._types, self._clock.now())
+            standing.limits.check(used, would_use)
 
-    def _would_use(self, account: Account, proposal: Proposal) -> Mapping[str, int]:
-        after = account.with_lease(proposal.lease, proposal.allocations_after, is_new=proposal.is_new)
+    def _would_use(self, others: Account, proposal: Proposal) -> Mapping[str, int]:
+        after = others.with_lease(proposal.lease, proposal.allocations_after, is_new=proposal.is_new)
         return self._quotas.usage(after, self._types, self._clock.now())
 
     def _cost(self, proposal: Proposal) -> tuple[Cost, ...]:

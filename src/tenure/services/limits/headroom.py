@@ -152,7 +152,7 @@ class Headrooms:
         if not counts_units and LEASES not in limits:
             return Headroom()
         now = self._clock.now()
-        leases, booked = 0, list[Booked]()
+        leases, booked, others = 0, list[Booked](), list[Booked]()
         if not is_alone:
             with self._db.read() as tx:
                 leases = tx.projects.count_leases(project_id)
@@ -160,9 +160,10 @@ class Headrooms:
                     start, end = now, ENDLESS
                     if during is not None:
                         start, end = self._quotas.window_of(ProjectLimits(limits), during.start, during.end, now)
-                    booked = tx.projects.booked(project_id, after=start, before=end)
+                    others = tx.projects.booked(project_id, after=start, before=end, without=without)
+                    booked = tx.projects.booked(project_id, after=start, before=end) if without else others
         return Headroom(
-            {name: self._room(name, needed, limits, booked, now, without) for name, needed in units.items()},
+            {name: self._room(name, needed, limits, booked, others, now) for name, needed in units.items()},
             has_lease=bool(without) or leases < limits.get(LEASES, leases + 1),
         )
 
@@ -218,10 +219,18 @@ class Headrooms:
             yield name_of(self._types[reservation.resource_type]), demand
 
     def _room(
-        self, name: str, units: int, limits: Mapping[str, int], booked: Sequence[Booked], now: datetime, without: str
+        self,
+        name: str,
+        units: int,
+        limits: Mapping[str, int],
+        booked: Sequence[Booked],
+        booked_by_others: Sequence[Booked],
+        now: datetime,
     ) -> _Room:
-        counted = [booking for booking in booked if name_of(self._types[booking.resource_type]) == name]
-        others = [booking for booking in counted if booking.lease_id != without]
+        counted, others = (
+            [booking for booking in bookings if name_of(self._types[booking.resource_type]) == name]
+            for bookings in (booked, booked_by_others)
+        )
         begin, horizon = ticks(now), ticks(now + self._quotas.horizon)
         most, hours = limits.get(name), limits.get(HOURS + name)
         left = None

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -151,23 +151,31 @@ class ProjectLimits:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a project has booked: the number of its leases, and their units."""
+    """What a project has booked: the number of its leases, and their units, perhaps without those of a lease."""
 
     leases: int
     booked: Sequence[Booked]
 
     def with_lease(self, lease: Lease, allocations: Iterable[Allocation], *, is_new: bool) -> Account:
-        """Return the account after a lease has got these allocations, and no others."""
+        """Return the account with these allocations of a lease, of which it has none."""
         types = {reservation.id: reservation.resource_type for reservation in lease.reservations}
         units: Counter[str] = Counter()
         for allocation in allocations:
             if allocation.state not in PAST:
                 units[types[allocation.reservation_id]] += allocation.units
-        booked = [booking for booking in self.booked if booking.lease_id != lease.id]
+        booked = list(self.booked)
         if lease.starts_at < lease.ends_at:
             period = Period(lease.starts_at, lease.ends_at)
-            booked += [Booked(lease.id, resource_type, period, count) for resource_type, count in units.items()]
+            booked += [Booked(resource_type, period, count) for resource_type, count in units.items()]
         return Account(self.leases + is_new, booked)
+
+    def with_fewer(self, leases: int) -> Account:
+        """Return the account with so many leases fewer, which have nothing booked."""
+        return replace(self, leases=self.leases - leases)
+
+
+#: The account of a project that has never booked anything.
+NOTHING = Account(0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +222,11 @@ class Quotas:
         return used
 
 
-def account_of(tx: Transaction, project_id: str, now: datetime, *, until: datetime = ENDLESS) -> Account:
-    """Return what a project has booked in the time from now until then."""
-    booked = tx.projects.booked(project_id, after=now, before=until) if now < until else ()
+def account_of(
+    tx: Transaction, project_id: str, now: datetime, *, until: datetime = ENDLESS, without: str = ""
+) -> Account:
+    """Return what a project has booked in the time from now until then; not the units of the lease ``without``."""
+    booked = tx.projects.booked(project_id, after=now, before=until, without=without) if now < until else ()
     return Account(tx.projects.count_leases(project_id), booked)
 
 

@@ -86,13 +86,18 @@ class AvailabilityIndex:
             if view is None:
                 return self._read(tx, now)
             try:
-                changed, position = tx.feed.after(self._position)
+                changes, position = tx.feed.after(self._position)
             except EntriesLost:
                 LOG.warning("the index of availability has missed changes; it reads the whole ledger again")
                 return self._read(tx, now)
-            changed |= self._overdue(view, now)
+            changed = changes.resources | self._overdue(view, now)
             resources = list(tx.ledger.resources(changed)) if changed else []
             uses = list(tx.ledger.uses(now, changed)) if changed else []
+            extended = changes.extended - changed
+            versions = tx.ledger.versions(extended) if extended else {}
+            added = list(tx.ledger.uses_of(now, changes.reservations)) if extended else []
+        if extended:
+            view = view.extended(versions, changes.reservations, added, now)
         if changed:
             view = view.following(changed, resources, uses, now)
             self._late = self._late - changed | _late_in(uses, now)

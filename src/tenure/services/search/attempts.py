@@ -66,7 +66,7 @@ class AttemptFactory:
 
     def changing(self, change: ChangeRequest, snapshot: Snapshot) -> Attempt:
         """Return the attempt to carry out a change of a lease, whatever the dates."""
-        standing = self._admission.standing_of(change.project_id)
+        standing = self._admission.standing_of(change.project_id, without=change.lease.id)
         return lambda _starts_at, _ends_at: self._admission.check(change, snapshot, standing)
 
 

@@ -1,4 +1,4 @@
-"""The lock of a process's writers, where only one transaction can write at a time."""
+"""A lock of this process that is fair to projects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Waiter:
     called: threading.Event = field(default_factory=threading.Event)
 
 
-class WriteLock:
+class FairLock:
     """A lock that goes round the projects.
 
     A project that has had the lock goes behind the others that wait for it.
@@ -23,11 +23,11 @@ class WriteLock:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._is_taken = False
-        #: The waiting transactions of each project, the next project first.
+        #: Who waits of each project, the next project first.
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
 
     def acquire(self, project_id: str, *, seconds: float) -> bool:
-        """Wait for the lock; return whether the transaction got it in this time. Release it afterwards."""
+        """Wait for the lock; return whether it was got in this time. Release it afterwards."""
         with self._guard:
             if not self._is_taken:
                 self._is_taken = True
@@ -48,7 +48,7 @@ class WriteLock:
         return False
 
     def release(self) -> None:
-        """Give the lock to the next transaction."""
+        """Give the lock to the next who waits."""
         with self._guard:
             if not self._waiting:
                 self._is_taken = False
@@ -60,6 +60,6 @@ class WriteLock:
             following.called.set()
 
     def count_waiting(self) -> int:
-        """Return how many transactions wait."""
+        """Return how many wait."""
         with self._guard:
             return sum(map(len, self._waiting.values()))
