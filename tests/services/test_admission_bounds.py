@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sqlalchemy import event, update
 
 from tenure.domain.errors import TooManyConflicts
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import LeaseQuery
+from tenure.domain.request import FlexibleRequest, LeaseQuery, Window
 from tenure.services.booking import admission
 from tenure.services.booking.admission import STATEMENTS
 from tenure.services.limits.quotas import FixedLimits, Quotas
@@ -22,9 +23,10 @@ from tenure.store.database import ATTEMPTS, LOCKING_FROM, Attempt, Database, Tra
 from tenure.store.fair_lock import FairLock
 from tenure.store.tables import ResourceRow
 from tests.support.engines import rebuild
-from tests.support.world import OWNER, World, open_world
+from tests.support.world import NOW, OWNER, STRANGER, World, open_world, reservation
 
 HOSTS = 40
+HOUR = timedelta(hours=1)
 #: How long a thread waits for another before the test fails.
 SECONDS = 30
 RAISE_ALL = update(ResourceRow).values(version=ResourceRow.version + 1)
@@ -117,6 +119,23 @@ def test_a_request_does_not_wait_for_long_for_its_turn(tmp_path: Path):
         finally:
             world.db.goes_on.set()
         assert slow.result().status is LeaseStatus.PENDING
+
+
+def test_no_booking_waits_for_the_turn_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(admission, "TURN_SECONDS", 2 * SECONDS)
+    with open_world(tmp_path, hosts=HOSTS, database=Counted) as world, ThreadPoolExecutor(1) as threads:
+        assert isinstance(world.db, Counted)
+        waits, world.db.goes_on = threading.Event(), threading.Event()
+        world.db.waits = waits
+        window = Window(HOUR, NOW + HOUR, NOW + 20 * HOUR)
+        flexible = FlexibleRequest("flexible", choices=((reservation(1, 1),),), window=window)
+        search = threads.submit(world.leases.create, STRANGER, flexible)
+        assert waits.wait(SECONDS)
+        try:
+            assert world.reserve(start=30).status is LeaseStatus.PENDING
+        finally:
+            world.db.goes_on.set()
+        assert search.result().status is LeaseStatus.PENDING
 
 
 @pytest.mark.parametrize("hosts", [1, HOSTS])

@@ -200,9 +200,10 @@ class Admission:
         the refusals of the request and of the filters, ``OverQuota``, and ``TooManyConflicts`` if other transactions
         come in between in each of ``ATTEMPTS`` (10) attempts, or for longer than ``PATIENCE_SECONDS`` (60).
 
-        So a request takes ten attempts at most, the last of which begins within 60 seconds. Each attempt searches for
-        ``Rules.planning_time`` (5 seconds) at most, and takes ``STATEMENTS`` (25) statements for a new lease, with one
-        more for every further 500 resources. Filters are asked for as long as they have (``again_within``).
+        So a request takes ten attempts at most, the last of which begins within 60 seconds. Each attempt waits for its
+        turn for ``TURN_SECONDS`` (0.1) at most, searches for ``Rules.planning_time`` (5 seconds) at most, and takes
+        ``STATEMENTS`` (25) statements for a new lease, with one more for every further 500 resources. Filters are asked
+        for as long as they have (``again_within``).
         """
         # 1. The limits of the project.
         limits = self._quotas.for_booking(request.project_id, self._types)
@@ -248,10 +249,10 @@ class Admission:
     def _turn_of(self, request: Request[P, R]) -> Iterator[None]:
         """Carry out an attempt alone in this process, unless that would mean to wait for long.
 
-        Requests beside each other plan with the same resources, of which all but one then plan again. Large requests,
-        and those about which filters are asked, take so long that they have no turn.
+        Requests beside each other plan with the same resources, of which all but one then plan again. Searches, large
+        requests, and those about which filters are asked, take so long that they have no turn.
         """
-        has_turn = not request.is_large and not self._enforcement.is_asked
+        has_turn = not (request.is_search or request.is_large or self._enforcement.is_asked)
         has_turn = has_turn and self._turns.acquire(
             request.project_id, seconds=min(TURN_SECONDS, deadlines.seconds_left())
         )
