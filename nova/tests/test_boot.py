@@ -185,25 +185,15 @@ def test_tags_are_set_if_the_microversion_has_them(version: str | None, legacy: 
 MARKS = {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "true"}
 
 
-def shown(server: dict[str, Any], *, reserved: bool) -> dict[str, Any]:
-    (shown,) = json.loads(show_reservations(json.dumps({"servers": [server]}).encode(), reserved=reserved))["servers"]
+def shown(server: dict[str, Any]) -> dict[str, Any]:
+    (shown,) = json.loads(show_reservations(json.dumps({"servers": [server]}).encode()))["servers"]
     return dict(shown)
 
 
-def test_a_server_shelved_until_its_lease_is_shown_as_reserved_if_configured() -> None:
+def test_a_server_shelved_until_its_lease_is_shown_as_reserved() -> None:
     server = {"status": "SHELVED_OFFLOADED", "metadata": MARKS}
-    assert shown(server, reserved=True)["status"] == "RESERVED"
-    assert shown(server, reserved=False) == server
+    assert shown(server)["status"] == "RESERVED"
     for other in ({**server, "metadata": {}}, {**server, "status": "ACTIVE"}):
-        assert shown(other, reserved=True) == other
-
-
-def test_server_without_a_host_gets_advice_to_book_without_a_server() -> None:
-    fault = {"code": 500, "message": "No valid host was found. There are not enough hosts available."}
-    server = {"status": "ERROR", "metadata": MARKS, "fault": fault}
-    message = shown(server, reserved=False)["fault"]["message"]
-    assert message.startswith(fault["message"])
-    assert "--server-flavor" in message
-    assert shown({**server, "metadata": {}}, reserved=True)["fault"] == fault
+        assert shown(other) == other
     for body in (b"", b'{"tenure:reserved"', b'["tenure:reserved"]'):
-        assert show_reservations(body, reserved=True) is body
+        assert show_reservations(body) is body

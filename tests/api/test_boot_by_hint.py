@@ -34,6 +34,7 @@ class Nova:
     def __init__(self, api: Api, endpoint: str, folder: Path) -> None:
         self._api = api
         self._options = {"endpoint": endpoint, "hold_seconds": "60", "lock_folder": str(folder)}
+        self._options["make_servers"] = "at_once"
         self.be_filtered()
         #: Called when a server is made, before Nova answers.
         self.made: Callable[[str], None] = lambda _server_id: None

@@ -114,6 +114,26 @@ def test_the_request_of_a_deleted_lease_is_forgotten(api: Api) -> None:
     assert made(api) == {}
 
 
+def test_the_request_of_a_hold_that_runs_out_is_forgotten(api: Api) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web", hold_for=60)).json["lease"]
+    assert kept(api) == [lease["id"]]
+    api.world.pass_time(timedelta(minutes=2))
+    assert api.get("/v1/leases").json["leases"] == []
+    assert kept(api) == []
+
+
+def test_a_server_whose_lease_cannot_start_is_listed_until_the_lease_is_deleted(api: Api) -> None:
+    lease = api.post("/v1/leases", body_of(api, "web")).json["lease"]
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, "ensure_started", count=None))
+    pass_hours(api, 2.5)
+    assert status(api, lease) == "ERROR"
+    [shown] = api.get("/v1/planned-servers").json["planned_servers"]
+    assert (shown["name"], shown["lease_status"]) == ("web", "ERROR")
+    api.delete(f"/v1/leases/{lease['id']}")
+    pass_hours(api, 0.2)
+    assert (planned(api), kept(api)) == ([], [])
+
+
 def kept(api: Api) -> list[str]:
     """The leases of which a request is kept."""
     with api.world.db.read() as tx:

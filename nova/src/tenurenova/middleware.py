@@ -40,7 +40,7 @@ from tenurenova.boot import (
 from tenurenova.breaker import Breaker
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
 from tenurenova.permits import FolderError, Permits
-from tenurenova.planned import ListQuery, as_server, on_the_wire, page_of
+from tenurenova.planned import ListQuery, as_server, below, on_the_wire, page_of
 from tenurenova.shown import RESERVED, fault_of, has_no_host, show_reservations
 
 LOG = logging.getLogger(__name__)
@@ -331,7 +331,7 @@ class Middleware:
         answer = _call(self._application, environ if unchanged else {**environ, "QUERY_STRING": asked})
         if answer.code != HTTPStatus.OK:
             return answer
-        answer = _with_content(answer, show_reservations(answer.body, reserved=True))
+        answer = _with_content(answer, show_reservations(answer.body))
         if not shown and not query.is_reserved_only:
             return answer
         document = json.loads(answer.body)
@@ -367,8 +367,8 @@ class Middleware:
         if answer.code == HTTPStatus.NOT_FOUND:
             environ["wsgi.input"] = BytesIO(body)
             answer = self._about_planned(environ, one, body) or answer
-        elif answer.code == HTTPStatus.OK and environ.get("REQUEST_METHOD") == "GET" and not one["rest"]:
-            answer = _with_content(answer, show_reservations(answer.body, reserved=self._settings.show_reserved))
+        elif self._settings.show_reserved and answer.code == HTTPStatus.OK and environ.get("REQUEST_METHOD") == "GET":
+            answer = answer if one["rest"] else _with_content(answer, show_reservations(answer.body))
         return answer.send(start_response)
 
     def _about_planned(self, environ: Environ, one: re.Match[str], body: bytes) -> _Answer | None:
@@ -393,6 +393,8 @@ class Middleware:
     def _act_on_planned(self, environ: Environ, server: dict[str, Any], rest: str, body: bytes) -> _Answer:
         """Show, rename or delete a planned server. Raises ``RefusedError`` and ``UnreachableError``."""
         method, planned, timeout = environ.get("REQUEST_METHOD"), server["planned"], self._settings.timeout
+        if method == "GET" and (shown := below(server, rest.strip("/"))) is not None:
+            return _json(200, shown)
         if rest.strip("/"):
             return _refusal(409, f"The server {server['id']} is made at the start of its lease.")
         if method == "GET":

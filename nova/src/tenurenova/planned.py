@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from tenurenova.boot import LEASE, MARK, RESERVATION
-from tenurenova.shown import RESERVED
+from tenurenova.shown import ASLEEP, RESERVED
 
 #: The microversion from which a server shows the sizes of its flavor in place of the flavor's id.
 EMBEDDED_FLAVOR_SINCE = (2, 47)
@@ -22,8 +22,6 @@ _STATUSES = {
     "UPDATING": "BUILD",
     "ERROR": "ERROR",
 }
-#: The statuses in which Nova keeps servers that sleep until their leases start.
-ASLEEP = ("SHELVED", "SHELVED_OFFLOADED")
 #: The parameters of lists that do not choose servers, and those that choose what is known of a planned server.
 _FORM = frozenset({"limit", "marker", "sort_key", "sort_dir", "all_tenants", "reservation_id", "deleted"})
 _KNOWN = frozenset({"name", "status", "flavor", "user_id", "project_id", "tenant_id", "uuid"})
@@ -187,6 +185,23 @@ def _flavor(planned: Mapping[str, Any], microversion: tuple[int, int]) -> dict[s
         **sizes,
         "extra_specs": flavor.get("extra_specs") or {},
     }
+
+
+def below(server: Mapping[str, Any], path: str) -> dict[str, Any] | None:
+    """Return what Nova answers to a GET below the URL of a server without ports, volumes or history.
+
+    None if nothing can be said, as for its console.
+    """
+    answers: dict[str, dict[str, Any]] = {
+        "ips": {"addresses": {}},
+        "metadata": {"metadata": server["metadata"]},
+        "os-instance-actions": {"instanceActions": []},
+        "os-interface": {"interfaceAttachments": []},
+        "os-security-groups": {"security_groups": []},
+        "os-volume_attachments": {"volumeAttachments": []},
+        "tags": {"tags": []},
+    }
+    return answers.get(path)
 
 
 def on_the_wire(server: Mapping[str, Any], *, is_detailed: bool) -> dict[str, Any]:

@@ -6,24 +6,18 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tenurenova.boot import LEASE, MARK
+from tenurenova.boot import MARK
 
 RESERVED = "RESERVED"
-_ASLEEP = ("SHELVED", "SHELVED_OFFLOADED")
+#: The statuses in which Nova keeps servers that sleep until their leases start.
+ASLEEP = ("SHELVED", "SHELVED_OFFLOADED")
 _NO_HOST = "No valid host"
-#: The message for the owner of a server for which Nova found no host when it was created.
-_ADVICE = (
-    " In the time of its lease {lease} there was room for it, but no host is open to it now, so it could not be made,"
-    " and the lease is given back. Book without a server: tenure lease create NAME --server-flavor FLAVOR --start DATE"
-    " --end DATE; boot the server when there is a host for it, and name it to the lease: tenure lease set NAME"
-    " --reservation id=RESERVATION,server_id=SERVER"
-)
 
 
-def show_reservations(body: bytes, *, reserved: bool) -> bytes:
-    """Return the body of an answer with one or many servers, with the additions; the same body if there are none.
+def show_reservations(body: bytes) -> bytes:
+    """Return the body of an answer with one or many servers; those that sleep until their lease starts are RESERVED.
 
-    With ``reserved``, servers that sleep until their lease starts have the status RESERVED.
+    The same body is returned if there are none.
     """
     if MARK.encode() not in body:
         return body
@@ -31,8 +25,10 @@ def show_reservations(body: bytes, *, reserved: bool) -> bytes:
         document = json.loads(body)
     except ValueError:
         return body
-    changed = [_show(server, reserved=reserved) for server in _servers(document)]
-    return json.dumps(document).encode() if any(changed) else body
+    sleeping = [server for server in _servers(document) if _is_asleep(server)]
+    for server in sleeping:
+        server["status"] = RESERVED
+    return json.dumps(document).encode() if sleeping else body
 
 
 def fault_of(body: bytes) -> str:
@@ -41,7 +37,6 @@ def fault_of(body: bytes) -> str:
         (server,) = _servers(json.loads(body))
     except ValueError:
         return ""
-    _show(server, reserved=False)
     fault = server.get("fault")
     return str(fault.get("message", "")) if server.get("status") == "ERROR" and isinstance(fault, dict) else ""
 
@@ -56,16 +51,6 @@ def _servers(document: Any) -> Iterable[dict[str, Any]]:
     return [server for server in servers if isinstance(server, dict)]
 
 
-def _show(server: dict[str, Any], *, reserved: bool) -> bool:
-    """Add what Tenure knows about the server; return whether anything was added."""
+def _is_asleep(server: dict[str, Any]) -> bool:
     metadata = server.get("metadata")
-    if not isinstance(metadata, dict) or MARK not in metadata:
-        return False
-    if reserved and server.get("status") in _ASLEEP:
-        server["status"] = RESERVED
-        return True
-    fault = server.get("fault")
-    if server.get("status") == "ERROR" and isinstance(fault, dict) and str(fault.get("message")).startswith(_NO_HOST):
-        fault["message"] += _ADVICE.format(lease=metadata.get(LEASE, ""))
-        return True
-    return False
+    return isinstance(metadata, dict) and MARK in metadata and server.get("status") in ASLEEP

@@ -8,10 +8,14 @@ from datetime import datetime
 from tenure.domain.actor import Actor
 from tenure.domain.lease import DETAILS, Action, HistoryEntry, Lease, LeaseStatus, next_status
 from tenure.domain.reason import Reason
+from tenure.services.boots import forget_boot
 from tenure.services.context import ENDED, new_id
 from tenure.services.notifications.commitments import notify_created, notify_ended, notify_updated
 from tenure.services.notifications.notices import notification_payload
 from tenure.store.database import Transaction
+
+#: The statuses in which a lease has nothing, neither planned nor in the cloud.
+_GONE = frozenset({LeaseStatus.TERMINATED, LeaseStatus.DELETED})
 
 
 def apply(
@@ -41,6 +45,8 @@ def apply(
         values["deleted_at"] = now
         tx.leases.drop_long_texts(lease.id)
     tx.leases.change(lease, now=now, status=status.value, **columns_of(shown), **values)
+    if status in _GONE and lease.status not in _GONE:
+        forget_boot(tx, lease)
     if status is not lease.status:
         write_history(tx, lease.id, action.value, lease.status, status, actor=actor, now=now, reason=reason)
     known = {name: value for name, value in values.items() if name in {*DETAILS, "starts_at", "ends_at", "degraded"}}

@@ -54,7 +54,7 @@ from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import LeaseToBook, NewLeases, booked_before, new_reservation, preparation
 from tenure.services.booking.removal import Removal
 from tenure.services.booking.update import Update
-from tenure.services.boots import forget_boot, planned_server, with_flavor
+from tenure.services.boots import planned_server, with_flavor
 from tenure.services.cloud import CloudCalls
 from tenure.services.context import ENDED, Context, ContextualService, require, target_of
 from tenure.services.events.payloads import UpdatePayload
@@ -533,7 +533,6 @@ class LeaseService(ContextualService):
         events = tx.events.of_lease(lease.id)
         was_provisional = lease.hold_until is not None
         if not pinned and not runs:
-            forget_boot(tx, lease)
             if lease.status not in {*ENDED, LeaseStatus.WAITING}:
                 notify_ended(tx, lease, now=now)  # while it still has its planned resources
             tx.allocations.remove_planned(ids)

@@ -10,7 +10,6 @@ from tenure.domain.lease import Action, EventStatus, EventType, Lease, LeaseStat
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, Command, Progress
 from tenure.resources.contract import ResourceTypes
-from tenure.services.boots import forget_boot
 from tenure.services.context import Rules
 from tenure.services.events.before_end import (
     given_up_reservations,
@@ -118,7 +117,6 @@ class EndHandler(Handler[EndPayload]):
 
     def done(self, tx: Transaction, work: Work[EndPayload], lease: Lease, now: datetime) -> None:
         self._give_back(tx, lease, now, [reservation.id for reservation in lease.reservations])
-        forget_boot(tx, lease)
         if lease.status is LeaseStatus.DELETING:
             lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
             notify(tx, "lease.delete", lease, now=now)
