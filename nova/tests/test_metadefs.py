@@ -67,7 +67,8 @@ def _wrong_fields(
     yield from (f"{name}: {field} is missing" for field in sorted(required - given.keys()))
     for field, value in given.items():
         of_type, longest = known.get(field, (None, None))
-        if of_type is None or not isinstance(value, of_type) or (longest is not None and len(value) > longest):
+        too_long = longest is not None and len(str(value)) > longest
+        if of_type is None or not isinstance(value, of_type) or too_long:
             yield f"{name}: {field} is wrong"
 
 

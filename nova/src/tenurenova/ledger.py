@@ -55,10 +55,10 @@ class Ledger:
 
     def hold(self, lease: Mapping[str, Any]) -> Held:
         """Book a lease that is held for a limited time. Raises ``RefusedError`` or ``UnreachableError``."""
-        (held,) = self.book(lease)[:1] or [None]
-        if held is None:
+        held = self.book(lease)
+        if not held:
             raise UnreachableError("its answer has no lease")
-        return held
+        return held[0]
 
     def book(self, lease: Mapping[str, Any]) -> list[Held]:
         """Book a lease; return its reservations, in their order. Raises the errors of ``hold``."""
