@@ -91,10 +91,10 @@ def open_simulation(now: datetime, *, regions: Sequence[str] = ()) -> Iterator[S
     clock = SimulatedClock(now)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-"))
-        db = Database(f"sqlite:///{_new_database(Path(folder))}", clock=clock)
+        # Nothing of it has to survive a crash of the machine.
+        db = Database(f"sqlite:///{_new_database(Path(folder))}", clock=clock, durable=False)
         stack.callback(db.close)
         event.listen(db.engine, "engine_connect", share_statements)
-        # Nothing of it has to survive a crash of the machine.
         event.listen(db.engine, "connect", lambda connection, _record: connection.execute("PRAGMA synchronous=OFF"))
         clouds = {name: SimulatedCloud(clock=clock, sleep=lambda _seconds: None) for name in regions or ("",)}
         for cloud in clouds.values():

@@ -50,6 +50,7 @@ from tenure.store.upkeep import PROBE, UpkeepStore
 from tenure.store.usage import UsageStore
 from tenure.store.waiting import WaitingStore
 from tenure.store.writability import Writability
+from tenure.store.write_ahead_log import WriteAheadLog
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -155,6 +156,8 @@ class Transaction:
         self.session.flush()
         has_changed = self.changed.write(database.time())
         database.commit(self.session)
+        if self._attempt is not None:
+            self._attempt.has_committed = True
         deadlines.lift()
         if database.file is not None and (lost := database.file.lost()) is not None:
             LOG.error("a change may be lost: %s", lost)
@@ -193,7 +196,8 @@ class Attempt:
     """An attempt at a transaction, as a context manager.
 
     If the transaction conflicts with another one, or if the block raises ``Overtaken``, nothing is written, and the
-    block ends there without an error.
+    block ends there without an error. At the end of the block, what was committed is on the disk; ``OutcomeUnknown`` is
+    raised if the disk fails.
     """
 
     def __init__(self, database: Database, number: int, contended: Collection[int]) -> None:
@@ -205,6 +209,7 @@ class Attempt:
         #: Whether another transaction came in between, and the ids of the resources that this one has tried to change.
         self.has_conflicted = False
         self.bumped: Collection[int] = ()
+        self.has_committed = False
 
     def __enter__(self) -> Attempt:
         return self
@@ -212,6 +217,8 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if error is None and self.has_committed:
+            self._database.flush()
         if isinstance(error, Overbooked):
             LOG.error("a transaction was rolled back: it would have promised a resource twice", exc_info=error)
             raise TooManyConflicts(_WRONG) from error
@@ -239,6 +246,7 @@ class Database:
     """A database with a pool of connections.
 
     ``clock`` replaces the time of the database. Without it, all managers use the database's clock instead of their own.
+    Unless it is ``durable``, a file of SQLite may lose its last moments when the machine loses power.
     """
 
     def __init__(
@@ -250,12 +258,15 @@ class Database:
         row_wait_seconds: int = ROW_WAIT_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
         pool_wait_seconds: float = POOL_WAIT_SECONDS,
+        durable: bool = True,
     ) -> None:
         self.engine = _engine(
             url, pool_size=pool_size, pool_wait_seconds=pool_wait_seconds, row_wait_seconds=row_wait_seconds
         )
         #: The file of the database; None on a server, and in memory.
         self.file = _file_of(self.engine)
+        #: Its log; None if the database itself writes each commit to the disk, and if nothing has to be ``durable``.
+        self._log = WriteAheadLog(str(self.engine.url.database)) if self.file is not None and durable else None
         #: Whether the database takes writes, for the health check.
         self.writability = Writability(self.file, self._probe)
         self._clock = clock
@@ -340,6 +351,20 @@ class Database:
                 raise
             LOG.warning("the database did not work during a commit: %s", error.orig)
             self.writability.failed(error)
+            raise OutcomeUnknown from error
+
+    def flush(self) -> None:
+        """Return when all that this thread has committed is on the disk. Raises ``OutcomeUnknown`` if the disk fails.
+
+        Servers do that at each commit. On SQLite it is apart from the commit, so that other writers need not wait for
+        the disk, and so that those who wait for it wait together.
+        """
+        if self._log is None:
+            return
+        try:
+            self._log.flush()
+        except OSError as error:
+            LOG.error("the disk has failed, so a change may be lost: %s", error)
             raise OutcomeUnknown from error
 
     @contextmanager
@@ -457,6 +482,7 @@ class Database:
                         padding = "0" * _PROBE_LENGTH if on_sqlite else None
                         UpkeepStore(session).record(PROBE, self.now(session), padding=padding)
                         self.commit(session)
+                        self.flush()
                 finally:
                     if on_sqlite:
                         _set_patience(connection, SQLITE_WAIT_SECONDS)
@@ -597,7 +623,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # we begin transactions ourselves
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA synchronous=NORMAL")  # see ``Database.flush``
     cursor.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     cursor.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
     cursor.execute("PRAGMA foreign_keys=ON")
