@@ -198,8 +198,13 @@ def test_the_service_calls_no_address_of_a_request(service: Standalone, header: 
         with suppress(BlockingIOError):
             calls.append(trap.accept())
     assert not calls
-    assert all(found["status"] != "ERROR" for found in ask(service, "GET", f"{COMPUTE}/servers/detail")[1]["servers"])
-    for found in ask(service, "GET", f"{COMPUTE}/servers")[1]["servers"]:
+
+    def servers() -> list[dict[str, Any]]:
+        return list(ask(service, "GET", f"{COMPUTE}/servers/detail")[1]["servers"])
+
+    wait_for("the servers to be made", lambda: {found["status"] for found in servers()} <= {"ACTIVE", "ERROR"})
+    for found in servers():
+        assert found["status"] == "ACTIVE"
         assert ask(service, "DELETE", f"{COMPUTE}/servers/{found['id']}")[0] == 204
 
 

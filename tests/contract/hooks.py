@@ -87,6 +87,7 @@ def _of_inventories() -> dict[str, tuple[str, ...]]:
 EXPECTED = {
     "GET /v1/leases": (_MARKER, _NAME),
     "GET /v1/limits": (_NAME,),
+    "GET /v1/planned-servers": (r"marker: there is no server (.|\n)* that a list could go on after\.", _NAME),
     **_of_inventories(),
     "GET /v1/usage": (
         r"The period must end after it starts\.",

@@ -337,6 +337,10 @@ _ROWS = (
         "made_id": RUNNING, "created_at": at("09:00"),
     }),
     Row("upkeep", {"name": "probe", "at": at("07:00")}),
+    Row("boots", {
+        "lease_id": PENDING, "project_id": "demo-project", "microversion": "2.60",
+        "request": json.dumps({"server": {"name": "web", "flavorRef": "2"}}),
+    }, since="0003"),
     Row("ledger_feed", {"at": at("09:00"), "changed": json.dumps({"resources": [1, 2]})}),
 )  # fmt: skip
 

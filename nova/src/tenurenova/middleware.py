@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tenurenova.boot import (
+    RESERVATION,
     HintError,
     WantedLease,
     kept_request,
@@ -336,6 +337,9 @@ class Middleware:
             return answer
         document = json.loads(answer.body)
         servers = document.get("servers", [])
+        # A server that was made in this moment is planned still, as far as the service knows.
+        made = {(server.get("metadata") or {}).get(RESERVATION) for server in servers}
+        shown = [server for server in shown if server["id"] not in made]
         if query.is_reserved_only:
             servers = [server for server in servers if not is_detailed or server.get("status") == RESERVED]
         return _with_content(answer, json.dumps({**document, "servers": [*shown, *servers]}).encode())

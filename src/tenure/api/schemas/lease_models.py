@@ -188,7 +188,10 @@ class BootRequest(Strict):
 
     request: Annotated[
         dict[StrictStr, Any],
-        Field(description="The body of a request to boot a server, as Nova takes it at the microversion."),
+        Field(
+            description="The body of a request to boot a server, as Nova takes it at the microversion.",
+            json_schema_extra={"required": ["server"], "properties": {"server": {"type": "object"}}},
+        ),
     ]
     microversion: Annotated[
         StrictStr,
