@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tenurenova.middleware import MAX_BYTES, Settings, filter_factory
+from tenurenova.middleware import MAX_BYTES, Application, Settings, filter_factory
 from tenurenova.permits import Permits
 
 LEASE = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07"}
@@ -53,7 +53,7 @@ class Tenure:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_POST = do_DELETE = handle_one  # noqa: N815 - the names of http.server
+            do_GET = do_POST = do_DELETE = handle_one  # noqa: N815 - the names of http.server
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -63,11 +63,14 @@ class Tenure:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def answer(self, method: str, path: str) -> Answer | None:
-        kind = "confirm" if path.endswith("/confirm") else "release" if method == "DELETE" else "hold"
+        kinds = {"DELETE": "release", "GET": "planned", "POST": "confirm" if path.endswith("/confirm") else "hold"}
+        kind = kinds[method]
         queue = self.answers.get(kind)
         if queue:
             return queue.pop(0) if len(queue) > 1 else queue[0]
-        return {"hold": (201, HELD), "confirm": (200, HELD), "release": (204, None)}[kind]
+        planned: dict[str, Any] = {"planned_servers": []}
+        answers = {"hold": (201, HELD), "confirm": (200, HELD), "release": (204, None), "planned": (200, planned)}
+        return answers[kind]
 
     @property
     def calls(self) -> list[str]:
@@ -126,8 +129,12 @@ def permits_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-def ask(
-    nova: Nova, options: dict[str, str], body: Any = None, *, path: str = "/servers", method: str = "POST", **more: Any
+def ask(nova: Nova, options: dict[str, str], body: Any = None, **more: Any) -> tuple[int, Any]:
+    return send(filter_factory({}, **options)(nova), body, **more)
+
+
+def send(
+    filtered: Application, body: Any = None, *, path: str = "/servers", method: str = "POST", **more: Any
 ) -> tuple[int, Any]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     environ = {
@@ -143,7 +150,7 @@ def ask(
     def start_response(status: str, headers: list[tuple[str, str]]) -> None:
         got.update(status=int(status[:3]), headers=dict(headers))
 
-    answer = b"".join(filter_factory({}, **options)(nova)(environ, start_response))
+    answer = b"".join(filtered(environ, start_response))
     assert got["headers"]["Content-Length"] == str(len(answer))
     return got["status"], json.loads(answer)
 
@@ -187,12 +194,17 @@ def test_boot_without_the_hint_does_not_call_the_service(nova: Nova, hints: dict
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/servers"), ("POST", "/servers/S/action"), ("DELETE", "/servers/S"), ("POST", "/os-keypairs")],
+    ("method", "path", "calls"),
+    [
+        ("GET", "/servers", ["GET /v1/planned-servers?limit=1000"]),
+        ("POST", "/servers/S/action", []),
+        ("DELETE", "/servers/S", []),
+        ("POST", "/os-keypairs", []),
+    ],
 )
-def test_nothing_but_a_boot_is_read(nova: Nova, tenure: Tenure, method: str, path: str) -> None:
+def test_nothing_but_a_boot_is_read(nova: Nova, tenure: Tenure, method: str, path: str, calls: list[str]) -> None:
     assert boot(nova, tenure, method=method, path=path) == (202, nova.document)
-    assert tenure.calls == []
+    assert tenure.calls == calls
     assert b"lease_params" in nova.asked[0][1]
 
 
@@ -365,11 +377,45 @@ def test_without_a_service_there_is_no_server_with_a_lease(nova: Nova, make_serv
     assert "POST" not in nova.methods
 
 
+def catalogue(**urls: str) -> str:
+    """The catalogue of a token, with the reservation service's URLs by region."""
+    places = [{"region": region, "publicURL": url} for region, url in urls.items()]
+    return json.dumps([{"type": "compute", "endpoints": []}, {"type": "reservation", "endpoints": places}])
+
+
 def test_the_service_is_found_in_the_catalogue_of_the_token(nova: Nova, tenure: Tenure) -> None:
-    places = [{"region": "north", "publicURL": "http://127.0.0.1:9"}, {"region": "south", "publicURL": tenure.url}]
-    catalogue = json.dumps([{"type": "compute", "endpoints": []}, {"type": "reservation", "endpoints": places}])
+    known = catalogue(north="http://127.0.0.1:9", south=tenure.url)
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
-    assert ask(nova, {"region": "south"}, body, HTTP_X_SERVICE_CATALOG=catalogue)[0] == 202
+    assert ask(nova, {"region": "south"}, body, HTTP_X_SERVICE_CATALOG=known)[0] == 202
+    assert tenure.calls == ["POST /v1/leases"]
+
+
+def test_an_old_address_without_an_answer_stops_no_boot_by_the_new_one(nova: Nova, tenure: Tenure) -> None:
+    """Nova keeps the catalogues of tokens that it has seen before the address was changed."""
+    filtered = filter_factory({})(nova)
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    assert send(filtered, body, HTTP_X_SERVICE_CATALOG=catalogue(north="http://127.0.0.1:9"))[0] == 503
+    assert send(filtered, body, HTTP_X_SERVICE_CATALOG=catalogue(north=tenure.url))[0] == 202
+    assert tenure.calls == ["POST /v1/leases"]
+
+
+def test_a_list_without_an_answer_stops_no_boot(nova: Nova, tenure: Tenure) -> None:
+    """It is given up early, since Nova can answer it alone."""
+    filtered = filter_factory({}, endpoint=tenure.url)(nova)
+    nova.status, nova.document = "200 OK", {"servers": []}
+    tenure.answers["planned"] = [None]
+    for _ in range(2):
+        assert send(filtered, path="/servers/detail", method="GET") == (200, {"servers": []})
+    assert tenure.calls == ["GET /v1/planned-servers?limit=1000"]  # and is not asked again for a while
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    assert send(filtered, body)[0] == 202
+
+
+def test_a_boot_without_an_answer_stops_the_next_one(nova: Nova, tenure: Tenure) -> None:
+    filtered = filter_factory({}, endpoint=tenure.url)(nova)
+    tenure.answers["hold"] = [None]
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    assert [send(filtered, body)[0] for _ in range(2)] == [503, 503]
     assert tenure.calls == ["POST /v1/leases"]
 
 
