@@ -53,6 +53,11 @@ class Ledger:
         self._timeout = timeout
         self._verify = verify
 
+    @property
+    def address(self) -> str:
+        """The host and the port of the service. URLs in catalogues may differ by project beyond them."""
+        return self._base.partition("://")[2].partition("/")[0]
+
     def hold(self, lease: Mapping[str, Any]) -> Held:
         """Book a lease that is held for a limited time. Raises ``RefusedError`` or ``UnreachableError``."""
         held = self.book(lease)

@@ -168,7 +168,8 @@ class Middleware:
         self._settings = settings
         folder = settings.lock_folder or Path(tempfile.gettempdir()) / f"tenurenova-{os.geteuid()}"
         self._permits = Permits(Path(folder), settings.at_once)
-        self._breaker = Breaker()
+        #: By the address of the service and the deadline: a list is given up early, and says nothing of a booking.
+        self._breakers: dict[tuple[str, float], Breaker] = {}
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method, path = environ.get("REQUEST_METHOD"), environ.get("PATH_INFO", "")
@@ -419,22 +420,24 @@ class Middleware:
     # Calls to the service
 
     def _guarded(self, environ: Environ, call: Callable[[Ledger], Any], timeout: float) -> Any:
-        """Return what a call to the service returns; after a failure, nothing is called for a while.
+        """Return what a call to the service returns.
 
-        Raises ``RefusedError`` and ``UnreachableError``.
+        After a failure, nothing is called at this address with this deadline for a while. Raises ``RefusedError`` and
+        ``UnreachableError``.
         """
         ledger = self._ledger(environ, timeout)
-        if not self._breaker.may_call():
+        breaker = self._breakers.setdefault((ledger.address, timeout), Breaker())
+        if not breaker.may_call():
             raise UnreachableError("it did not answer a moment ago")
         try:
             result = call(ledger)
         except RefusedError:
-            self._breaker.answered()
+            breaker.answered()
             raise
         except UnreachableError:
-            self._breaker.failed()
+            breaker.failed()
             raise
-        self._breaker.answered()
+        breaker.answered()
         return result
 
     def _ledger(self, environ: Environ, timeout: float | None = None) -> Ledger:
