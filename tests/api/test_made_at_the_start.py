@@ -90,6 +90,21 @@ def test_a_lease_that_has_waited_makes_its_server(api: Api) -> None:
     assert made(api) == {"web": "freepool"}
 
 
+@pytest.mark.parametrize("choices", [1, 2])
+def test_neither_a_booking_nor_its_refusal_asks_for_the_flavor_that_it_describes(api: Api, choices: int) -> None:
+    """The boot waits in Nova for the answer: Nova may have no process left to be asked."""
+    described = {**boot(), "flavor": {"id": TINY, "name": "m1.tiny", "vcpus": 1, "ram": 512, "disk": 1}}
+    wanted = {"reservations": [reservation(flavor_id=TINY, server_name="web")]}
+    fields = {"boot": described} if choices == 1 else {"boot": described, "any_of": [wanted] * 2, "reservations": None}
+    api.world.cloud.inject(Fault(FaultKind.BUSY, "fetch", count=None))
+    assert api.post("/v1/leases", body_of(api, "web", start=3, **fields)).status_code == 201
+    everything = [{"resource_type": "physical:host", "min": 4, "max": 4}]
+    api.book(start=1, hours=1, reservations=everything)
+    refused = api.post("/v1/leases", body_of(api, "web", start=1, **fields))
+    assert refused.status_code == 409
+    assert refused.json["details"]["alternatives"]
+
+
 def test_the_request_is_shown_to_nobody_and_forgotten(api: Api) -> None:
     answer = api.post("/v1/leases", body_of(api, "web"))
     lease = answer.json["lease"]
