@@ -37,6 +37,7 @@ from tenure.services.booking.confirmation import Confirmation
 from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import new_reservation
 from tenure.services.booking.update import Update
+from tenure.services.boots import with_flavor
 from tenure.services.context import Context, ContextualService, require, target_of
 from tenure.services.leases.dates import SHORTEST, resolve
 from tenure.services.leases.intake import Completed, Intake
@@ -92,6 +93,7 @@ class AlternativeService(ContextualService):
         Of a flexible request, they are alternatives to its first choice at its first possible start.
         """
         self._check(actor)
+        request = with_flavor(request)
         if isinstance(request, FlexibleRequest):
             request = self._periods.earliest(request, 0)
         completed = self._attempt_factory.complete(actor, request.reservations)
