@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from testbed import backing, content, openstack, packages, seeded
 from testbed.apis import Account
-from testbed.openstack import COMPUTES, Filter
+from testbed.openstack import COMPUTES, Filter, MakeServers
 from testbed.places import BIN, CONF, KEYSTONE, LOG, OPENRC, PASSWORD, ROOT, STATE, say
 from testbed.processes import (
     TestbedError,
@@ -76,6 +76,7 @@ def up(options: argparse.Namespace) -> None:
         say("schemas")
         openstack.create_schemas()
         schemas_made.touch()
+    openstack.pretend_agents()
     say("services")
     start_all([openstack.keystone()])
     wait_until_listening([openstack.keystone()])
@@ -186,6 +187,13 @@ def endpoint(options: argparse.Namespace) -> None:
         content.ensure_endpoint(admin, options.type, options.name, options.url)
 
 
+def make_servers(options: argparse.Namespace) -> None:
+    """Have Nova make servers that are booted for a lease at its start, or at once; `up` returns to the start."""
+    openstack.configure_boots(MakeServers(options.when))
+    start_all(openstack.apis())
+    wait_until_listening(openstack.apis())
+
+
 def extra(options: argparse.Namespace) -> None:
     """Have that many more compute hosts, extra-1 and so on, on which servers run; 0 for none of them."""
     names = openstack.extra_names(options.count)
@@ -262,6 +270,8 @@ def _parser() -> argparse.ArgumentParser:
     entry.add_argument("url", nargs="?", help="such as http://127.0.0.1:1234/v1; none to have no entry")
     entry.add_argument("--type", default="reservation", help="default: %(default)s")
     entry.add_argument("--name", default="tenure", help="of the service; default: %(default)s")
+    when = command("make-servers", make_servers)
+    when.add_argument("when", choices=[member.value for member in MakeServers])
     command("extra", extra).add_argument("count", type=int, metavar="COUNT")
     hosts = command("seed", seed)
     hosts.add_argument("count", type=int, metavar="COUNT")

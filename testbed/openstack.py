@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from testbed.backing import create_databases
+from testbed.backing import create_databases, execute
 from testbed.packages import NOVA_FILTER, NOVA_FILTER_NAME, NOVA_MIDDLEWARE, nova_sources
 from testbed.places import API_PORTS, BIN, CONF, HOST, KEYSTONE, PASSWORD, STATE, TESTBED, VENV, render
 from testbed.processes import Process, run
@@ -61,6 +61,13 @@ class Filter(Enum):
     BLAZAR = "blazar"
 
 
+class MakeServers(Enum):
+    """When a server is made that is booted with hints for a lease."""
+
+    AT_START = "at_start"
+    AT_ONCE = "at_once"
+
+
 _FILTERS = {
     Filter.TENURE: (NOVA_FILTER, NOVA_FILTER_NAME),
     Filter.BLAZAR: ("blazarnova.scheduler.filters.blazar_filter.BlazarFilter", "BlazarFilter"),
@@ -80,18 +87,24 @@ def configure(scheduler_filter: Filter) -> None:
     render("nova.conf", CONF / "nova/nova.conf")
     path, name = _FILTERS[scheduler_filter]
     render("nova-scheduler.conf", CONF / "nova/scheduler.conf", filter=path, filter_name=name)
-    (CONF / "nova/api-paste.ini").write_text(_with_reservations((VENV / "etc/nova/api-paste.ini").read_text()))
+    configure_boots(MakeServers.AT_START)
     (virt,) = VENV.glob("lib/python3*/site-packages/nova/virt")
     shutil.copy(TESTBED / "fakehosts.py", virt)
     for host, size in COMPUTES.items():
         _configure_compute(host, size)
 
 
-def _with_reservations(paste: str) -> str:
+def configure_boots(make_servers: MakeServers) -> None:
+    """Write which filters are in front of Nova's API, ours among them with this option."""
+    paste = (VENV / "etc/nova/api-paste.ini").read_text()
+    (CONF / "nova/api-paste.ini").write_text(_with_reservations(paste, make_servers))
+
+
+def _with_reservations(paste: str, make_servers: MakeServers) -> str:
     """Nova's pipelines with our filter in front of its API, for those who boot servers for a lease."""
     options = {
         "paste.filter_factory": NOVA_MIDDLEWARE,
-        "show_reserved": "true",
+        "make_servers": make_servers.value,
         "lock_folder": STATE / "nova/lock/boots",
     }
     section = "".join(f"{name} = {value}\n" for name, value in options.items())
@@ -144,6 +157,21 @@ def _other_schemas() -> None:
     _manage("keystone-manage", "keystone/keystone.conf", "bootstrap", *first, *service, *urls)
     _manage("placement-manage", "placement/placement.conf", "db", "sync")
     _manage("glance-manage", "glance/glance-api.conf", "db_sync")
+
+
+def pretend_agents() -> None:
+    """Have Neutron see an agent of Open vSwitch on each compute host, forever alive: it binds the servers' ports."""
+    configuration = '{"tunnel_types": ["vxlan"], "bridge_mappings": {}}'
+    name = "'Open vSwitch agent', 'neutron-openvswitch-agent', 'N/A'"
+    execute(
+        (
+            "INSERT IGNORE INTO neutron.agents (id, agent_type, `binary`, topic, host, admin_state_up, created_at, "
+            "started_at, heartbeat_timestamp, configurations, `load`) "
+            f"VALUES (UUID(), {name}, '{host}', 1, NOW(), NOW(), '2999-01-01', '{configuration}', 0)"
+            for host in COMPUTES
+        ),
+        log="agents",
+    )
 
 
 def discover_computes() -> None:
