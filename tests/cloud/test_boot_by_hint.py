@@ -1,44 +1,57 @@
-"""Servers that are booted for a lease, by hints to the real Nova, with our filter before its API."""
+"""Servers that are booted at once for a lease, by hints to the real Nova, with our filter before its API."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
-from keystoneauth1.adapter import Adapter
 from keystoneauth1.exceptions import ConnectFailure
 from keystoneauth1.session import Session
 
 from tests.cloud.test_clients import runner
 from tests.cloud.test_identity import hanging
-from tests.support.cloud import OPENRC, Cloud
+from tests.cloud.test_servers import is_shelved
+from tests.support import hints
+from tests.support.cloud import Cloud
 from tests.support.commands import document, in_minutes
-from tests.support.site import HOSTS, Lease, Server, Site, answered, moment, name_in_catalogue, open_site
+from tests.support.hints import (
+    COMPUTE,
+    NOVA_SECONDS,
+    compute,
+    kill_nova_api,
+    later,
+    lease_of_planned,
+    made_for,
+    plain_status,
+    stand_in,
+    statuses,
+)
+from tests.support.site import HOSTS, Lease, Server, Site, answered, have_testbed, moment, open_site
 from tests.support.waiting import patience, wait_for
 
-COMPUTE = "2.90"
 #: The last microversions of Nova's at which servers are booted without tags.
 COMPUTE_WITHOUT_TAGS = "2.51"
 RESERVED = "compute-1"
 #: In which Nova has the hosts that are in no other.
 ZONE = "nova"
 HOLD_SECONDS = 15
-NOVA_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
-def looking_often(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def at_once(cloud: Cloud) -> Iterator[None]:
+    """Nova has our filter make these servers at once, while the tests of this module run."""
+    have_testbed("make-servers", "at_once")
+    yield
+    have_testbed("make-servers", "at_start")
+
+
+@pytest.fixture(scope="module")
+def looking_often(at_once: None, cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Tenure that looks every second for servers of leases that are not there."""
     options = {"manager": {"reconcile_interval": 1}}
     with open_site(tmp_path_factory.mktemp("hints"), cloud, options=options) as site:
@@ -59,28 +72,14 @@ def site(looking_often: Site) -> Iterator[Site]:
     looking_often.clear()
 
 
-def boot(site: Site, by: Session, lease: dict[str, str] | str | None, version: str = COMPUTE, **more: str) -> Any:
-    """The answer of Nova to a request to boot a server, with hints for a lease."""
-    body: dict[str, object] = {
-        "server": {
-            "name": "by-hint",
-            "imageRef": site.nova._image,
-            "flavorRef": site.nova.flavor("m1.tiny"),
-            "networks": "none",
-            **more,
-        }
-    }
-    if lease is not None:
-        text = lease if isinstance(lease, str) else json.dumps(lease)
-        body["os:scheduler_hints"] = {"reserved": "True", "lease_params": text}
-    answer = compute(site, by, version).post("/servers", json=body, raise_exc=False)
+def boot(
+    site: Site, by: Session, lease: dict[str, str] | str | None, version: str = COMPUTE, /, **more: object
+) -> requests.Response:
+    """The answer of Nova to a request to boot a server, with hints for a lease; its server goes at the end."""
+    answer = hints.boot(site, by, lease, version, **more)
     if answer.status_code == 202:
         site.nova.booted.append(Server(site.nova, answer.json()["server"]["id"]))
     return answer
-
-
-def compute(site: Site, by: Session, version: str = COMPUTE) -> Adapter:
-    return site.cloud.service(by, "compute", version)
 
 
 def servers_of(site: Site, by: Session) -> set[str]:
@@ -100,7 +99,7 @@ def lease_of(site: Site, by: Session, server: Server) -> Lease:
 
 
 def status(site: Site, by: Session, server: Server) -> str:
-    """As its owner is shown it."""
+    """As the account is shown it."""
     return str(answered(compute(site, by).get(f"/servers/{server.id}"), 200)["server"]["status"])
 
 
@@ -108,18 +107,18 @@ def test_a_server_of_the_command_line_is_shelved_until_its_lease_and_deleted_wit
     """By the clock; a server booted beside it without hints is left alone."""
     openstack = runner(site, "tenure", "openstack", "--os-compute-api-version", COMPUTE)
     wanted = json.dumps({"name": "lease1", "start": in_minutes(60), "end": in_minutes(120)})
-    hints = ("--hint", "reserved=True", "--hint", f"lease_params={wanted}")
+    given = ("--hint", "reserved=True", "--hint", f"lease_params={wanted}")
     common = ("--flavor", "m1.tiny", "--image", "tiny", "--no-network", "-f", "json")
-    made = document(openstack("server", "create", "by-hint", *common, *hints, by="demo"))
+    made = document(openstack("server", "create", "by-hint", *common, *given, by="demo"))
     server = Server(site.nova, made["id"])
     site.nova.booted.append(server)
     assert boot(site, demo, None).status_code == 202
     other = site.nova.booted[-1]
     lease = lease_of(site, demo, server)
     assert lease.wait("PENDING")["name"] == "lease1"
-    # As administrators see it, and as its owner does.
-    wait_for("the server to sleep", lambda: (server.show() or {})["status"] == "SHELVED_OFFLOADED")
-    assert status(site, demo, server) == "RESERVED"
+    wait_for("the server to sleep", lambda: is_shelved(server))
+    assert (status(site, demo, server), (server.show() or {})["status"]) == ("RESERVED", "RESERVED")
+    assert plain_status(server) == "SHELVED_OFFLOADED"  # as Tenure is told
     assert site.nova.members("freepool") == {RESERVED}
     assert lease.show()["status"] == "PENDING"
 
@@ -166,87 +165,12 @@ def test_without_room_no_server_is_made_and_the_reason_is_named(site: Site, demo
     assert [lease["name"] for lease in leases] == ["of-a-test"]
 
 
-class Deaf(ThreadingHTTPServer):
-    """The reservation service, that holds leases for seconds and has an answer of its own to each confirmation."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint.removesuffix("/v1")
-        self.hold_seconds = HOLD_SECONDS
-        #: The body of the confirmation, once it has come.
-        self.confirmation: dict[str, Any] = {}
-        self.confirmation_came = threading.Event()
-        self.is_over = threading.Event()
-        #: Whether it says no, or nothing at all.
-        self.refuses = False
-        #: What a confirmation waits for until the service gets it; None where it never does.
-        self.before_confirmation: Callable[[], object] | None = None
-        super().__init__(("127.0.0.1", 0), _Forwarded)
-
-
-class _Forwarded(BaseHTTPRequestHandler):
-    server: Deaf
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path.endswith("/confirm"):
-            self.server.confirmation = body
-            self.server.confirmation_came.set()
-            if self.server.before_confirmation is not None:
-                self.server.before_confirmation()
-                self._forward(body)
-            elif self.server.refuses:
-                self._answer(409, b'{"error_message": "It is said so."}')
-            else:
-                self.server.is_over.wait(NOVA_SECONDS)
-        else:
-            self._forward({**body, "hold_for": self.server.hold_seconds})
-
-    def do_DELETE(self) -> None:
-        self._forward(None)
-
-    def _forward(self, body: dict[str, Any] | None) -> None:
-        headers = {name: self.headers[name] for name in ("X-Auth-Token", "OpenStack-API-Version")}
-        url = self.server.endpoint + self.path
-        answer = requests.request(self.command, url, json=body, headers=headers, timeout=NOVA_SECONDS)
-        self._answer(answer.status_code, answer.content)
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def deaf(site: Site) -> Iterator[Deaf]:
-    """What the catalogue names as the reservation service meanwhile."""
-    with Deaf(site.deployment.url()) as service:
-        threading.Thread(target=service.serve_forever, daemon=True).start()
-        name_in_catalogue(f"http://127.0.0.1:{service.server_port}/v1")
-        try:
-            yield service
-        finally:
-            service.is_over.set()
-            name_in_catalogue(site.deployment.url())
-            service.shutdown()
-
-
-def kill_nova_api() -> None:
-    """All processes that serve Nova's API, at once; their master makes new ones."""
-    master = (OPENRC.parent / "state/pid/nova-api").read_text().split()[0]
-    for child in Path(f"/proc/{master}/task/{master}/children").read_text().split():
-        os.kill(int(child), signal.SIGKILL)
-
-
-def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site, cloud: Cloud):
+def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site, cloud: Cloud, demo: Session):
     """Where nova-api is killed before it hears of the confirmation, and where the confirmation is refused."""
-    wanted = {"start": moment(seconds=1800), "end": moment(seconds=3600)}
-    with deaf(site) as service, ThreadPoolExecutor(1) as user:
+    wanted = later()
+    before = servers_of(site, demo)
+    with stand_in(site, hold_seconds=HOLD_SECONDS) as service, ThreadPoolExecutor(1) as user:
         owner = cloud.session("demo")  # whose catalogue names it
-        before = servers_of(site, owner)
         answer = user.submit(boot, site, owner, wanted, COMPUTE_WITHOUT_TAGS)
         assert service.confirmation_came.wait(NOVA_SECONDS)
         (confirmation,) = service.confirmation["reservations"]
@@ -254,7 +178,7 @@ def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site
         site.nova.booted.append(server)
         found = server.show() or {}
         assert (found["metadata"]["tenure:reservation"], found["tags"]) == (confirmation["id"], [])
-        lease = Lease(site.api(owner, "1.2"), found["metadata"]["tenure:lease"], confirmation["id"])
+        lease = Lease(site.api(demo, "1.2"), found["metadata"]["tenure:lease"], confirmation["id"])
         kill_nova_api()
         with pytest.raises(ConnectFailure):
             answer.result(NOVA_SECONDS)
@@ -264,8 +188,8 @@ def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site
         assert refused.status_code == 409, refused.text
         assert "is deleted again: It is said so." in refused.json()["conflictingRequest"]["message"]
     lease.wait_until_gone()
-    wait_for("the end of both servers", lambda: servers_of(site, owner) <= before, seconds=NOVA_SECONDS, pause=0.5)
-    assert answered(site.api(owner, "1.2").get("/leases"), 200)["leases"] == []
+    wait_for("the end of both servers", lambda: servers_of(site, demo) <= before, seconds=NOVA_SECONDS, pause=0.5)
+    assert answered(site.api(demo, "1.2").get("/leases"), 200)["leases"] == []
 
 
 def close_all_hosts(site: Site) -> None:
@@ -273,31 +197,34 @@ def close_all_hosts(site: Site) -> None:
     site.register(*(name for name in HOSTS if name != RESERVED))
 
 
-def test_a_server_without_a_host_before_confirmation_is_refused(site: Site, cloud: Cloud):
+def test_a_server_without_a_host_before_confirmation_is_booked_for_the_start(site: Site, cloud: Cloud, demo: Session):
     close_all_hosts(site)
-    with deaf(site) as service:
+    before = servers_of(site, demo)
+    with stand_in(site, hold_seconds=300) as service:
         owner = cloud.session("demo")  # whose catalogue names it
-        before = servers_of(site, owner)
 
         def wait_for_nova() -> None:
             server = Server(site.nova, service.confirmation["reservations"][0]["server_id"])
             wait_for("Nova to look for a host", lambda: (server.show() or {})["status"] == "ERROR")
 
-        service.hold_seconds = 300
         service.before_confirmation = wait_for_nova
-        refused = boot(site, owner, {"start": moment(seconds=1800), "end": moment(seconds=3600)})
-    assert refused.status_code == 409, refused.text
-    said = refused.json()["conflictingRequest"]["message"]
-    for words in ("is deleted again", "is in ERROR", "No valid host"):
-        assert words in said
-    wait_for("the end of the server", lambda: servers_of(site, owner) <= before)
-    assert answered(site.api(owner, "1.2").get("/leases"), 200)["leases"] == []
+        answer = hints.boot(site, owner, later())
+    assert answer.status_code == 202, answer.text
+    reservation = answer.json()["server"]["id"]
+    server = Server(site.nova, service.confirmation["reservations"][0]["server_id"])
+    server.wait_until_gone()
+    assert servers_of(site, demo) == before | {reservation}
+    assert statuses(site, demo)[reservation] == "RESERVED"
+    assert made_for(site, reservation) == []
+    lease = lease_of_planned(site, demo, reservation)
+    wait_for("the end of the lease that was held", lambda: [found["id"] for found in site.leases()] == [lease.id])
+    assert lease.show()["status"] == "PENDING"
 
 
 def test_a_server_without_a_host_after_confirmation_sets_its_lease_to_error(site: Site, demo: Session):
     close_all_hosts(site)
     with hanging("nova-scheduler"):
-        answer = boot(site, demo, {"start": moment(seconds=1800), "end": moment(seconds=3600)})
+        answer = boot(site, demo, later())
     assert answer.status_code == 202, answer.text
     server = site.nova.booted[-1]
     assert server.place().startswith("No valid host")
@@ -332,11 +259,10 @@ def test_only_boots_with_a_lease_fail_while_tenure_is_down(site: Site, demo: Ses
 
 def test_boots_with_hints_never_take_all_of_nova(site: Site, cloud: Cloud):
     """Tenure asks the very Nova that waits for it, which has two processes here: one boot at a time may wait."""
-    wanted = {"start": moment(seconds=1800), "end": moment(seconds=3600)}
+    wanted = later()
     others_are_done = threading.Event()
-    with deaf(site) as service, ThreadPoolExecutor(1) as user:
+    with stand_in(site, hold_seconds=300) as service, ThreadPoolExecutor(1) as user:
         owner = cloud.session("demo")  # whose catalogue names it
-        service.hold_seconds = 300
         service.before_confirmation = lambda: others_are_done.wait(NOVA_SECONDS)
         first = user.submit(boot, site, owner, wanted)
         assert service.confirmation_came.wait(NOVA_SECONDS)

@@ -14,10 +14,10 @@ import pytest
 from keystoneauth1.session import Session
 
 from testbed.commands import FILTER_IN_USE
-from tests.cloud.test_boot_by_hint import boot, lease_of
 from tests.cloud.test_clients import runner
 from tests.support.cloud import Cloud
 from tests.support.commands import document
+from tests.support.hints import NOVA_SECONDS, boot, lease_of_planned, made_for
 from tests.support.site import FREE_POOL, HOSTS, Lease, Server, Site, answered, have_testbed, moment, open_site
 from tests.support.waiting import wait_for
 
@@ -28,7 +28,6 @@ ZONES = {host: zone for zone, hosts in RACKS.values() for host in hosts}
 EAST, WEST = "compute-1", "compute-3"
 
 NO_VALID_HOST = "No valid host was found"
-NOVA_SECONDS = 120
 #: How long after the answer of the API a manager dies; starts and ends take longer.
 DELAY_SECONDS = 0.4
 
@@ -219,10 +218,10 @@ def test_a_server_runs_in_the_zone_in_which_it_is_booted_for_a_lease(site: Site,
     wanted = {"start": "now", "end": moment(seconds=3600)}
     answer = boot(site, demo, wanted, availability_zone="west")
     assert answer.status_code == 202, answer.text
-    server = site.nova.booted[-1]
-    lease = lease_of(site, demo, server)
+    lease = lease_of_planned(site, demo, answer.json()["server"]["id"])
     assert lease.show_reservation()["availability_zone"] == "west"
     lease.wait("ACTIVE", seconds=NOVA_SECONDS)
+    (server,) = made_for(site, lease.reservation)
     assert server.place() == WEST
     assert zones(site) == ZONES
     lease.change(end_date="now")

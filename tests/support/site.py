@@ -95,7 +95,7 @@ class Nova:
         self.api = self.cloud.service(self.admin, "compute", _COMPUTE)
         self.placement = self.cloud.service(self.admin, "placement", "1.29")
         (image,) = self.cloud.service(self.admin, "image").get("/v2/images?name=tiny").json()["images"]
-        self._image = image["id"]
+        self.image = image["id"]
         self._flavor = self.flavor("m1.tiny")
 
     def aggregates(self) -> dict[str, dict[str, Any]]:
@@ -138,7 +138,7 @@ class Nova:
     ) -> dict[str, Any]:
         server = {
             "name": "of-a-test",
-            "imageRef": self._image,
+            "imageRef": self.image,
             "flavorRef": flavor or self._flavor,
             "networks": "none",
             **more,
