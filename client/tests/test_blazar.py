@@ -45,8 +45,8 @@ def test_first_call_determines_the_version(blazar: FakeServer) -> None:
     )
     client.leases.get(lease.id)
     assert client.version is Version.V1_0
-    assert [request.version for request in blazar.requests] == ["1.3", "1.2", "1.1", None, None]
-    assert blazar.requests[3].body == {
+    assert [request.version for request in blazar.requests] == ["1.4", "1.3", "1.2", "1.1", None, None]
+    assert blazar.requests[4].body == {
         "name": "bio",
         "start_date": "2027-03-02 10:00",
         "end_date": "2027-03-03 10:00",

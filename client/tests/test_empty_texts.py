@@ -86,6 +86,9 @@ def _one_of_each(server: FakeServer, tenure: Run) -> None:
         ["floatingip", "list", "--network", ""],
         ["floatingip", "disable", "", "--yes"],
         ["volume", "pool", "show", ""],
+        ["lease", "create", "x", *_RESERVATION, "--boot", ""],
+        ["planned", "server", "list", "--project", ""],
+        ["planned", "server", "show", ""],
         ["volume", "pool", "delete", ""],
         ["volume", "pool", "set", "", "10"],
         ["volume", "pool", "disable", "", "--yes"],
@@ -124,6 +127,7 @@ def test_an_empty_argument_is_refused_and_changes_nothing(
         lambda client, named: client.volume_pools.lend(named, 10),
         lambda client, named: client.properties.set(named, private=True),
         lambda client, named: client.allocations.get(named),
+        lambda client, named: client.planned_servers.get(named),
     ],
 )
 def test_no_part_of_a_path_is_empty(server: FakeServer, call: Callable[[Client, str], object], named: str) -> None:
@@ -135,7 +139,7 @@ def test_no_part_of_a_path_is_empty(server: FakeServer, call: Callable[[Client, 
     assert [request for request in server.requests[before:] if request.method != "GET"] == []
 
 
-@pytest.mark.parametrize("versions", [("1.0",), ("1.0", "1.1", "1.2", "1.3")])
+@pytest.mark.parametrize("versions", [("1.0",), ("1.0", "1.1", "1.2", "1.3", "1.4")])
 @pytest.mark.parametrize(
     "call",
     [
@@ -155,6 +159,7 @@ def test_no_part_of_a_path_is_empty(server: FakeServer, call: Callable[[Client, 
         lambda client: client.availability.show("physical:host", availability_zone=""),
         lambda client: client.availability.show("physical:host", required_traits=[""]),
         lambda client: client.limits.show(project_id=""),
+        lambda client: list(client.planned_servers.list(project_id="")),
         lambda client: client.usage.show(start=BEGINNING, end=BEGINNING + timedelta(hours=1), project_id=""),
     ],
 )

@@ -274,7 +274,7 @@ def test_own_events_send_notifications(server: FakeServer) -> None:
         reservations=[ReservationRequest.hosts(1)],
         events=[OwnEvent(noon, "eat")],
     )
-    assert server.requests[0].version == "1.3"
+    assert server.requests[0].version == "1.4"
     [told] = [event for event in client.leases.get(lease.id).events if event.message is not None]
     assert (told.event_type, told.time, told.message) == ("notify_lease", noon, "eat")
     client.leases.update(

@@ -73,7 +73,7 @@ def test_a_lease_is_made_as_it_was_asked_for(server: FakeServer) -> None:
     again = client.leases.get(lease.id)
     assert replace(again, reservations=()) == replace(lease, reservations=())
     assert again.reservations[0].parameters.items() >= lease.reservations[0].parameters.items()
-    assert server.requests[0].version == "1.3"
+    assert server.requests[0].version == "1.4"
     assert server.requests[0].body == {
         "name": "bio",
         "start_date": "2027-03-02T10:00:30Z",
@@ -446,10 +446,10 @@ def test_a_server_of_1_1_lacks_what_came_with_1_2() -> None:
         assert client.hosts.get(host.id).health is None
         assert [host.id for host in client.hosts.list()] == [host.id]
         asked = [request.version for request in server.requests]
-        assert asked == ["1.3", "1.2", "1.1", "1.1"]  # once is enough
+        assert asked == ["1.4", "1.3", "1.2", "1.1", "1.1"]  # once is enough
         with pytest.raises(NeedsNewerServer, match=r"closing and emptying hosts came with API 1\.2"):
             client.hosts.disable(host.id)
-        assert len(server.requests) == 4
+        assert len(server.requests) == 5
 
 
 def test_a_server_of_1_2_keeps_what_came_with_1_2() -> None:
@@ -460,7 +460,7 @@ def test_a_server_of_1_2_keeps_what_came_with_1_2() -> None:
         assert client.hosts.disable(host.id).resource.enabled is False
         assert client.limits.show().limits
         assert client.properties.list()
-        assert [request.version for request in server.requests] == ["1.3", "1.2", "1.2", "1.2", "1.2"]
+        assert [request.version for request in server.requests] == ["1.4", "1.3", "1.2", "1.2", "1.2", "1.2"]
 
 
 @pytest.mark.parametrize("versions", [("1.0",), ("1.0", "1.1"), ("1.0", "1.1", "1.2")])
@@ -486,7 +486,7 @@ def test_place_is_sent_in_the_newest_version(server: FakeServer) -> None:
     client.leases.update(lease.id, reservations=[ReservationChange(lease.reservations[0].id, zone)])
     client.leases.create("sized", start=NOW, end=BEGINNING + DAY, reservations=[sized_hosts()])
     versions = [request.version for request in server.requests if request.method in {"POST", "PUT"}]
-    assert versions == ["1.3", "1.3", "1.3"]
+    assert versions == ["1.4", "1.4", "1.4"]
 
 
 def sized_hosts() -> ReservationRequest:

@@ -10,6 +10,7 @@ import json
 import logging
 import shlex
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,18 @@ def test_accounts_are_shown(server: FakeServer, openstack: Run) -> None:
     server.advance(timedelta(hours=1))
     shown = openstack("reservation", "usage", "-f", "value", "-c", "resource_class", "-c", "held_hours")
     assert shown.output == "WHOLE 1.0\n", shown.errors
+
+
+def test_planned_servers_are_listed_and_shown(server: FakeServer, openstack: Run, tmp_path: Path) -> None:
+    server.add_host("c1")
+    (tmp_path / "web.json").write_text('{"server": {"flavorRef": "1"}}')
+    wanted = ("--reservation", "resource_type=virtual:server,flavor_id=1,server_name=web", "--start", "+1h")
+    booked = openstack("reservation", "lease", "create", "later", *wanted, "--boot", str(tmp_path / "web.json"))
+    assert booked.code == 0, booked.errors
+    columns = ("-f", "value", "-c", "name", "-c", "lease_status")
+    assert openstack("reservation", "planned", "server", "list", *columns).output == "web PENDING\n"
+    shown = openstack("reservation", "planned", "server", "show", "web", "-f", "value", "-c", "lease_name")
+    assert shown.output == "later\n"
 
 
 def test_periods_are_found_and_booked(server: FakeServer, openstack: Run) -> None:

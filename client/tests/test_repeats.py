@@ -16,7 +16,7 @@ from tenureclient.errors import ServerError
 
 START = datetime(2027, 3, 2, 10, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-OURS = {"OpenStack-API-Version": "reservation 1.3"}
+OURS = {"OpenStack-API-Version": "reservation 1.4"}
 LEASE = {
     "id": "x",
     "name": "bio",

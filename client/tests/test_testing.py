@@ -52,6 +52,7 @@ def test_the_extra_names_the_server_of_the_same_version() -> None:
         (("1.0",), "reservation latest", "1.0"),
         (("1.0", "1.1", "1.2"), "reservation latest", "1.2"),
         (("1.0", "1.1", "1.2", "1.3"), "reservation latest", "1.3"),
+        (("1.0", "1.1", "1.2", "1.3", "1.4"), "reservation latest", "1.4"),
     ],
 )
 def test_latest_is_the_newest_known_version(versions: tuple[str, ...], header: str, served: str) -> None:

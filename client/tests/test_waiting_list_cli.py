@@ -119,7 +119,7 @@ def test_every_command_shows_that_a_lease_waits(server: FakeServer, tenure: Run,
         assert [lease["name"] for lease in found] == names
     entries = json.loads(tenure("lease", "history", "bio", "-f", "json").output)
     assert entries[-1]["to_status"] == "WAITING"
-    reads = {request.path for request in server.requests if request.method == "GET" and request.version != "1.3"}
+    reads = {request.path for request in server.requests if request.method == "GET" and request.version != "1.4"}
     assert reads == set()
 
 
@@ -140,6 +140,7 @@ def test_every_read_asks_for_what_the_newest_version_shows(server: FakeServer, t
         "host property list",
         "floatingip list",
         "volume pool list",
+        "planned server list",
         "allocation list host",
         "allocation show host c1",
         "limits show",
@@ -148,4 +149,4 @@ def test_every_read_asks_for_what_the_newest_version_shows(server: FakeServer, t
     ):
         before = len(server.requests)
         assert tenure(*command.split()).code == 0, command
-        assert {request.version for request in server.requests[before:]} == {"1.3"}, command
+        assert {request.version for request in server.requests[before:]} == {"1.4"}, command

@@ -5,8 +5,7 @@
     >>> for lease in client.leases.list(status="ACTIVE"):
     ...     print(lease.name, lease.end_date)
 
-It speaks microversion 1.1, and 1.2 or 1.3 for features that need it. It falls back to 1.0 if the server is
-Blazar.
+It speaks microversion 1.4, or the newest that the server knows. It falls back to 1.0 if the server is Blazar.
 """
 
 from tenureclient.availability import CapacityGroup, CapacityStep, CapacityTimeline
@@ -43,7 +42,8 @@ from tenureclient.leases import HistoryEntry
 from tenureclient.models import Cost, DryRun, Event, ExpectedLimit, Lease, Reservation, Waiting
 from tenureclient.moments import NOW
 from tenureclient.offers import FirstOffers, LargestOffer, LongestOffer, Offer, StartWindow
-from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.planned_servers import PlannedServer
+from tenureclient.reservation_request import BootRequest, OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.resources.floatingips import FloatingIP, LeaseFloatingIP
 from tenureclient.resources.hosts import Host, HostProperty, LeaseHost
 from tenureclient.resources.volumes import LeaseVolumePool, VolumePool
@@ -59,6 +59,7 @@ __all__ = [
     "Alternative",
     "ApiError",
     "BadRequest",
+    "BootRequest",
     "CapacityGroup",
     "CapacityStep",
     "CapacityTimeline",
@@ -95,6 +96,7 @@ __all__ = [
     "OverQuota",
     "OwnEvent",
     "PeriodUsage",
+    "PlannedServer",
     "PreconditionFailed",
     "ProjectLimits",
     "Reservation",

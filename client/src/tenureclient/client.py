@@ -14,6 +14,7 @@ from tenureclient.availability import Availability
 from tenureclient.inventory import Inventory
 from tenureclient.leases import Leases
 from tenureclient.offers import Offers
+from tenureclient.planned_servers import PlannedServers
 from tenureclient.resources.floatingips import FloatingIPs
 from tenureclient.resources.hosts import HostProperties, Hosts
 from tenureclient.resources.volumes import VolumePools
@@ -59,6 +60,7 @@ class Client:
         self.usage = Usage(self._transport)
         self.availability = Availability(self._transport)
         self.offers = Offers(self._transport)
+        self.planned_servers = PlannedServers(self._transport)
         self.properties = HostProperties(self._transport)
         self.allocations = Allocations(self._transport)
 

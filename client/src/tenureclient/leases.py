@@ -83,6 +83,9 @@ class Leases:
         holds nothing until there is room. With ``confirm_within`` (whole seconds) it is held for so long
         then, and must be confirmed. Both need API 1.3.
 
+        With ``boot``, the servers of the reservations with a ``server_name`` are made at the start, by this
+        request. The service keeps it until then, and shows it to nobody. This needs API 1.4.
+
         Raises ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why, and its
         ``alternatives`` what is possible instead, if the server knows API 1.3. Raises ``ValueError`` unless
         there are both dates or a window.

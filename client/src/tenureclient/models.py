@@ -15,7 +15,13 @@ from tenureclient.documents import Document, LooseText, document
 from tenureclient.moments import Moment, parse_length
 from tenureclient.offers import StartWindow
 from tenureclient.options import Option
-from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest, restricts_hosts
+from tenureclient.reservation_request import (
+    BootRequest,
+    OwnEvent,
+    ReservationChange,
+    ReservationRequest,
+    restricts_hosts,
+)
 from tenureclient.sent import Sent, written
 from tenureclient.wire import Feature, Fields, JsonObject, JsonValue, Version
 
@@ -191,6 +197,7 @@ def _choices_to_wire(choices: Sequence[Sequence[ReservationRequest]], version: V
 HOLD_FEATURE = Feature("holding a lease until it is confirmed", Version.V1_2)
 _FLEXIBLE = Feature("a lease with an open start, or with choices", Version.V1_3)
 _WAITING = Feature("the waiting list", Version.V1_3)
+_BOOT = Feature("making servers at the start of a lease", Version.V1_4)
 _EVENTS = Sent("events", feature=Feature("notifications at moments of your choice", Version.V1_2))
 _RESERVATIONS = Sent(
     "reservations", feature=Feature("naming a region, a zone or a kind of hosts", Version.V1_2), needs=restricts_hosts
@@ -239,6 +246,16 @@ class NewLease(LeaseFields, total=False):
             metavar="DURATION",
             read=parse_length,
             help="With --wait-if-full: once there is room, hold it so long for 'lease confirm', at most 7d",
+        ),
+    ]
+    boot: Annotated[
+        BootRequest | None,
+        Sent("boot", feature=_BOOT),
+        Option(
+            "--boot",
+            metavar="FILE",
+            help="Make the server of each --reservation with a server_name at the start, by the request to Nova in this"
+            ' file, JSON such as {"server": {"flavorRef": ...}} (- is the standard input)',
         ),
     ]
 

@@ -87,17 +87,21 @@ class ReservationRequest:
         server_id: str | None = None,
         *,
         flavor_id: str | None = None,
+        server_name: str | None = None,
         at_end: str | None = None,
         in_place: bool = False,
         conditions: Iterable[str] = (),
     ) -> ReservationRequest:
-        """Ask for an existing server, or for room for a server of a flavor. The server is named later.
+        """Ask for an existing server, or for room for a server of a flavor. The server is added later.
 
+        With a ``server_name``, the server is made at the start, by the ``boot`` of the lease; this needs API 1.4.
         ``at_end`` is one of ``AT_END_ACTIONS``. With ``in_place`` the server stays where it is until the end.
         """
         named: JsonObject = {"flavor_id": flavor_id} if server_id is None else {"server_id": server_id}
         expression = conditions_to_json(conditions) or None
-        more = fields_of({"at_end": at_end, "in_place": in_place, "resource_properties": expression})
+        more = fields_of(
+            {"server_name": server_name, "at_end": at_end, "in_place": in_place, "resource_properties": expression}
+        )
         return cls("virtual:server", {**named, **more})
 
     @classmethod
@@ -164,6 +168,23 @@ class OwnEvent:
 
     def to_wire(self, version: Version) -> JsonObject:
         return fields_of(asdict(self), version)
+
+
+@dataclass(frozen=True, slots=True)
+class BootRequest:
+    """How the servers of a lease are made at its start: the body of a request to Nova to boot a server.
+
+    ``microversion`` is Nova's microversion of the request. ``flavor`` is the flavor as Nova shows it with its extra
+    specs; without it, the service asks Nova when the lease is made.
+    """
+
+    request: JsonObject = field(repr=False)  # it may have passwords
+    microversion: str = "2.1"
+    flavor: JsonObject | None = None
+
+    def to_wire(self, _version: Version = NEWEST) -> JsonObject:
+        flavor: JsonObject = {} if self.flavor is None else {"flavor": self.flavor}
+        return {"request": self.request, "microversion": self.microversion, **flavor}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Version(enum.Enum):
     V1_1 = "1.1"
     V1_2 = "1.2"
     V1_3 = "1.3"
+    V1_4 = "1.4"
 
     def __lt__(self, other: Version) -> bool:
         order = list(Version)
@@ -33,7 +34,7 @@ class Version(enum.Enum):
 
 
 #: The newest version that this client knows. Its answers have the most.
-NEWEST = Version.V1_3
+NEWEST = Version.V1_4
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from osc_lib import exceptions
 
@@ -33,6 +36,7 @@ from tenureclient.models import DryRun, NewLease
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment
 from tenureclient.offers import StartWindow
 from tenureclient.options import Group, OneOf, Option, options_of
+from tenureclient.reservation_request import BootRequest
 
 DEFAULT_LENGTH = timedelta(hours=24)
 
@@ -48,6 +52,9 @@ class CreateLease(DatedCommand, ReservationShowOne):
 
     With --wait-if-full, a lease that does not fit waits for room, up to its latest start: it is WAITING and
     holds nothing. Leases get room in the order of their requests.
+
+    With --boot, servers are made when the lease starts, one for each reservation of virtual:server that has a
+    server_name. Until then they are in 'planned server list'.
     """
 
     examples = (
@@ -71,6 +78,11 @@ class CreateLease(DatedCommand, ReservationShowOne):
         (
             "bio-42 --hosts 4 --for 3d --within 2w --wait-if-full --confirm-within 12h",
             "four hosts within two weeks, even if none are free yet; to be confirmed within 12h then",
+        ),
+        (
+            "web --reservation resource_type=virtual:server,flavor_id=4,server_name=web --boot web.json"
+            " --start 'friday 14:00' --for 8h",
+            "a server that is made on friday",
         ),
         ("bio-42 --hosts 2 --for 3d --dry-run", "book nothing, and see what it would take"),
         (
@@ -101,6 +113,11 @@ class CreateLease(DatedCommand, ReservationShowOne):
         NEXT_CHOICE,
         Option("--event", "KEY=VALUE[,KEY=VALUE...]", gather=list, help="Accepted from old scripts; has no effect"),
         *options_of(NewLease).values(),
+        Option(
+            "--boot-microversion",
+            "VERSION",
+            help="With --boot: Nova's microversion of the request, in numbers (default: 2.1)",
+        ),
         DRY_RUN,
         *wait_options("until the lease is ACTIVE"),
     )
@@ -136,6 +153,7 @@ class CreateLease(DatedCommand, ReservationShowOne):
             "reservations": () if has_choices else choices[0],
             "any_of": choices if has_choices else (),
             "events": events,
+            "boot": _boot(parsed_args),
         }
         client = self.client()
         try:
@@ -173,3 +191,22 @@ class CreateLease(DatedCommand, ReservationShowOne):
             return self.date_of(start) + length
         except OverflowError:
             raise exceptions.CommandError("--for: the end is too far away.") from None
+
+
+def _boot(parsed_args: argparse.Namespace) -> BootRequest | None:
+    """Return the request by which servers are made at the start; None if there is none. Raises ``CommandError``."""
+    if parsed_args.boot is None:
+        if parsed_args.boot_microversion is not None:
+            raise exceptions.CommandError("--boot-microversion: it is the microversion of a request; give --boot, too.")
+        return None
+    try:
+        is_input = parsed_args.boot == "-"
+        request = json.loads(sys.stdin.read() if is_input else Path(parsed_args.boot).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise exceptions.CommandError(f"--boot: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise exceptions.CommandError(f"--boot: {parsed_args.boot} is not JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise exceptions.CommandError(f'--boot: {parsed_args.boot} is no object such as {{"server": {{...}}}}.')
+    version = {} if parsed_args.boot_microversion is None else {"microversion": parsed_args.boot_microversion}
+    return BootRequest(request, **version)

@@ -16,7 +16,7 @@ class ServerReservations(ReservationType):
     short = "server"
     units = ("server", "servers")
     parameters = (
-        "server_id=ID | flavor_id=ID | vcpus=COUNT memory_mb=MB disk_gb=GB",
+        "server_id=ID | flavor_id=ID [server_name=NAME] | vcpus=COUNT memory_mb=MB disk_gb=GB",
         "[at_end=delete|stop|shelve|snapshot] [in_place=true|false] [resource_properties=EXPRESSION]",
     )
     has_zone = True

@@ -66,7 +66,7 @@ class FakeServer:
         self,
         *,
         now: datetime | None = None,
-        versions: Sequence[str] = ("1.0", "1.1", "1.2", "1.3"),
+        versions: Sequence[str] = ("1.0", "1.1", "1.2", "1.3", "1.4"),
         page_size: int = 100,
         token: str = "token-of-the-tests",
         regions: Sequence[str] = (),
