@@ -26,7 +26,9 @@ _REQUESTED = "HTTP_" + HEADER.upper().replace("-", "_")
 _OURS = re.compile(rf"\b{SERVICE_TYPE}\s+([^\s,]+)", re.IGNORECASE)
 _VERSION = re.compile(r"[1-9][0-9]*\.[0-9]+")
 #: The paths of lists with pages.
-_PAGED = re.compile(r"/v1/(leases|leases/[^/]+/history|(os-hosts|floatingips|volume-pools)(/allocations)?)")
+_PAGED = re.compile(
+    r"/v1/(leases|leases/[^/]+/history|planned-servers|(os-hosts|floatingips|volume-pools)(/allocations)?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
