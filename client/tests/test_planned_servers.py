@@ -120,7 +120,7 @@ def test_a_planned_server_can_be_renamed(server: FakeServer) -> None:
 
 
 def test_the_flavor_is_sent_if_it_is_known(server: FakeServer) -> None:
-    flavor = {"id": FLAVOR, "name": "tiny", "vcpus": 1, "ram": 512, "disk": 1}
+    flavor: dict[str, Any] = {"id": FLAVOR, "name": "tiny", "vcpus": 1, "ram": 512, "disk": 1}
     assert BootRequest(BODY, flavor=flavor).to_wire() == {"request": BODY, "microversion": "2.1", "flavor": flavor}
     assert "c2VjcmV0" not in repr(BootRequest(BODY))
 
