@@ -32,6 +32,7 @@ class Tenure:
         self.headers: list[dict[str, str]] = []
         self.answers: dict[str, list[Answer | None]] = {}
         self.moved_to = ""
+        self.retry_after = ""
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -48,6 +49,8 @@ class Tenure:
                 data = json.dumps(document).encode() if document is not None else b""
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
+                if service.retry_after:
+                    self.send_header("Retry-After", service.retry_after)
                 if service.moved_to:
                     self.send_header("Location", service.moved_to + self.path)
                 self.end_headers()
@@ -409,6 +412,23 @@ def test_a_list_without_an_answer_stops_no_boot(nova: Nova, tenure: Tenure) -> N
     assert tenure.calls == ["GET /v1/planned-servers?limit=1000"]  # and is not asked again for a while
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
     assert send(filtered, body)[0] == 202
+
+
+def test_after_a_booking_without_an_answer_nobody_is_told_that_there_is_none(nova: Nova, tenure: Tenure) -> None:
+    tenure.answers["hold"] = [None]
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    filtered = filter_factory({}, endpoint=tenure.url)(nova)
+    said = [send(filtered, body)[1]["serviceUnavailable"]["message"] for _ in range(2)]
+    assert ["is not known" in text for text in said] == [True, False]  # the service is not called a second time
+    said = [
+        ask(nova, {"endpoint": url, "timeout": "0.2"}, body)[1]["serviceUnavailable"]["message"]
+        for url in ("http://127.0.0.1:9", "http://no-such-host.invalid", "nothing")
+    ]
+    assert ["was not booted" in text for text in said] == [True] * 3
+    tenure.answers["hold"] = [(503, {"error_message": "Later."})]
+    assert "is not known" in ask(nova, {"endpoint": tenure.url}, body)[1]["serviceUnavailable"]["message"]
+    tenure.retry_after = "1"  # as the service says where it has done nothing
+    assert "was not booted" in ask(nova, {"endpoint": tenure.url}, body)[1]["serviceUnavailable"]["message"]
 
 
 def test_a_boot_without_an_answer_stops_the_next_one(nova: Nova, tenure: Tenure) -> None:
