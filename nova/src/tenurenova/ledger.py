@@ -6,10 +6,12 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import requests
+from urllib3.exceptions import ProtocolError
 
 from tenurenova.boot import field_of_hint
 
@@ -32,7 +34,14 @@ class RefusedError(Exception):
 
 
 class UnreachableError(Exception):
-    """The reservation service does not answer, or its answer is invalid."""
+    """The reservation service does not answer, or its answer is invalid.
+
+    ``may_have_acted`` says whether it may have done what it was asked for.
+    """
+
+    def __init__(self, reason: str, *, may_have_acted: bool = False) -> None:
+        super().__init__(reason)
+        self.may_have_acted = may_have_acted
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Ledger:
         """Book a lease that is held for a limited time. Raises ``RefusedError`` or ``UnreachableError``."""
         held = self.book(lease)
         if not held:
-            raise UnreachableError("its answer has no lease")
+            raise UnreachableError("its answer has no lease", may_have_acted=True)
         return held[0]
 
     def book(self, lease: Mapping[str, Any]) -> list[Held]:
@@ -71,7 +80,7 @@ class Ledger:
         try:
             return [Held(str(made["id"]), str(reservation["id"])) for reservation in made["reservations"]]
         except (KeyError, IndexError, TypeError):
-            raise UnreachableError("its answer has no lease") from None
+            raise UnreachableError("its answer has no lease", may_have_acted=True) from None
 
     def planned(self, project_id: str) -> list[dict[str, Any]]:
         """Return the servers of a project that are still to be made, the newest first; of all projects without one.
@@ -150,12 +159,25 @@ class Ledger:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            raise UnreachableError(str(error)) from None
+            raise UnreachableError(str(error), may_have_acted=_was_sent(error)) from None
         if answer.status_code in (400, 401, 403, 409) or (answer.status_code == 404 and path != "/leases"):
             raise RefusedError(409 if answer.status_code == 404 else answer.status_code, _reason(answer))
         if not 200 <= answer.status_code < 300:
-            raise UnreachableError(f"it answers {answer.status_code}: {_reason(answer)}")
+            may_have_acted = answer.status_code >= 500 and not _is_busy(answer)
+            text = f"it answers {answer.status_code}: {_reason(answer)}"
+            raise UnreachableError(text, may_have_acted=may_have_acted)
         return _document(answer)
+
+
+def _was_sent(error: requests.RequestException) -> bool:
+    """Whether the service may have got the request: there was a connection, and it was lost or silent."""
+    lost = bool(error.args) and isinstance(error.args[0], ProtocolError)
+    return lost or isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError))
+
+
+def _is_busy(answer: requests.Response) -> bool:
+    """Whether the service had no time for the request, and has done nothing: only then it says when to try again."""
+    return answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE and "Retry-After" in answer.headers
 
 
 def _document(answer: requests.Response) -> dict[str, Any]:
@@ -166,7 +188,7 @@ def _document(answer: requests.Response) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise UnreachableError("its answer is not JSON")
+        raise UnreachableError("its answer is not JSON", may_have_acted=True)
     return document
 
 

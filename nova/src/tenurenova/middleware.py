@@ -77,6 +77,10 @@ _NAMES = {
 _TOO_MANY = (
     "As many servers as may be are being booted for leases right now, so the server was not booted. Try again soon."
 )
+_NOT_KNOWN = (
+    "Whether the server was booked is not known: the reservation service does not answer. Look at the list of servers"
+    " in a while, and try again if the server is not there."
+)
 #: The value of the Retry-After header, in seconds.
 _RETRY_AFTER = "2"
 _TRUE = ("1", "on", "true", "yes")
@@ -231,7 +235,13 @@ class Middleware:
             },
         }
         booking = wanted.to_booking(_with_known_sizes(boot), self._settings.lease_region)
-        first, *_ = self._guarded(environ, lambda ledger: ledger.book(booking), self._settings.timeout)
+        try:
+            first, *_ = self._guarded(environ, lambda ledger: ledger.book(booking), self._settings.timeout)
+        except UnreachableError as error:
+            if not error.may_have_acted:
+                raise
+            LOG.warning("it is unknown whether a server with a reservation was booked: %r", str(error))
+            return _refusal(503, _NOT_KNOWN)
         server = {
             "id": first.reservation_id,
             "links": [{"rel": "self", "href": f"{_servers_url(environ)}/{first.reservation_id}"}],
