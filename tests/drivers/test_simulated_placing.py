@@ -252,3 +252,71 @@ def test_a_marked_address_in_another_project_is_given_to_its_owner(cloud: Simula
     cloud.ensure_started(command)
     assert world.floating_ips()[address.name].project_id == OWNER
     assert cloud.drift("virtual:floatingip", [command], []) == []
+
+
+DEVICE = "CUSTOM_PCI_10DE_20B0"
+FAST, SLOW = "CUSTOM_FAST", "CUSTOM_SLOW"
+
+
+def with_devices(cloud: SimulatedCloud, *devices: tuple[str, int]) -> str:
+    """Add a host with a provider for each trait, with as many devices of it; return the host."""
+    host = cloud.world.add_host("with-devices")
+    for number, (trait, total) in enumerate(devices):
+        cloud.world.add_provider(host, f"with-devices_{number}", {DEVICE: {"total": total}}, [trait])
+    return host
+
+
+def test_devices_come_from_providers_below_the_host(cloud: SimulatedCloud):
+    with_devices(cloud, (FAST, 1), (FAST, 1))
+    cloud.world.instances.add_flavor("one", extra_specs={"resources:VCPU": "0", f"resources1:{DEVICE}": "1"})
+    servers = [cloud.world.instances.boot(OWNER, "one") for _ in range(2)]
+    assert {server.host for server in cloud.world.servers()} == {cloud.look_up(HOST, "with-devices").external_id}
+    with pytest.raises(NoValidHost):
+        cloud.world.instances.boot(OWNER, "one")
+    taken = [cloud.openstack.allocated(cloud.openstack.servers[server]) for server in servers]
+    assert [sum(amounts.get(DEVICE, 0) for amounts in of_server.values()) for of_server in taken] == [1, 1]
+    assert [sorted(amounts) for amounts in taken[0].values()] == [["DISK_GB", "MEMORY_MB"], [DEVICE]]
+    assert taken[0].keys() != taken[1].keys()
+    cloud.world.delete_server(servers[0])
+    assert cloud.world.instances.boot(OWNER, "one")
+
+
+def test_a_group_comes_from_one_provider(cloud: SimulatedCloud):
+    with_devices(cloud, (FAST, 2), (SLOW, 1))
+    instances = cloud.world.instances
+    instances.add_flavor("three", extra_specs={f"resources1:{DEVICE}": "3"})
+    instances.add_flavor("two", extra_specs={f"resources1:{DEVICE}": "2"})
+    instances.add_flavor("one and one", extra_specs={f"resources1:{DEVICE}": "1", f"resources2:{DEVICE}": "1"})
+    with pytest.raises(NoValidHost):
+        instances.boot(OWNER, "three")
+    assert instances.boot(OWNER, "two")
+    with pytest.raises(NoValidHost):
+        instances.boot(OWNER, "one and one")
+
+
+def test_a_group_comes_from_a_provider_with_its_traits(cloud: SimulatedCloud):
+    with_devices(cloud, (SLOW, 2), (FAST, 1))
+    instances = cloud.world.instances
+    instances.add_flavor("fast", extra_specs={f"resources1:{DEVICE}": "1", f"trait1:{FAST}": "required"})
+    instances.add_flavor("not fast", extra_specs={f"resources1:{DEVICE}": "1", f"trait1:{FAST}": "forbidden"})
+    # Without a group, a trait of the device counts if the device is taken.
+    instances.add_flavor("no device", extra_specs={f"trait:{FAST}": "required"})
+    assert instances.boot(OWNER, "fast")
+    with pytest.raises(NoValidHost):
+        instances.boot(OWNER, "fast")
+    assert [instances.boot(OWNER, "not fast") for _ in range(2)]
+    for flavor in ("not fast", "no device"):
+        with pytest.raises(NoValidHost):
+            instances.boot(OWNER, flavor)
+
+
+def test_a_server_that_moves_leaves_its_devices(cloud: SimulatedCloud):
+    host = with_devices(cloud, (FAST, 1))
+    cloud.world.instances.add_flavor("one", extra_specs={f"resources1:{DEVICE}": "1"})
+    server = cloud.world.instances.boot(OWNER, "one")
+    other = cloud.world.add_host("other")
+    cloud.world.add_provider(other, "other_0", {DEVICE: {"total": 1}})
+    cloud.world.move_server(server, other)
+    assert cloud.world.instances.boot(OWNER, "one", host=host)
+    with pytest.raises(NoValidHost):
+        cloud.world.instances.boot(OWNER, "one", host=other)

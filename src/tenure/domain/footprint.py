@@ -1,16 +1,18 @@
 """The resources that a server of a flavor takes from its host, as Nova requests them from Placement.
 
 The rules follow Nova's documentation of extra specs, and its conversion of flavors into requests to Placement.
-``resources:<class>`` and ``resources<group>:<class>`` request the named amounts; those of a group come from one
-provider. ``trait:<trait>`` and ``trait<group>:<trait>`` are required or forbidden. The flavor's own sizes apply to the
-classes that no extra spec names. Its number of processors applies only if neither shared nor dedicated ones are named.
+``resources:<class>`` and ``resources<group>:<class>`` request the named amounts. All of a group comes from one provider
+of the host, which has the group's traits; without a group, each class comes from one provider, and these have the
+traits together. ``trait:<trait>`` and ``trait<group>:<trait>`` are required or forbidden. The flavor's own sizes apply
+to the classes that no extra spec names. Its number of processors applies only if neither shared nor dedicated ones are
+named.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,43 +43,82 @@ _NO_CAPABILITY: Final = frozenset({"hide_hypervisor_id"})
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
-    """The amounts that a server takes, and the portions that each come from a single provider."""
+class Group:
+    """Amounts that are requested together, with the traits that providers of them must have, or not have."""
 
     amounts: Capacity
-    portions: tuple[Capacity, ...]
-    required: frozenset[str]
-    forbidden: frozenset[str]
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The amounts that a server takes: each class of ``common`` from one provider, each of the groups from one.
+
+    Traits count for the whole host: a required trait must be somewhere in it, a forbidden one nowhere, so that no more
+    is promised than there is.
+    """
+
+    common: Group
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def amounts(self) -> Capacity:
+        return sum(self.portions, Capacity())
+
+    @property
+    def portions(self) -> tuple[Capacity, ...]:
+        """The amounts of each group; the cloud limits each of them."""
+        return tuple(group.amounts for group in self._all)
+
+    @property
+    def required(self) -> frozenset[str]:
+        return frozenset().union(*(group.required for group in self._all))
+
+    @property
+    def forbidden(self) -> frozenset[str]:
+        return frozenset().union(*(group.forbidden for group in self._all))
+
+    @property
+    def _all(self) -> tuple[Group, ...]:
+        return (self.common, *self.groups)
 
 
 def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
     """Return the footprint of a flavor.
 
     The flavor has ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB, and ``extra_specs``.
-    Traits of groups count for the whole host: a required trait must be somewhere in it, a forbidden one nowhere, so
-    that no more is promised than there is. Raises ``ValueError`` for extra specs that Nova would refuse.
+    Raises ``ValueError`` for extra specs that Nova would refuse.
     """
     specs = {str(name): str(value) for name, value in dict(flavor.get("extra_specs") or {}).items()}
-    groups: dict[str, dict[str, int]] = {"": {}}
-    traits: dict[str, set[str]] = {"required": set(), "forbidden": set()}
+    amounts: dict[str, dict[str, int]] = {"": {}}
+    traits: dict[str, dict[str, set[str]]] = {"required": defaultdict(set), "forbidden": defaultdict(set)}
     for name, value in specs.items():
         if match := _RESOURCES.fullmatch(name):
-            groups.setdefault(match[1], {})[match[2]] = _amount(name, value)
+            amounts.setdefault(match[1], {})[match[2]] = _amount(name, value)
         elif match := _TRAIT.fullmatch(name):
             if value not in traits:
                 raise ValueError(f"{name} must be required or forbidden, not {value!r}")
-            traits[value].add(match[2])
+            traits[value][match[1]].add(match[2])
     if (threads := specs.get("hw:cpu_thread_policy", "")) in THREAD_POLICIES:
-        traits[THREAD_POLICIES[threads]].add(HYPERTHREADING)
-    groups[""] |= _pinned_cpus(int(flavor["vcpus"]), specs)
-    named = {name for group in groups.values() for name in group}
-    groups[""] |= {name: amount for name, amount in _own_sizes(flavor, named).items() if name not in named}
-    groups[""] |= _implied_amounts(specs)
-    portions = tuple(Capacity(group) for _, group in sorted(groups.items()))
-    amounts = sum(portions, Capacity())
-    if not amounts:
+        traits[THREAD_POLICIES[threads]][""].add(HYPERTHREADING)
+    amounts[""] |= _pinned_cpus(int(flavor["vcpus"]), specs)
+    named = {name for group in amounts.values() for name in group}
+    amounts[""] |= {name: amount for name, amount in _own_sizes(flavor, named).items() if name not in named}
+    amounts[""] |= _implied_amounts(specs)
+    suffixes = sorted(amounts.keys() | traits["required"].keys() | traits["forbidden"].keys())
+    common, *groups = (
+        Group(
+            Capacity(amounts.get(suffix, {})),
+            frozenset(traits["required"][suffix]),
+            frozenset(traits["forbidden"][suffix]),
+        )
+        for suffix in suffixes
+    )
+    found = Footprint(common, tuple(groups))
+    if not found.amounts:
         raise ValueError("it asks for nothing")
-    return Footprint(amounts, portions, frozenset(traits["required"]), frozenset(traits["forbidden"]))
+    return found
 
 
 def uncounted_specs(flavor: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.effects import Effect
 from tenure.drivers.simulated.openstack.nova import POOL, is_set_aside
 from tenure.drivers.simulated.openstack.scheduler import NoValidHost as NoHost
-from tenure.drivers.simulated.openstack.state import OWN_PROVIDER
 from tests.support.simulated.addresses import AddressWorld
 from tests.support.simulated.instances import InstanceWorld, NoValidHost
 from tests.support.simulated.volumes import VolumeWorld
@@ -148,6 +147,22 @@ class World:
                 fleet.place_in_zone(self._cloud, known, str(zone))
             fleet.describe(self._cloud, known, said, inventory)
 
+    def add_provider(
+        self,
+        host: str,
+        name: str,
+        inventory: Mapping[str, Mapping[str, Any]],
+        traits: Iterable[str] = (),
+    ) -> None:
+        """Add a provider below the host's, such as of a device. ``inventory`` has ``total``, and more if it matters."""
+        with self._cloud.objects.change():
+            root = self._cloud.provider(self._cloud.find_host(host).name)
+            records = {resource_class: objects.inventory(**record) for resource_class, record in inventory.items()}
+            made = objects.Provider(name, root.uuid, records, sorted(traits))
+            self._cloud.providers[made.uuid] = made
+            for resource_class in records:
+                self._cloud.classes[resource_class] = True
+
     def remove_host(self, host: str) -> None:
         """The host is gone for good, and its servers with it."""
         cloud = self._cloud
@@ -159,9 +174,8 @@ class World:
             for aggregate in cloud.aggregates_of(known.service_host):
                 aggregate.hosts.remove(known.service_host)
                 cloud.aggregates.save(aggregate.number)
-            for name in (known.name, f"{OWN_PROVIDER}{known.name}"):
-                if (provider := cloud.provider_named(name)) is not None:
-                    del cloud.providers[provider.uuid]
+            for provider in cloud.providers_of(known):
+                del cloud.providers[provider.uuid]
 
     def mark_host(self, host: str, health: HostHealth) -> None:
         with self._cloud.objects.change():
@@ -263,7 +277,7 @@ class World:
     def move_server(self, server: str, host: str) -> None:
         """Move the server to that host, whichever project may use it."""
         with self._cloud.objects.change():
-            self._cloud.servers[server].host = self._cloud.find_host(host).service_host
+            self._cloud.scheduler.move(self._cloud.servers[server], self._cloud.find_host(host).service_host)
             self._cloud.servers.save(server)
 
     def delete_server(self, server_id: str) -> None:

@@ -46,7 +46,7 @@ class OpenStack(State):
         super().__init__(path, nova=nova, now=now)
         self.keystone = Keystone(self)
         self.scheduler = Scheduler(self)
-        compute, flavors, servers = Nova(self), Flavors(self), Servers(self, self.admits)
+        compute, flavors, servers = Nova(self), Flavors(self), Servers(self, self.admits, self.scheduler.move)
         services: Sequence[Service] = (
             self.keystone,
             compute,

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tenure.domain.extra_specs import conditions_of_flavor, values_in_aggregates
-from tenure.domain.footprint import Footprint, footprint_of
+from tenure.domain.footprint import footprint_of
 from tenure.domain.requirement import AGGREGATE_METADATA
 from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
 from tenure.drivers.reserved_servers import BOOT_KEY, OPEN_TO, is_live
+from tenure.drivers.simulated.openstack.allotment import allotted
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.nova import OWNER, POOL, is_set_aside
 from tenure.drivers.simulated.openstack.service import Refused
 from tenure.drivers.simulated.openstack.state import (
-    OWN_PROVIDER,
     SMALL,
     Aggregate,
     Flavor,
@@ -75,12 +75,22 @@ class Scheduler:
 
     def put(self, server: Server, host: Host) -> Server:
         """Run the server on the host, whether or not the filter admits it."""
-        server.host = host.service_host
+        self.move(server, host.service_host)
         self._state.servers[server.id] = server
         reservation = (server.flavor or SMALL).extra_specs.get(SCOPED_KEY) or server.hints.get("reservation")
         self._state.verb = "boot"
         self._state.record(EffectKind.SERVER_BOOTED, reservation, host=server.host, subject=server.id)
         return server
+
+    def move(self, server: Server, service_host: str) -> None:
+        """Let a server be on this host, and take of the providers below it what Placement allocates."""
+        server.host, server.nested = "", {}  # it makes way for itself
+        host = self._state.hosts.get(service_host)
+        if host is not None and (below := self._state.providers_below(host)):
+            footprint = footprint_of(vars(server.flavor or SMALL))
+            found = allotted(footprint, self._state.providers_of(host), self._state.left) or {}
+            server.nested = {provider.uuid: found[provider.uuid] for provider in below if provider.uuid in found}
+        server.host = service_host
 
     def admits(self, server: Server, service_host: str) -> bool:
         """Whether an existing server may move to a host."""
@@ -107,8 +117,11 @@ class Scheduler:
                 return False
             service_host = host.service_host
             of_host = aggregates.get(service_host, ()) if aggregates else self._state.aggregates_of(service_host)
-            is_open = self._is_open(of_host, server, flavor) and self._offers(host, footprint)
-            return is_open and (not conditions.terms or conditions.matches(_described(host, of_host)))
+            if not self._is_open(of_host, server, flavor):
+                return False
+            if allotted(footprint, self._state.providers_of(host), self._state.left) is None:
+                return False
+            return not conditions.terms or conditions.matches(_described(host, of_host))
 
         return may_have_it
 
@@ -146,22 +159,6 @@ class Scheduler:
         if is_preemptible(flavor.extra_specs):
             return [aggregate.name for aggregate in closed] == [POOL]
         return not closed
-
-    def _offers(self, host: Host, footprint: Footprint) -> bool:
-        """Whether the host's provider, or its provider for reservations, has the traits and room for the amounts."""
-        own = [self._state.provider_named(name) for name in (host.name, f"{OWN_PROVIDER}{host.name}")]
-        providers = [provider for provider in own if provider is not None]
-        traits = {trait for provider in providers for trait in provider.traits}
-        if not footprint.required <= traits or footprint.forbidden & traits:
-            return False
-        for resource_class, amount in footprint.amounts.items():
-            provider = next((provider for provider in providers if resource_class in provider.inventories), None)
-            if provider is None or self._state.left(provider, resource_class) < amount:
-                return False
-            limits = provider.inventories[resource_class]
-            if not limits["min_unit"] <= amount <= limits["max_unit"] or amount % limits["step_size"]:
-                return False
-        return True
 
 
 def _described(host: Host, aggregates: Sequence[Aggregate]) -> dict[str, str]:

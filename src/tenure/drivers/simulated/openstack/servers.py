@@ -44,14 +44,17 @@ _LEAVES_AT: Final = "tenure:leaves_at"
 _IMAGE_OF_RESERVATION: Final = "tenure_reservation_id"
 #: Whether a server may move to the host of a compute service.
 Admits = Callable[[Server, str], bool]
+#: Moves a server to such a host.
+Move = Callable[[Server, str], None]
 _INSTANT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Servers:
-    def __init__(self, state: State, admits: Admits) -> None:
-        """``admits`` says whether a server may move to the host of a compute service."""
+    def __init__(self, state: State, admits: Admits, move: Move) -> None:
+        """``admits`` says whether a server may move to the host of a compute service, ``move`` does it."""
         self._state = state
         self._admits = admits
+        self._move = move
         state.complete_with("delete server", self._vanish)
         state.complete_with("save image", self._have_image)
         state.complete_with("shelve server", self._have_shelved)
@@ -258,7 +261,8 @@ class Servers:
     def _have_woken(self, server_id: str) -> None:
         server = self._state.servers.get(server_id)
         if server is not None and server.task == "spawning":
-            server.task, server.status, server.host = None, "ACTIVE", server.place
+            server.task, server.status = None, "ACTIVE"
+            self._move(server, server.place)
             self._state.servers.save(server_id)
 
     def _migrate(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:
@@ -267,7 +271,8 @@ class Servers:
         server.actions.insert(0, "migrate")
         place = self._place(server, [host for host in self._state.hosts if host != server.host])
         if place is not None:  # otherwise Nova tries, and fails
-            server.host, server.status, server.before = place, "VERIFY_RESIZE", server.status
+            self._move(server, place)
+            server.status, server.before = "VERIFY_RESIZE", server.status
             self._record(EffectKind.SERVER_MOVED, server)
         return 202, None
 
@@ -280,7 +285,7 @@ class Servers:
             raise Refused(409, f"Cannot 'evacuate' instance {server.id} while it is in {server.status}")
         server.actions.insert(0, "evacuate")
         if self._admits(server, values["host"]):
-            server.host = values["host"]
+            self._move(server, values["host"])
         return 202, None
 
     def _reset(self, request: ApiRequest, caller: Caller, server: Server, values: Any) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -108,6 +109,8 @@ class Server:
     user_id: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
+    #: What it takes of providers below its host's, by their uuids.
+    nested: dict[str, dict[str, int]] = field(default_factory=dict)
     #: The host on which it is being unshelved.
     place: str = ""
     #: The id of the image that it was booted from; empty if the request named none.
@@ -272,7 +275,8 @@ class State:
         self.servers: Table[str, Server] = table("server", Server, str)
         self._servers_by_project = self.servers.index(lambda server: server.project_id)
         self._servers_by_group = self.servers.index(lambda server: server.group_id)
-        self._taken_of_hosts = self.servers.tally(lambda server: (server.host, amounts_of(server)))
+        self._servers_by_host = self.servers.index(lambda server: server.host)
+        self._taken_of_hosts = self.servers.tally(lambda server: (server.host, amounts_above(server)))
         self._cores_of_projects = self.servers.tally(lambda server: (server.project_id, {"cores": cores_of(server)}))
         #: The servers that were deleted recently; Nova still lists them in requests for changes.
         self.deleted_servers: Table[str, Server] = table("deleted_server", Server, str)
@@ -504,9 +508,21 @@ class State:
         """The provider with this UUID, and the providers below it."""
         return [*([self.providers[root]] if root in self.providers else []), *self._providers_by_parent(root)]
 
+    def providers_of(self, host: Host) -> list[Provider]:
+        """The provider of a host, that for reservations, and the others below it."""
+        named = (self.provider_named(name) for name in (host.name, f"{OWN_PROVIDER}{host.name}"))
+        return [*(provider for provider in named if provider is not None), *self.providers_below(host)]
+
+    def providers_below(self, host: Host) -> list[Provider]:
+        """The providers below a host's, such as of its devices, without the one for reservations."""
+        root = self.provider_named(host.name)
+        below = self._providers_by_parent(root.uuid) if root is not None else []
+        return list(filter(_is_below, below))
+
     def host_of(self, provider: Provider) -> Host | None:
-        """The host of a provider, which may be its provider for reservations."""
-        return next(iter(self._hosts_by_name(provider.name.removeprefix(OWN_PROVIDER))), None)
+        """The host of a provider, which may be below its host's provider."""
+        root = self.providers.get(provider.parent or "", provider)
+        return next(iter(self._hosts_by_name(root.name.removeprefix(OWN_PROVIDER))), None)
 
     def allocated(self, server: Server) -> dict[str, dict[str, int]]:
         """What a server has of which provider, by the provider's uuid: of its host, and of reservations' units there.
@@ -516,14 +532,13 @@ class State:
         host = self.hosts.get(server.host)
         if host is None:
             return {}
-        amounts = amounts_of(server)
+        above = amounts_above(server)
         found: dict[str, dict[str, int]] = {}
-        for name in (host.name, f"{OWN_PROVIDER}{host.name}"):
-            provider = self.provider_named(name)
-            if provider is not None:
-                taken = {cls: amount for cls, amount in amounts.items() if amount and cls in provider.inventories}
-                if taken:
-                    found[provider.uuid] = taken
+        for provider in self.providers_of(host):
+            amounts = server.nested.get(provider.uuid, {}) if _is_below(provider) else above
+            taken = {cls: amount for cls, amount in amounts.items() if amount and cls in provider.inventories}
+            if taken:
+                found[provider.uuid] = taken
         return found
 
     def used(self, provider: Provider, resource_class: str) -> int:
@@ -531,7 +546,10 @@ class State:
         host = self.host_of(provider)
         if host is None or resource_class not in provider.inventories:
             return 0
-        return self._taken_of_hosts.sum(host.service_host, resource_class)
+        if not _is_below(provider):
+            return self._taken_of_hosts.sum(host.service_host, resource_class)
+        servers = self._servers_by_host(host.service_host)
+        return sum(server.nested.get(provider.uuid, {}).get(resource_class, 0) for server in servers)
 
     def left(self, provider: Provider, resource_class: str) -> int:
         """How much of a provider's class is left."""
@@ -549,6 +567,19 @@ def amounts_of(server: Server) -> Mapping[str, int]:
     except ValueError:
         return {}
     return {resource_class: amount for resource_class, amount in amounts.items() if amount}
+
+
+def amounts_above(server: Server) -> Mapping[str, int]:
+    """What a server uses of its host's provider and of that for reservations; the rest is from providers below."""
+    above = Counter(amounts_of(server))
+    for amounts in server.nested.values():
+        above.subtract(amounts)
+    return above
+
+
+def _is_below(provider: Provider) -> bool:
+    """Whether a provider is below a host's, and not the one for reservations."""
+    return provider.parent is not None and not provider.name.startswith(OWN_PROVIDER)
 
 
 def cores_of(server: Server) -> int:
