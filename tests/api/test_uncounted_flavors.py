@@ -60,7 +60,7 @@ def test_a_reservation_is_not_changed_to_an_uncounted_flavor(newest: Api) -> Non
 
 def test_a_reservation_made_before_a_flavor_became_uncounted_goes_on(newest: Api) -> None:
     lease = newest.book(start=1, hours=1, reservations=[asked("flavor:instance", "usual")])
-    newest.world.cloud.world.instances.change_extra_specs("usual", **{"hw:numa_nodes": "1"})
+    newest.world.cloud.world.instances.change_extra_specs("usual", **{"hw:numa_nodes": "2"})
     change = {"reservations": [{"id": lease["reservations"][0]["id"], "amount": 2}]}
     changed = newest.put(f"/v1/leases/{lease['id']}", change)
     assert changed.status_code == 200, changed.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -99,6 +100,26 @@ def test_traits_are_required_or_forbidden():
     assert found.forbidden == {"CUSTOM_WET"}
 
 
+def test_a_group_is_counted_where_all_providers_of_its_class_have_its_traits():
+    specs = {"resources1:VGPU": "1", "trait1:CUSTOM_FAST": "required", "trait1:CUSTOM_SLOW": "forbidden"}
+    conditions = footprint_of(flavor(specs=specs)).conditions
+
+    def holds(**foreign: list[str]) -> bool:
+        said = {name: dict.fromkeys(traits, 1) for name, traits in foreign.items()}
+        return conditions.matches({"foreign_traits": json.dumps(said)})
+
+    assert conditions.matches({})  # a host with a single provider
+    assert holds(VCPU=["CUSTOM_FAST"], VGPU=["HW_AVX"])
+    assert not holds(VGPU=["CUSTOM_FAST"])
+
+
+def test_a_trait_without_a_group_is_one_of_a_provider_that_gives_something():
+    conditions = footprint_of(flavor(specs={"trait:HW_AVX": "required"})).conditions
+    everywhere = {name: {"HW_AVX": 1} for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
+    assert not conditions.matches({"foreign_traits": json.dumps(everywhere)})
+    assert conditions.matches({"foreign_traits": json.dumps({**everywhere, "DISK_GB": {}})})
+
+
 @pytest.mark.parametrize(
     ("policy", "required", "forbidden"),
     [
@@ -131,7 +152,7 @@ def test_extra_specs_that_nova_refuses_are_refused(specs: dict[str, str], words:
     [
         {"pci_passthrough:alias": "a1:2"},
         {"accel:device_profile": "fpga"},
-        {"hw:numa_nodes": "1"},
+        {"hw:numa_nodes": "2"},
         {"hw:numa_cpus.0": "0,1"},
         {"hw:numa_mem.1": "512"},
         {"hw:mem_page_size": "large"},
@@ -145,13 +166,11 @@ def test_extra_specs_that_nova_refuses_are_refused(specs: dict[str, str], words:
         {"capabilities:boot_mode": "uefi"},
         {"aggregate_instance_extra_specs:reservation": "r-1"},
         {"gpu_model": "a100"},  # as capabilities:gpu_model
-        {"resources:VGPU": "1"},
-        {"resources1:VGPU": "1"},
-        {"resources:PGPU": "1"},
+        {"resources:SRIOV_NET_VF": "1"},
         {"resources:NET_BW_EGR_KILOBIT_PER_SEC": "1"},
-        {"resources1:VCPU": "1"},
-        {"resources_NET:CUSTOM_BW": "100"},
-        {"trait1:CUSTOM_FAST": "required"},
+        {"resources1:PGPU": "1", "resources1:VCPU": "1", "trait1:CUSTOM_FAST": "required"},
+        {"trait2:CUSTOM_FAST": "required"},
+        {"resources3:VGPU": "0"},
         {"group_policy": "isolate"},
         {"same_subtree": "_A,_B"},
     ],
@@ -180,6 +199,12 @@ def test_all_other_extra_specs_are_counted_or_choose_no_host():
         "quota:disk_read_iops_sec": "100",
         "resources:CUSTOM_GPU": "1",
         "resources:VCPU": "0",
+        "resources:VGPU": "1",
+        "resources1:PGPU": "1",
+        "trait1:CUSTOM_GPU_A100": "required",
+        "resources_NET:CUSTOM_BW": "100",
+        "group_policy": "none",
+        "hw:numa_nodes": "1",
         "trait:CUSTOM_GPU_A100": "required",
         "blazar:preemptible": "false",
         "hide_hypervisor_id": "true",

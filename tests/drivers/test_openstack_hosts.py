@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable
@@ -126,6 +127,12 @@ class TestDescribing:
         own.inventories["CUSTOM_RESERVATION_X"] = {"total": 9, "reserved": 0, "allocation_ratio": 1.0}
         found = driver.look_up(HOST, "node-3.lab")
         assert (found.capacity["CUSTOM_GPU"], "CUSTOM_A100" in found.traits) == (6, True)
+        # A server gets one of them at a time: two could be of different cards.
+        assert found.limits["CUSTOM_GPU"] == {"min": 1, "max": 1, "step": 1}
+        assert json.loads(str(found.facts["foreign_traits"])) == {
+            "CUSTOM_GPU": {"COMPUTE_NODE": 1, "HW_CPU_X86_AVX2": 1},
+            **{name: {"CUSTOM_A100": 1} for name in ("DISK_GB", "MEMORY_MB", "VCPU")},
+        }
         assert "CUSTOM_RESERVATION_X" not in found.capacity
         assert found in driver.discover(HOST)
 
@@ -184,7 +191,7 @@ class TestDescribing:
         assert found.limits == {
             "CUSTOM_SLOT": {"min": 10, "max": 90, "step": 5},
             "VCPU": {"min": 1, "max": 8, "step": 1},
-            "VGPU": {"min": 1, "max": 6, "step": 6},  # all from one of the two
+            "VGPU": {"min": 1, "max": 1, "step": 6},  # so nothing, as one unit is no multiple of the steps
         }
         assert found in driver.discover(HOST)
 

@@ -63,7 +63,7 @@ def test_a_forgotten_server_is_left_where_it_is_and_shelved_after_a_month(world:
 
 def test_a_server_whose_flavor_is_not_counted_gets_a_lease(world: World):
     """It stays in its place, so that no room is promised to it."""
-    world.cloud.world.instances.add_flavor("special", extra_specs={"hw:numa_nodes": "1"})
+    world.cloud.world.instances.add_flavor("special", extra_specs={"hw:numa_nodes": "2"})
     server_id = world.cloud.world.instances.boot("demo-project", "special", name="forgotten", user_id="demo-user")
     assert sweep(world).run() == 1
     world.pass_time(32 * DAY)

@@ -55,6 +55,9 @@ _ADDRESS_BITS: Final = "hw:maxphysaddr_bits"
 #: The value that this spec is compared with: of an attribute of hosts, in the property language.
 _HOST_ADDRESS_BITS: Final = "cpu_info:maxphysaddr:bits"
 _THREADS: Final = "hw:cpu_thread_policy"
+_NUMA_NODES: Final = "hw:numa_nodes"
+#: How many NUMA nodes a host has: with one, a server of one node takes of it what it takes of the host.
+_HOST_CELLS: Final = "cpu_info:topology:cells"
 #: The effect of the thread policy on the host's hyperthreading trait.
 THREAD_POLICIES: Final[Mapping[str, str]] = MappingProxyType({"require": REQUIRED, "isolate": FORBIDDEN})
 HYPERTHREADING: Final = "HW_CPU_HYPERTHREADING"
@@ -187,6 +190,9 @@ def _of_flavor(name: str, value: str) -> Iterator[Term]:
     """Yield the conditions of an extra spec of a flavor."""
     if name == _ADDRESS_BITS:
         yield condition(_HOST_ADDRESS_BITS, f">= {value}")
+        return
+    if name == _NUMA_NODES and value.strip() == "1":
+        yield condition(_HOST_CELLS, "1")
         return
     if is_undecided(name):
         return

@@ -15,29 +15,37 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.extra_specs import HYPERTHREADING, THREAD_POLICIES, is_undecided
+from tenure.domain.requirement import AnyOf, Comparison, Expression, Not, Term
 
 _RESOURCES: Final = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _TRAIT: Final = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _MIB_PER_GIB: Final = 1024
+#: The property of hosts with several providers: the JSON text of the traits that not all providers of a class have.
+FOREIGN_TRAITS: Final = "foreign_traits"
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
+#: The groups of classes and traits, and what is said of all groups.
+_GROUPED: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64}):.*")
 #: Extra specs that take devices or memory of a kind, or choose among hosts, by means that no amount or trait shows.
 #: Those that choose hosts by what is known of them are conditions: ``extra_specs``.
 _UNCOUNTED: Final = re.compile(
     r"""
     pci_passthrough:.* | accel:.*
-    | hw:(numa_nodes | numa_cpus\.\d+ | numa_mem\.\d+ | mem_page_size | pci_numa_affinity_policy)
+    | hw:(numa_cpus\.\d+ | numa_mem\.\d+ | mem_page_size | pci_numa_affinity_policy)
     | hw:(tpm_version | tpm_model | viommu_model | maxphysaddr_mode | sound_model | usb_model)
-    | resources[a-zA-Z0-9_-]{0,64}:(VGPU | VGPU_DISPLAY_HEAD | PGPU | FPGA | SRIOV_NET_VF | NUMA_.* | NET_.*)
-    | resources[a-zA-Z0-9_-]{1,64}:.* | trait[a-zA-Z0-9_-]{1,64}:.* | group_policy | same_subtree[a-zA-Z0-9_-]*
+    | resources[a-zA-Z0-9_-]{0,64}:(SRIOV_NET_VF | NUMA_.* | NET_.*)
+    | same_subtree[a-zA-Z0-9_-]*
     """,
     re.VERBOSE,
 )
 #: Extra specs that choose among hosts if they have a value that means yes.
 _UNCOUNTED_IF_TRUE: Final = frozenset({"hw:virtio_packed_ring", "hw:ephemeral_encryption"})
+#: Extra specs that are counted for one value only.
+_COUNTED_AS: Final[Mapping[str, str]] = MappingProxyType({"hw:numa_nodes": "1", "group_policy": "none"})
 #: Names without a scope, which Nova compares with capabilities of hosts, but for this one.
 _NO_CAPABILITY: Final = frozenset({"hide_hypervisor_id"})
 
@@ -53,11 +61,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The amounts that a server takes: each class of ``common`` from one provider, each of the groups from one.
-
-    Traits count for the whole host: a required trait must be somewhere in it, a forbidden one nowhere, so that no more
-    is promised than there is.
-    """
+    """The amounts that a server takes: each class of ``common`` from one provider, each of the groups from one."""
 
     common: Group
     groups: tuple[Group, ...] = ()
@@ -73,11 +77,30 @@ class Footprint:
 
     @property
     def required(self) -> frozenset[str]:
-        return frozenset().union(*(group.required for group in self._all))
+        return frozenset(trait for group in self._all for trait in group.required)
 
     @property
     def forbidden(self) -> frozenset[str]:
-        return frozenset().union(*(group.forbidden for group in self._all))
+        return frozenset(trait for group in self._all for trait in group.forbidden)
+
+    @property
+    def conditions(self) -> Expression:
+        """The conditions on hosts with several providers, beside ``required`` and ``forbidden`` traits of the host.
+
+        A group is counted on a host if all providers of its class have the traits that it requires; otherwise the sum
+        over the providers would count those without. The traits of ``common`` must be where one of its classes is.
+        """
+        terms: list[Term] = [
+            _is_with(resource_class, trait)
+            for group in self.groups
+            for trait in sorted(group.required)
+            for resource_class in group.amounts
+        ]
+        terms += [
+            AnyOf(tuple(Expression((_is_with(resource_class, trait),)) for resource_class in self.common.amounts))
+            for trait in sorted(self.common.required)
+        ]
+        return Expression(tuple(terms))
 
     @property
     def _all(self) -> tuple[Group, ...]:
@@ -125,20 +148,30 @@ def uncounted_specs(flavor: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a flavor's extra specs whose demands neither a footprint nor its conditions have, sorted.
 
     More could be promised of such a flavor than there is: devices by an alias or a profile, pages of memory, NUMA
-    nodes, what lies in several providers of a host, and hosts that only Nova's filters can tell.
+    nodes, groups of other than one class, groups from different providers, and hosts that only Nova's filters can tell.
     """
     specs = {str(name): str(value).strip().lower() for name, value in dict(flavor.get("extra_specs") or {}).items()}
-    return tuple(sorted(name for name, value in specs.items() if _is_uncounted(name, value)))
+    grouped = {name: match for name in specs if (match := _GROUPED.fullmatch(name))}
+    classes = Counter(match[2] for name, match in grouped.items() if match[1] == "resources" and specs[name] != "0")
+    mixed = {name for name, match in grouped.items() if classes[match[2]] != 1}
+    return tuple(sorted(mixed | {name for name, value in specs.items() if _is_uncounted(name, value)}))
 
 
 def _is_uncounted(name: str, value: str) -> bool:
     if name in _UNCOUNTED_IF_TRUE:
         return value in _TRUE
+    if name in _COUNTED_AS:
+        return value != _COUNTED_AS[name]
     if name == "os:secure_boot":
         return value == "required"
     if _UNCOUNTED.fullmatch(name):
         return True
     return is_undecided(name) and name not in _NO_CAPABILITY
+
+
+def _is_with(resource_class: str, trait: str) -> Term:
+    """Return the condition that all of a host's providers of the class have the trait, if one of them has it."""
+    return Not(Expression((Comparison("s==", f"{FOREIGN_TRAITS}:{resource_class}:{trait}", "1"),)))
 
 
 def _own_sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:

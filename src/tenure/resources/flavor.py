@@ -144,6 +144,9 @@ def requirements_of(
     A server that stays in its place gets no host: it has no conditions.
     """
     try:
-        return footprint_of(flavor), Expression() if in_place else conditions_of_flavor(extra_specs_of(flavor))
+        footprint = footprint_of(flavor)
+        if in_place:
+            return footprint, Expression()
+        return footprint, conditions_of_flavor(extra_specs_of(flavor)) & footprint.conditions
     except ValueError as error:
         raise InvalidParameter(f"The {subject} cannot be reserved: {error}", field=field) from None

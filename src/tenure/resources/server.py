@@ -172,6 +172,8 @@ class ServerType(DeclaredType[_Stored]):
         larger = [name for name, amount in footprint.amounts.items() if amount > booked.amounts.get(name, 0)]
         larger += sorted((footprint.required - booked.required) | (footprint.forbidden - booked.forbidden))
         if not parameters.get("in_place"):
+            if not set(booked.expression.terms).issuperset(footprint.conditions.terms):
+                larger.append("traits of one provider")
             conditions = {name: conditions_of_flavor({name: value}).terms for name, value in specs.items()}
             larger += [name for name, terms in conditions.items() if not set(booked.expression.terms).issuperset(terms)]
         if larger:

@@ -10,6 +10,7 @@ from typing import Final
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.extra_specs import values_in_aggregates
+from tenure.domain.footprint import FOREIGN_TRAITS
 from tenure.domain.requirement import AGGREGATE_METADATA
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
@@ -171,6 +172,8 @@ class Fleet(OpenStackTypeDriver):
         metadata = values_in_aggregates(layout.metadata_of(host.service_host))
         if metadata:
             facts[AGGREGATE_METADATA] = json.dumps(metadata)
+        if foreign := inventory.foreign_traits:
+            facts[FOREIGN_TRAITS] = json.dumps({name: dict.fromkeys(traits, 1) for name, traits in foreign.items()})
         return DiscoveredResource(
             resource_type=HOST,
             external_id=host.external_id,

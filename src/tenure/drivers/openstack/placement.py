@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,25 +26,32 @@ class HostInventory:
     """The inventory of a host with its nested providers: amounts by class, traits, and limits.
 
     Amounts are what can be allocated, by Placement's ratios and without reserved amounts. Limits are for classes of
-    which an allocation cannot have every amount.
+    which an allocation cannot have every amount. If several providers have a class, an allocation has one unit of it:
+    of two units, the sum would not tell whether they are of one provider.
     """
 
     amounts: dict[str, int] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
     _limits: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: The traits that all providers of a class have, by class.
+    _common_traits: dict[str, set[str]] = field(default_factory=dict)
 
-    def count(self, resource_class: str, inventory: Mapping[str, Any]) -> None:
-        """Add an inventory of one of the host's providers."""
-        amount = int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
-        if resource_class.startswith(OWN_CLASSES) or amount <= 0:
-            return
+    def add(self, inventories: Mapping[str, Mapping[str, Any]], traits: Collection[str]) -> None:
+        """Add one of the host's providers."""
+        self.traits.update(traits)
+        for resource_class, inventory in inventories.items():
+            amount = int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
+            if amount > 0 and not resource_class.startswith(OWN_CLASSES):
+                self._count(resource_class, inventory, amount)
+                self._common_traits.setdefault(resource_class, set(traits)).intersection_update(traits)
+
+    def _count(self, resource_class: str, inventory: Mapping[str, Any], amount: int) -> None:
         least, step = int(inventory.get("min_unit") or 1), int(inventory.get("step_size") or 1)
         most = min(int(inventory.get("max_unit") or amount), amount)
         self.amounts[resource_class] = self.amounts.get(resource_class, 0) + amount
         had = self._limits.get(resource_class)
-        if had is not None:  # a server gets all of a class from one provider
-            least, most = max(least, had["min"]), max(most, had["max"])
-            step = math.lcm(step, had["step"])
+        if had is not None:
+            least, most, step = max(least, had["min"]), 1, math.lcm(step, had["step"])
         self._limits[resource_class] = {"min": least, "max": most, "step": step}
 
     @property
@@ -54,6 +61,12 @@ class HostInventory:
             for resource_class, limits in sorted(self._limits.items())
             if limits["min"] > 1 or limits["step"] > 1 or limits["max"] < self.amounts[resource_class]
         }
+
+    @property
+    def foreign_traits(self) -> dict[str, list[str]]:
+        """The traits of the host that not all providers of a class have, by class."""
+        found = {name: sorted(self.traits - common) for name, common in sorted(self._common_traits.items())}
+        return {name: traits for name, traits in found.items() if traits}
 
 
 @dataclass(slots=True)
@@ -169,7 +182,7 @@ class Placement:
         return found[0] if found else None
 
     def _add_up(
-        self, providers: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]
+        self, providers: Sequence[Mapping[str, Any]], traits: Mapping[str, Collection[str]]
     ) -> dict[str, HostInventory]:
         """Return the inventories of these providers added up by root UUID; ``traits`` are those known already."""
         queries = [(provider, "inventories") for provider in providers]
@@ -180,19 +193,22 @@ class Placement:
                 for provider, kind in queries
             ]
         )
-        found: dict[str, HostInventory] = defaultdict(HostInventory)
+        inventories: dict[str, Mapping[str, Any]] = {}
+        known = dict(traits)
         for (provider, kind), answer in zip(queries, answers, strict=True):
             if isinstance(answer, CloudNotFound):
                 continue  # the provider was deleted meanwhile
             if isinstance(answer, CloudError):
                 raise answer
-            of_host = found[provider["root_provider_uuid"]]
             if kind == "traits":
-                of_host.traits.update(answer["traits"])
-                continue
-            of_host.traits.update(traits.get(provider["uuid"], ()))
-            for resource_class, inventory in answer["inventories"].items():
-                of_host.count(resource_class, inventory)
+                known[provider["uuid"]] = answer["traits"]
+            else:
+                inventories[provider["uuid"]] = answer["inventories"]
+        found: dict[str, HostInventory] = defaultdict(HostInventory)
+        for provider in providers:
+            uuid = provider["uuid"]
+            if uuid in inventories or uuid in known:
+                found[provider["root_provider_uuid"]].add(inventories.get(uuid, {}), known.get(uuid, ()))
         return dict(found)
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
