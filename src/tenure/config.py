@@ -468,6 +468,21 @@ _SERVER = (
     ),
     cfg.IntOpt("default_lease_days", default=30, min=1, help="The duration of the lease of such a server in days."),
     cfg.IntOpt(
+        "default_lease_spread_hours",
+        default=24,
+        min=0,
+        help=(
+            "How many hours longer such a lease lasts at most, by the server's id, so that the servers that got their "
+            "leases together are not all shelved together; 0 for none."
+        ),
+    ),
+    cfg.IntOpt(
+        "default_leases_per_pass",
+        default=100,
+        min=1,
+        help="How many such leases a manager requests at most in one pass; passes begin every minute.",
+    ),
+    cfg.IntOpt(
         "default_notice_hours",
         default=72,
         min=1,

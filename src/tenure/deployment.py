@@ -386,9 +386,11 @@ def _default_terms(conf: ConfigOpts, types: ResourceTypes) -> DefaultTerms | Non
     return DefaultTerms(
         resource_type,
         lasts=timedelta(days=server.default_lease_days),
+        spread=timedelta(hours=server.default_lease_spread_hours),
         notice=timedelta(hours=server.default_notice_hours),
         at_end=server.default_at_end,
         exempt=frozenset(server.default_lease_exempt_project_ids),
+        per_pass=server.default_leases_per_pass,
     )
 
 

@@ -175,6 +175,14 @@ class Components:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultLeasePasses:
+    """The passes over servers for default leases: of new and deleted ones, which can be woken, and of all."""
+
+    changed: Periodic
+    existing: DefaultLeases
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """A manager with its engine, fully wired. ``driver`` has all resource types."""
 
@@ -193,6 +201,8 @@ class Service:
     purge: PurgeService
     driver: CloudDriver
     components: Components
+    #: None if servers get no default leases.
+    default_leases: DefaultLeasePasses | None = None
 
 
 def build(components: Components) -> Service:
@@ -362,11 +372,10 @@ def build(components: Components) -> Service:
         ),
         health=lambda: _health(components, engine, events, outbox),
     )
-    if components.default_terms is not None:
-        defaults = DefaultLeases(
-            manager.leases, DefaultLeaseBook(components.db), driver, components.clock, components.default_terms
-        )
-        engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
+    default_leases = _default_leases(components, driver, manager.leases)
+    if default_leases is not None:
+        engine.add(default_leases.changed)
+        engine.add(Periodic("default leases", default_leases.existing.run, DEFAULT_LEASES_INTERVAL))
     return Service(
         metered(in_lanes(manager, lanes)),
         engine,
@@ -383,7 +392,18 @@ def build(components: Components) -> Service:
         purge,
         driver,
         components,
+        default_leases,
     )
+
+
+def _default_leases(components: Components, driver: CloudDriver, leases: LeaseService) -> DefaultLeasePasses | None:
+    """Return the passes that give default leases; None if the operator wants none."""
+    terms, book = components.default_terms, DefaultLeaseBook(components.db)
+    if terms is None:
+        return None
+    changed = DefaultLeases(leases, book, driver, components.clock, terms)
+    existing = DefaultLeases(leases, book, driver, components.clock, terms, existing=True)
+    return DefaultLeasePasses(Periodic("default leases of new servers", changed.run, DEFAULT_LEASES_INTERVAL), existing)
 
 
 def _solver(rules: Rules) -> Solver | None:

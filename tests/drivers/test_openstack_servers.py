@@ -511,12 +511,15 @@ def test_a_server_resized_beyond_its_booking_is_drift(cloud: FakeOpenStack, driv
     assert not driver.drift(HOST, [command], ())
 
 
-def test_recent_servers_are_listed_except_reserved_ones(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_changed_servers_are_listed_except_reserved_ones(cloud: FakeOpenStack, driver: OpenStackCloud):
     since = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     mine = boot(cloud)
     old = since - timedelta(hours=1)
-    boot(cloud, created=old)
+    changed = boot(cloud, created=old)
+    boot(cloud, created=old, updated=old)
     boot(cloud, created=old, updated=old, status="DELETED")
+    boot(cloud, status="BUILD")
+    boot(cloud, task="deleting")
     gone = boot(cloud, created=old, status="DELETED", host="")
     says_so = boot(cloud, metadata={"tenure:reservation": RESERVATION})
     [host] = registered(driver, cloud, 1)
@@ -527,8 +530,8 @@ def test_recent_servers_are_listed_except_reserved_ones(cloud: FakeOpenStack, dr
     boot(
         cloud, flavor=Flavor(RESERVATION, "x", extra_specs={"aggregate_instance_extra_specs:reservation": RESERVATION})
     )
-    found = {server.server_id: server for server in driver.servers(since)}
-    assert found.keys() == {mine.id, gone.id, says_so.id}
+    found = {server.server_id: server for server in driver.servers(since).servers}
+    assert found.keys() == {mine.id, changed.id, gone.id, says_so.id}
     assert (found[mine.id].user_id, found[mine.id].reservation_id) == (f"user-of-{OWNER}", None)
     assert found[says_so.id].reservation_id == RESERVATION
     assert [server.server_id for server in found.values() if server.is_gone] == [gone.id]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from sqlalchemy.event import listen
 
 from tenure.domain.errors import Conflict
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.drivers.contract import ServerPage
+from tenure.drivers.openstack.requests import Circumstances, Request
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.services.leases.default_leases import DefaultLeaseBook
@@ -30,12 +34,29 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield opened
 
 
-def sweep(world: World) -> DefaultLeases:
-    return sweep_with(world, DefaultTerms("virtual:server"))
+#: All leases last equally long.
+TERMS = DefaultTerms("virtual:server", spread=timedelta(0))
 
 
-def sweep_with(world: World, terms: DefaultTerms) -> DefaultLeases:
-    return DefaultLeases(world.leases, DefaultLeaseBook(world.db), world.cloud, world.clock, terms)
+class Sweep:
+    """The passes of one manager."""
+
+    def __init__(self, world: World, terms: DefaultTerms = TERMS) -> None:
+        book = DefaultLeaseBook(world.db)
+        self.changed = DefaultLeases(world.leases, book, world.cloud, world.clock, terms)
+        self.existing = DefaultLeases(world.leases, book, world.cloud, world.clock, terms, existing=True)
+
+    def run(self) -> int:
+        """Run a pass of each; return how many leases were given."""
+        return self.changed.run().given + self.existing.run().given
+
+
+def sweep(world: World) -> Sweep:
+    return Sweep(world)
+
+
+def sweep_with(world: World, terms: DefaultTerms) -> Sweep:
+    return Sweep(world, terms)
 
 
 def boot(world: World, **metadata: str) -> str:
@@ -43,8 +64,8 @@ def boot(world: World, **metadata: str) -> str:
     return world.cloud.world.instances.boot("demo-project", "1", name="forgotten", user_id="demo-user", metadata=marks)
 
 
-def leases(world: World):
-    return world.leases.list(OWNER, LeaseQuery(limit=10)).items
+def leases(world: World, limit: int = 10):
+    return world.leases.list(OWNER, LeaseQuery(limit=limit)).items
 
 
 def test_a_forgotten_server_is_left_where_it_is_and_shelved_after_a_month(world: World):
@@ -117,9 +138,9 @@ def test_lease_of_a_deleted_server_ends_at_once(world: World, busy: bool):
     world.cloud.world.delete_server(server_id)
     if busy:
         world.cloud.inject(Fault(FaultKind.BUSY, verb="servers", count=1))
-        given.run()
+        given.changed.run()
         assert leases(world)
-    given.run()
+    given.changed.run()
     world.pass_time(timedelta(seconds=10))
     assert not leases(world)
     with world.db.read() as tx:
@@ -141,7 +162,7 @@ def test_server_over_quota_gets_its_lease_when_quota_is_free(world: World):
 
 def test_projects_can_be_exempt(world: World):
     boot(world)
-    terms = DefaultTerms("virtual:server", exempt=frozenset({"demo-project"}))
+    terms = replace(TERMS, exempt=frozenset({"demo-project"}))
     assert sweep_with(world, terms).run() == 0
 
 
@@ -158,18 +179,127 @@ def test_the_repair_reads_no_lease_of_a_server_in_its_place(world: World):
     assert list(world.cloud.held("physical:host")) == []
 
 
-def test_old_servers_are_left_alone(world: World):
+def test_servers_of_any_age_get_leases(world: World):
+    """Those that were there before the option was set, and those that were booted while no manager ran."""
     boot(world)
-    world.clock.set(world.clock.now() + 2 * DAY)
-    assert sweep(world).run() == 0
+    world.clock.advance(20 * DAY)
+    assert sweep(world).run() == 1
 
 
 def test_a_cloud_that_does_not_answer_is_asked_again(world: World):
+    """It is asked for the servers only: the list shows what a lease must know of its server."""
     boot(world)
     given = sweep(world)
-    world.cloud.inject(Fault(FaultKind.BUSY, verb="servers", count=1))
-    world.cloud.inject(Fault(FaultKind.BUSY, verb="fetch", count=1))
-    assert [given.run(), given.run(), given.run()] == [0, 0, 1]
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="servers", count=2))
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="fetch", count=None))
+    assert [given.run(), given.run()] == [0, 1]
+
+
+def test_existing_servers_get_leases_in_batches_within_a_bound_of_calls(world: World, monkeypatch: pytest.MonkeyPatch):
+    """500 servers in passes of 100; a restart goes on, and what is done costs only the pages of the list."""
+    for number in range(1, 13):
+        world.cloud.world.add_host(f"general-{number}")
+    for _ in range(500):
+        boot(world)
+    world.clock.advance(20 * DAY)
+    lists: list[Request] = []
+    others: list[Request] = []
+    send = world.cloud._transport.send
+
+    def count(request: Request, circumstances: Circumstances) -> object:
+        (lists if request.method == "GET" else others).append(request)
+        return send(request, circumstances)
+
+    monkeypatch.setattr(world.cloud._transport, "send", count)
+    given, calls = [], []
+    first, second = sweep(world), sweep(world)
+    for manager in [first, first, *[second] * 5]:  # the first is stopped after its second pass
+        before = len(lists), len(others)
+        report = manager.existing.run()
+        world.engine.settle()
+        given.append(report.given)
+        calls.append((len(lists) - before[0], len(others) - before[1]))
+    assert given == [100, 100, 100, 100, 100, 0, 0]
+    of_lease = 4  # a server is read, marked, and tagged, and read again at the start
+    assert all(read + changed <= 3 + of_lease * 100 for read, changed in calls), calls
+    assert calls[-1] == (0, 0)
+    assert len(leases(world, limit=1000)) == 500
+    again = sweep(world)
+    lists.clear()
+    assert (again.run(), len(lists)) == (0, 4)
+
+
+def test_servers_that_got_leases_together_are_shelved_in_turn(world: World):
+    """Those that are not prolonged; the offset of a server is its own, and only ever added."""
+    world.cloud.world.add_host("another")
+    booted = {boot(world) for _ in range(40)}
+    terms = replace(TERMS, spread=timedelta(hours=24))
+    assert sweep_with(world, terms).run() == 40
+    given = leases(world, limit=100)
+    lengths = [lease.ends_at - lease.starts_at for lease in given]
+    assert min(lengths) >= 30 * DAY
+    assert max(lengths) < 31 * DAY
+    assert max(Counter(length // timedelta(hours=1) for length in lengths).values()) <= 8
+    kept = given[0]
+    world.leases.update(OWNER, kept.id, LeaseChange(ends_at=kept.ends_at + 30 * DAY))
+    world.pass_time(30 * DAY)
+    assert not any(server.shelved for server in world.cloud.world.servers())
+    shelved = []
+    for _ in range(4):
+        world.pass_time(timedelta(hours=6))
+        shelved.append(sum(server.shelved for server in world.cloud.world.servers()))
+    assert all(earlier < later for earlier, later in pairwise(shelved)), shelved
+    left = [server.id for server in world.cloud.world.servers() if not server.shelved]
+    assert left == [kept.reservations[0].parameters["server_id"]]
+    assert booted == {server.id for server in world.cloud.world.servers()}
+
+
+@pytest.mark.parametrize("when", ["before the list", "after the list", "after the lease"])
+def test_a_server_deleted_at_once_leaves_no_lease(world: World, monkeypatch: pytest.MonkeyPatch, when: str):
+    server_id = boot(world)
+    given = sweep(world)
+    list_servers = world.cloud.servers
+
+    def list_and_delete(since: datetime | None, after: str | None = None) -> ServerPage:
+        page = list_servers(since, after)
+        if when == "after the list" and page.servers and not page.servers[0].is_gone:
+            world.cloud.world.delete_server(server_id)
+        return page
+
+    monkeypatch.setattr(world.cloud, "servers", list_and_delete)
+    if when == "before the list":
+        world.cloud.world.delete_server(server_id)
+    given.run()
+    if when == "after the lease":
+        world.cloud.world.delete_server(server_id)
+    world.clock.advance(timedelta(seconds=1))
+    given.run()
+    world.pass_time(timedelta(seconds=10))
+    assert not leases(world)
+
+
+def test_refused_servers_do_not_delay_the_others(world: World):
+    """A pass goes on with the next servers, and asks again for the refused ones later."""
+    limits = {"leases": 2}
+    rebuild(world, quotas=Quotas(FixedLimits(limits, ())))
+    for _ in range(5):
+        boot(world)
+    given = sweep_with(world, replace(TERMS, per_pass=2))
+    assert [given.existing.run().given for _ in range(4)] == [2, 0, 0, 0]
+    limits["leases"] = 10
+    world.clock.advance(timedelta(hours=2))
+    assert [given.existing.run().given for _ in range(3)] == [2, 1, 0]
+
+
+def test_a_forgotten_marker_begins_the_list_again(world: World, monkeypatch: pytest.MonkeyPatch):
+    world.cloud.openstack.page = 2
+    booted = [boot(world) for _ in range(4)]
+    given = sweep_with(world, replace(TERMS, per_pass=2))
+    given.existing.run()
+    for server_id in booted[:2]:
+        world.cloud.world.delete_server(server_id)
+    reports = [given.existing.run() for _ in range(3)]
+    assert (sum(report.given for report in reports), reports[-1].is_complete) == (2, True)
 
 
 @pytest.mark.parametrize("way", ["at once", "named later"])
@@ -202,7 +332,7 @@ def test_default_lease_gives_way_to_a_users_lease(world: World, way: str):
 @pytest.mark.parametrize("kind", [FaultKind.BUSY, FaultKind.REFUSED])
 def test_server_stays_after_its_default_lease_gave_way(world: World, kind: FaultKind):
     server_id = boot(world)
-    terms = DefaultTerms("virtual:server", at_end="delete")
+    terms = replace(TERMS, at_end="delete")
     sweep_with(world, terms).run()
     world.pass_time(timedelta(minutes=1))
     now = world.clock.now()

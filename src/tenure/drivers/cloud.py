@@ -12,7 +12,6 @@ from tenure.domain.actor import Actor
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
-    BootedServer,
     CloudNotFound,
     CloudRefused,
     Command,
@@ -22,6 +21,7 @@ from tenure.drivers.contract import (
     Preempted,
     Progress,
     ResourceRef,
+    ServerPage,
 )
 from tenure.drivers.type_driver import TypeDriver, UnknownType
 
@@ -114,8 +114,8 @@ class SingleCloud(ByResourceType):
             raise CloudNotFound(Reason(f"This cloud has no {kind} {reference}."))
         return self.ask(self.fetches[kind], TypeDriver.fetch, kind, reference, actor)
 
-    def servers(self, since: datetime) -> Iterable[BootedServer]:
-        return ()
+    def servers(self, since: datetime | None, after: str | None = None) -> ServerPage:
+        return ServerPage()
 
     def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         raise CloudRefused(Reason("This cloud has no trusts, by which to act in the name of a lease's owner."))

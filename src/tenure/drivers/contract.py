@@ -211,7 +211,8 @@ class Preempted:
 class BootedServer:
     """A server that a user has booted. If it ``is_gone``, only its id is certain.
 
-    ``reservation_id`` comes from the metadata of the server, which its owner can write.
+    ``reservation_id`` comes from the metadata of the server, which its owner can write. ``fact`` is what ``fetch``
+    returns of the server.
     """
 
     server_id: str
@@ -221,6 +222,15 @@ class BootedServer:
     region: str = ""
     reservation_id: str | None = None
     is_gone: bool = False
+    fact: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPage:
+    """A page of a cloud's servers; ``after`` is the marker of the next page, None after the last."""
+
+    servers: Sequence[BootedServer] = ()
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +356,15 @@ class CloudDriver(Protocol):
         number of commands.
         """
 
-    def servers(self, since: datetime) -> Iterable[BootedServer]:
-        """Return the servers of all projects that were booted or deleted since then. Reads only.
+    def servers(self, since: datetime | None, after: str | None = None) -> ServerPage:
+        """Return a page of the servers of all projects, the first one or that ``after`` the marker. Reads only.
 
-        Servers on resources that are reserved as a whole, and servers of instance reservations, are left out. Servers
-        that were deleted earlier may be included.
+        With ``since`` these are the servers that were booted, changed or deleted since then; servers that were deleted
+        earlier may be included. With None, they are all that exist. Only deleted servers, and those that run or are
+        shut off, paused or suspended, are listed; servers on resources that are reserved as a whole, and servers of
+        instance reservations, are left out. The number of requests does not grow with the number of servers. Raises
+        ``CloudRefused`` for the marker of a server that the cloud has forgotten. A driver of several regions is asked
+        for each region separately (``drivers_by_region``).
         """
 
     def held(self, resource_type: str) -> Iterable[str]:

@@ -31,6 +31,7 @@ from tenure.drivers.contract import (
     ResourceMissing,
     ResourceOccupied,
     ResourceRef,
+    ServerPage,
 )
 from tenure.drivers.type_driver import TypeDriver
 
@@ -119,6 +120,8 @@ class _Region:
                 return replace(answer, resource=self._outward(answer.resource))
             case BootedServer():
                 return replace(answer, region=self.name)
+            case ServerPage():
+                return replace(answer, servers=self._outward(answer.servers))
             case Mapping():
                 return {
                     qualified(self._prefix, name) if isinstance(value, Health) else name: value
@@ -216,17 +219,9 @@ class Router(ByResourceType):
         ]
         return super().make_way(command, deadline=deadline, ahead=ahead)
 
-    def servers(self, since: datetime) -> Iterable[BootedServer]:
-        """Return the servers of all regions that answer. Without regions, raises what the cloud raises."""
-        found: list[BootedServer] = []
-        for region in self._regions.values():
-            try:
-                found += region.call(region.cloud.servers, since)
-            except CloudError as error:
-                if not region.name:
-                    raise
-                LOG.warning("servers that were booted there will be looked for again: %s", error)
-        return found
+    def servers(self, since: datetime | None, after: str | None = None) -> ServerPage:
+        [region] = self._regions.values()
+        return region.call(region.cloud.servers, since, after)
 
     def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         """Create a trust in each of these regions, or in none if one of them refuses or does not answer."""

@@ -217,6 +217,10 @@ class LeaseStore:
         ).scalars()
         return self._assemble(rows.all())
 
+    def known_ids(self, ids: Collection[str]) -> set[str]:
+        """Return those of these ids that a lease has, or a deleted lease."""
+        return set(self._session.execute(select(LeaseRow.id).where(LeaseRow.id.in_(sorted(ids)))).scalars())
+
     def holding_ids(self, resource_types: Collection[str]) -> list[str]:
         """Return the leases that are in use and hold something by a reservation of these types.
 

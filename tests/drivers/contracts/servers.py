@@ -16,7 +16,9 @@ import pytest
 from tenure.domain.boot import Boot
 from tenure.domain.period import Period
 from tenure.drivers.contract import (
+    BootedServer,
     CloudBusy,
+    CloudDriver,
     CloudNotFound,
     CloudRefused,
     Command,
@@ -31,6 +33,7 @@ SERVER = "virtual:server"
 #: Reservations have ids of this form.
 RESERVATION = "00000000-0000-4000-8000-000000000001"
 OTHER = "00000000-0000-4000-8000-000000000002"
+NO_SERVER = "00000000-0000-4000-8000-000000000003"
 HOUR = timedelta(hours=1)
 #: How many things a start, and an end, of these tests changes at most: it is broken off after each.
 LONGEST_START = 6
@@ -147,6 +150,16 @@ def as_it_is(rig: ServerRig, server: str) -> Found:
 def marks(found: Found) -> dict[str, str]:
     """Its metadata about a reservation."""
     return {name: value for name, value in found.metadata.items() if name.startswith("tenure:")}
+
+
+def pages_of(driver: CloudDriver, since: datetime | None) -> list[BootedServer]:
+    """Return the servers of all pages."""
+    page = driver.servers(since)
+    servers = [*page.servers]
+    while page.after is not None:
+        page = driver.servers(since, page.after)
+        servers += page.servers
+    return servers
 
 
 class ServerContract:
@@ -456,9 +469,15 @@ class ServerContract:
         mine, gone = rig.boot_small(rig.owner), rig.boot_small(rig.owner)
         says_so = rig.boot_small(rig.owner, {"tenure:reservation": RESERVATION})
         rig.delete(gone)
-        listed = list(rig.driver.servers(since))
+        listed = pages_of(rig.driver, since)
         there = {server.server_id: server for server in listed if not server.is_gone}
         assert there.keys() == {mine, says_so}
         assert (there[mine].project_id, there[mine].reservation_id) == (rig.owner, None)
         assert there[says_so].reservation_id == RESERVATION
+        assert there[mine].fact == rig.driver.fetch("server", mine, rig.caller(rig.owner))
         assert gone in {server.server_id for server in listed if server.is_gone}
+        existing = pages_of(rig.driver, None)
+        assert {server.server_id for server in existing if server.project_id == rig.owner} == {mine, says_so}
+        assert not any(server.is_gone for server in existing)
+        with pytest.raises(CloudRefused):
+            rig.driver.servers(None, NO_SERVER)

@@ -267,24 +267,28 @@ class Compute:
         """Return the servers of all projects with this tag; Nova sends no others."""
         return self._servers([{"tags": tag}])
 
-    def servers_changed(self, since: datetime) -> list[Server]:
-        """Return the servers of all projects that were created or changed since then."""
-        return self._servers([{"changes-since": since.isoformat()}])
+    def page_of_servers(self, since: datetime | None, after: str | None) -> tuple[list[Server], str | None]:
+        """Return a page of the servers of all projects after a marker, and the marker of the next page or None.
+
+        With ``since`` these are the servers that were created, changed or deleted since then, otherwise those that
+        exist. Raises ``BadRequest`` if Nova does not know the server of the marker.
+        """
+        params = {"all_tenants": "1", "limit": _PAGE}
+        params |= {} if since is None else {"changes-since": since.isoformat()}
+        params |= {} if after is None else {"marker": after}
+        answer = self._get("/servers/detail", params, self._server_version)
+        found = [_server(server, self.shows_hints) for server in answer["servers"]]
+        return found, found[-1].id if _has_next(answer.get("servers_links")) else None
 
     def server(self, server_id: str) -> Server | None:
         """Return the server with that id, of any project, or None."""
-        found = self.described_server(server_id)
-        return None if found is None else _server(found, self.shows_hints)
-
-    def described_server(self, server_id: str) -> Mapping[str, Any] | None:
-        """Return Nova's description of the server with that id, or None."""
         if not _UUID.fullmatch(server_id):
             return None
         try:
-            found: Mapping[str, Any] = self._get(f"/servers/{server_id}", None, self._server_version)["server"]
+            found = self._get(f"/servers/{server_id}", None, self._server_version)["server"]
         except CloudNotFound:
             return None
-        return found
+        return _server(found, self.shows_hints)
 
     def last_action(self, server_id: str) -> str | None:
         """Return the last action on a server, by any user."""

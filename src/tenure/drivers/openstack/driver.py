@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final, ParamSpec, TypeVar
@@ -11,14 +11,14 @@ from typing import Final, ParamSpec, TypeVar
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
 from tenure.drivers.cloud import SingleCloud, Verb, called
-from tenure.drivers.contract import BootedServer, Group
+from tenure.drivers.contract import Group, ServerPage
 from tenure.drivers.openstack.compute import Compute, shows_hints
 from tenure.drivers.openstack.identity import Identity
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.pages import PageStarts
 from tenure.drivers.openstack.requests import Calls, Transport
-from tenure.drivers.openstack.servers import booted_since
+from tenure.drivers.openstack.servers import page_of_servers
 from tenure.drivers.openstack.type_driver import DriverCall, openstack_type_drivers
 from tenure.drivers.type_driver import UnknownType
 
@@ -80,10 +80,10 @@ class OpenStackCloud(SingleCloud):
                 UnknownType(resource_type) if driver_class is None else driver_class(call), verb, *about, **named
             )
 
-    def servers(self, since: datetime) -> Iterable[BootedServer]:
+    def servers(self, since: datetime | None, after: str | None = None) -> ServerPage:
         with self._calling("servers", since) as calls:
             compute = self._compute(calls)
-            return booted_since(compute, Layout(compute.aggregates(), self._options), since)
+            return page_of_servers(compute, Layout(compute.aggregates(), self._options), since, after)
 
     def delegate(self, actor: Actor, regions: Collection[str] = ()) -> str:
         with self._calling("delegate", actor) as calls:

@@ -27,6 +27,7 @@ from tenure.drivers.contract import (
     Progress,
     ResourceMissing,
     ResourceOccupied,
+    ServerPage,
 )
 from tenure.drivers.openstack.boots import GONE, Boots
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
@@ -83,19 +84,10 @@ class Servers(OpenStackTypeDriver):
     # Before the start
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        found = self._compute.described_server(reference)
-        if found is None or found["tenant_id"] != actor.project_id:
+        server = self._compute.server(reference)
+        if server is None or server.project_id != actor.project_id:
             raise CloudNotFound(Reason(f"Server {reference[:64]} could not be found."))
-        flavor = found["flavor"]
-        sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap", "ephemeral")}
-        name = flavor.get("original_name")
-        specs = dict(flavor.get("extra_specs") or {})
-        return {
-            "id": found["id"],
-            "name": found["name"],
-            "project_id": found["tenant_id"],
-            "flavor": {"id": name, "name": name, **sizes, "extra_specs": specs},
-        }
+        return _fact_of(server)
 
     def ensure_prepared(self, command: Command) -> Progress:
         """Set the server's marks, and shelve it if the start is in the future."""
@@ -478,9 +470,10 @@ class Servers(OpenStackTypeDriver):
         self._compute.act_on_server(server.id, body, microversion)
 
 
-def booted_since(compute: Compute, layout: Layout, since: datetime) -> list[BootedServer]:
-    """Return the servers booted since then, without those of other reservation types, and those deleted since then."""
-    return [
+def page_of_servers(compute: Compute, layout: Layout, since: datetime | None, after: str | None) -> ServerPage:
+    """Return a page of the servers that exist or were changed since then, without those of other reservation types."""
+    found, following = compute.page_of_servers(since, after)
+    servers = [
         BootedServer(
             server.id,
             server.name,
@@ -488,17 +481,35 @@ def booted_since(compute: Compute, layout: Layout, since: datetime) -> list[Boot
             server.user_id,
             reservation_id=server.metadata.get(RESERVATION),
             is_gone=server.status == "DELETED",
+            fact=_fact_of(server),
         )
-        for server in compute.servers_changed(since)
-        if server.status == "DELETED" or _is_free(server, layout, since)
+        for server in found
+        if server.status == "DELETED" or _is_free(server, layout)
     ]
+    return ServerPage(servers, following)
 
 
-def _is_free(server: Server, layout: Layout, since: datetime) -> bool:
-    """Whether the server was booted since then, and belongs to no reservation of hosts or instances."""
-    is_new = server.created_at is not None and server.created_at >= since and server.status in _CHANGEABLE
-    return is_new and not (
-        server.reservations or server.is_of_instances or layout.is_reserved_whole(server.service_host)
+def _fact_of(server: Server) -> Mapping[str, object]:
+    """Return what a request may know of the server that it names."""
+    flavor = server.flavor
+    sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap", "ephemeral")}
+    name = flavor.get("original_name")
+    specs = dict(flavor.get("extra_specs") or {})
+    return {
+        "id": server.id,
+        "name": server.name,
+        "project_id": server.project_id,
+        "flavor": {"id": name, "name": name, **sizes, "extra_specs": specs},
+    }
+
+
+def _is_free(server: Server, layout: Layout) -> bool:
+    """Whether the server is there to be changed, and belongs to no reservation of hosts or instances."""
+    return server.status in _CHANGEABLE and not (
+        server.reservations
+        or server.is_of_instances
+        or server.vanishing
+        or layout.is_reserved_whole(server.service_host)
     )
 
 

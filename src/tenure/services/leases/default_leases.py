@@ -65,6 +65,15 @@ class DefaultLeaseBook:
                 found += tx.leases.by_ids(batch)
         return [lease for lease in found if lease.status not in ENDED]
 
+    def given(self, server_ids: Collection[str]) -> set[str]:
+        """Return those of these servers that have or had a default lease."""
+        servers = {default_lease_id(server_id): server_id for server_id in server_ids}
+        found: set[str] = set()
+        for batch in _batches(sorted(servers)):
+            with self._db.read() as tx:
+                found |= tx.leases.known_ids(batch)
+        return {servers[lease_id] for lease_id in found}
+
     def reserved(self, marks: Mapping[str, tuple[str, str]]) -> set[str]:
         """Return the servers whose mark is true.
 
