@@ -482,6 +482,14 @@ _SERVER = (
         min=1,
         help="How many such leases a manager requests at most in one pass; passes begin every minute.",
     ),
+    cfg.BoolOpt(
+        "default_lease_notifications",
+        default=False,
+        help=(
+            "Whether to look for new and deleted servers as soon as Nova notifies of one, on the topics of "
+            "[physical:host] notification_topics, and not only every minute."
+        ),
+    ),
     cfg.IntOpt(
         "default_notice_hours",
         default=72,

@@ -515,6 +515,11 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "default_lease_days": (Row("7", of_terms("lasts"), 7 * DAY, DEFAULT_LEASE),),
         "default_lease_spread_hours": (Row("7", of_terms("spread"), 7 * HOUR, DEFAULT_LEASE),),
         "default_leases_per_pass": (Row("7", of_terms("per_pass"), 7, DEFAULT_LEASE),),
+        "default_lease_notifications": (
+            Row("true", lambda it: it.listener is not None, True, DEFAULT_LEASE),
+            Row("true", lambda it: it.listener, None),  # without default leases there is nothing to wake
+            Row("false", lambda it: it.listener, None, DEFAULT_LEASE),
+        ),
         "default_notice_hours": (Row("7", of_terms("notice"), 7 * HOUR, DEFAULT_LEASE),),
         "default_at_end": (Row("stop", of_terms("at_end"), "stop", DEFAULT_LEASE),),
         "default_lease_exempt_project_ids": (Row("a, b", of_terms("exempt"), {"a", "b"}, DEFAULT_LEASE),),

@@ -120,6 +120,32 @@ def test_compute_service_notification_is_reported(conf: ConfigOpts, data: dict[s
     assert heard.empty()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("with_hosts", [True, False])
+def test_new_and_deleted_servers_are_heard_by_the_same_listener(conf: ConfigOpts, with_hosts: bool):
+    heard: queue.Queue[str] = queue.Queue()
+    topic = conf.oslo_messaging_notifications.topics[0]
+    listener = NovaListener(
+        conf,
+        (lambda host, _health: heard.put(host)) if with_hosts else None,
+        topics=[topic],
+        exchange="openstack",
+        on_server=lambda: heard.put("server"),
+    )
+    listener.start()
+    nova = oslo_messaging.Notifier(notification_transport(conf), "nova", driver="messagingv2", topics=[topic])
+    try:
+        for event_type in ("instance.create.start", "instance.create.end", "instance.update", "instance.delete.end"):
+            nova.info({}, event_type, {"nova_object.data": {"uuid": "s-1"}})
+        nova.info({}, "service.update", {"nova_object.data": DISABLED})
+        nova.info({}, "instance.create.end", "nonsense")
+        expected = ["server", "server", *(["compute-2"] if with_hosts else []), "server"]
+        assert [heard.get(timeout=patience()) for _ in expected] == expected
+    finally:
+        listener.stop()
+    assert heard.empty()
+
+
 DISABLED = {"host": "compute-2", "disabled": True, "forced_down": False, "binary": "nova-compute"}
 
 

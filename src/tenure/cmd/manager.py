@@ -117,15 +117,20 @@ def _exit_at_once() -> NoReturn:
 
 
 def _listen_to_nova(conf: ConfigOpts, service: Service) -> NovaListener | None:
-    """Listen for failed hosts, if the operator has enabled it."""
+    """Listen for failed hosts and for new and deleted servers, as far as the operator has enabled it."""
     hosts = conf["physical:host"]
-    if not hosts.enable_notification_monitor:
+    report = partial(service.healing.report, HOST) if hosts.enable_notification_monitor else None
+    on_server = None
+    if service.default_leases is not None and conf["virtual:server"].default_lease_notifications:
+        on_server = service.default_leases.changed.wake.set
+    if report is None and on_server is None:
         return None
     listener = NovaListener(
         conf,
-        partial(service.healing.report, HOST),
+        report,
         topics=hosts.notification_topics,
         exchange=hosts.notification_exchange,
+        on_server=on_server,
     )
     listener.start()
     return listener

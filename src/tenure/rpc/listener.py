@@ -1,4 +1,4 @@
-"""Listening for compute services that fail, in Nova's versioned notifications."""
+"""Listening for compute services that fail, and for new and deleted servers, in Nova's versioned notifications."""
 
 from __future__ import annotations
 
@@ -70,6 +70,21 @@ class ServiceEndpoint:
     error = info
 
 
+class ServerEndpoint:
+    """Handles Nova's notifications of new and deleted servers: it only calls ``on_change``, which must not fail."""
+
+    filter_rule = oslo_messaging.NotificationFilter(event_type=r"^instance\.(create|delete)\.end$")
+
+    def __init__(self, on_change: Callable[[], object]) -> None:
+        self._on_change = on_change
+
+    def info(
+        self, _context: object, _publisher_id: str, _event_type: str, _payload: object, _metadata: object
+    ) -> object:
+        self._on_change()
+        return oslo_messaging.NotificationResult.HANDLED
+
+
 def _health_of(service: Mapping[str, Any]) -> Health:
     if service.get("forced_down"):
         return Health(False, "The compute service was forced down.")
@@ -86,10 +101,20 @@ class NovaListener:
     copy, and the topics' own queues would grow without another reader.
     """
 
-    def __init__(self, conf: ConfigOpts, report: Report, *, topics: Sequence[str], exchange: str) -> None:
+    def __init__(
+        self,
+        conf: ConfigOpts,
+        report: Report | None,
+        *,
+        topics: Sequence[str],
+        exchange: str,
+        on_server: Callable[[], object] | None = None,
+    ) -> None:
+        """``report`` gets the health of compute services; ``on_server`` is called for new and deleted servers."""
         self._transport = notification_transport(conf)
         self._targets = [oslo_messaging.Target(topic=topic, exchange=exchange) for topic in topics]
-        self._endpoint = ServiceEndpoint(report)
+        self._of_services = None if report is None else ServiceEndpoint(report)
+        self._of_servers = None if on_server is None else ServerEndpoint(on_server)
         self._serving = Serving(self._new_server, threads=THREADS, problem="Nova's notifications cannot be heard")
 
     def start(self) -> None:
@@ -98,10 +123,10 @@ class NovaListener:
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
         """Stop listening, and wait this long for running handlers; return whether all have ended."""
-        self._endpoint.close()
+        if self._of_services is not None:
+            self._of_services.close()
         return self._serving.stop(seconds)
 
     def _new_server(self) -> oslo_messaging.MessageHandlingServer:
-        return oslo_messaging.get_notification_listener(
-            self._transport, self._targets, [self._endpoint], allow_requeue=True
-        )
+        endpoints = [endpoint for endpoint in (self._of_services, self._of_servers) if endpoint is not None]
+        return oslo_messaging.get_notification_listener(self._transport, self._targets, endpoints, allow_requeue=True)
