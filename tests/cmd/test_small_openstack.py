@@ -17,10 +17,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tenure import factory
+from tenure.cmd import standalone as tenure_standalone
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.drivers.simulated.openstack.state import FloatingIP, Volume, VolumeSnapshot
 from tests.support.simulated import SimulatedCloud
-from tests.support.standalone import Standalone, standalone
+from tests.support.standalone import Standalone, standalone, start
 from tests.support.waiting import patience, wait_for
 
 FLAVOR, IMAGE = "1", "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0301"
@@ -56,9 +58,9 @@ def ask(
         return error.code, json.loads(error.read())
 
 
-def boot(service: Standalone, name: str, *, user: str = "demo", **hints: str) -> dict[str, Any]:
+def boot(service: Standalone, name: str, *, user: str = "demo", flavor: str = FLAVOR, **hints: str) -> dict[str, Any]:
     """Boot a server, and return it as its owner sees it."""
-    body = {"server": {"name": name, "flavorRef": FLAVOR, "imageRef": IMAGE}, "os:scheduler_hints": hints}
+    body = {"server": {"name": name, "flavorRef": flavor, "imageRef": IMAGE}, "os:scheduler_hints": hints}
     status, answer = ask(service, "POST", f"{COMPUTE}/servers", body, user=user)
     assert status == 202, answer
     shown: dict[str, Any] = ask(service, "GET", f"{COMPUTE}/servers/{answer['server']['id']}", user=user)[1]["server"]
@@ -206,6 +208,32 @@ def test_the_service_calls_no_address_of_a_request(service: Standalone, header: 
     for found in servers():
         assert found["status"] == "ACTIVE"
         assert ask(service, "DELETE", f"{COMPUTE}/servers/{found['id']}")[0] == 204
+
+
+def main() -> int:
+    """Run ``tenure-standalone`` with passes for default leases once a day."""
+    factory.DEFAULT_LEASES_INTERVAL = timedelta(days=1)
+    return tenure_standalone.main()
+
+
+def test_servers_get_default_leases_at_once_if_requested(tmp_path: Path):
+    """A boot and a deletion are noticed as by Nova's notifications, long before the next pass."""
+    program = (f"{__name__}:main", "--default-leases", "7")
+    service = start(tmp_path / "data", hosts=1, program=program)
+    try:
+        booted = boot(service, "forgotten", flavor="7")
+        wait_for("its lease", partial(_has_leases, service, "server forgotten"))
+        [lease] = ask(service, "GET", "/v1/leases")[1]["leases"]
+        length = datetime.fromisoformat(lease["end_date"]) - datetime.fromisoformat(lease["start_date"])
+        assert timedelta(days=7) <= length < timedelta(days=8)
+        assert ask(service, "DELETE", f"{COMPUTE}/servers/{booted['id']}")[0] == 204
+        wait_for("the end of its lease", partial(_has_leases, service))
+    finally:
+        service.kill()
+
+
+def _has_leases(service: Standalone, *names: str) -> bool:
+    return [lease["name"] for lease in ask(service, "GET", "/v1/leases")[1]["leases"]] == [*names]
 
 
 def _is_in_log(service: Standalone, words: str) -> bool:

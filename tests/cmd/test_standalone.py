@@ -425,6 +425,12 @@ def test_a_member_may_list_leases(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_default_leases_need_their_type(tmp_path: Path):
+    done = run("--data-dir", tmp_path / "data", "--types", "physical:host", "--default-leases", "7")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--default-leases needs virtual:server among --types" in done.stderr
+
+
 def test_the_line_for_clients_has_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with standalone(Path("a data folder")) as service:

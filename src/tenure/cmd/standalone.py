@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -43,6 +44,7 @@ from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.fleet import add_fleet, pooled_hosts
 from tenure.drivers.simulated.openstack.http import CloudEndpoints
+from tenure.engine.default_leases import DefaultTerms
 from tenure.factory import Components, Filters, Service, build, open_type_drivers
 from tenure.resources.contract import ResourceTypes, load_types
 from tenure.resources.named import only_named
@@ -54,11 +56,12 @@ from tenure.store import schema
 from tenure.store.database import Database
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOG = logging.getLogger(__name__)
 
 HOST_TYPE = "physical:host"
+SERVER_TYPE = "virtual:server"
 #: The project of the first administrator; it is exempt from limits.
 _ADMIN_PROJECT = "admin-project"
 WORKERS = 16
@@ -130,6 +133,7 @@ def _serve(
             checkpoint=checkpoint,
             filters=filters,
             purge=PurgeTerms(ended_leases=arguments.purge_after_days),
+            default_terms=_default_terms(arguments.default_leases, arguments.types),
         )
     except CommandError as error:
         raise StartFailed(
@@ -171,7 +175,8 @@ def _serve(
         raise StartFailed(f"cannot listen on {arguments.host}:{arguments.port}: {error}") from error
     for region in clouds:
         app.put_before_compute(
-            region, partial(_with_reserved_boots, region=region, data_dir=data_dir, own_url=_own_url(server))
+            region,
+            partial(_before_compute, service=service, region=region, data_dir=data_dir, own_url=_own_url(server)),
         )
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     base = f"http://{host}:{server.effective_port}"
@@ -192,6 +197,24 @@ def _serve(
     service.components.db.close()
     LOG.info("stopped")
     return 0
+
+
+def _before_compute(
+    compute: WSGIApplication, service: Service, region: str, data_dir: Path, own_url: str
+) -> WSGIApplication:
+    """Return Nova's API in a region, as users reach it."""
+    inner = _with_reserved_boots(compute, region, data_dir, own_url)
+    return inner if service.default_leases is None else partial(_notify, inner, service.default_leases.changed.wake)
+
+
+def _notify(
+    compute: WSGIApplication, wake: threading.Event, environ: WSGIEnvironment, start_response: StartResponse
+) -> Iterable[bytes]:
+    """Answer a request, and have the servers looked through if it may have changed one, as Nova's notifications do."""
+    answer = compute(environ, start_response)
+    if environ["REQUEST_METHOD"] != "GET":
+        wake.set()
+    return answer
 
 
 def _with_reserved_boots(compute: WSGIApplication, region: str, data_dir: Path, own_url: str) -> WSGIApplication:
@@ -266,12 +289,13 @@ def open_service(
     checkpoint: Callable[[str], None] = lambda _point: None,
     filters: Filters = MappingProxyType({}),
     purge: PurgeTerms | None = None,
+    default_terms: DefaultTerms | None = None,
 ) -> Service:
     """Open the service on the files in ``data_dir``; create them, and ``hosts`` reservable hosts, on the first start.
 
     With ``regions``, that many hosts are created in each; the first region is the one that existed before regions.
     ``clouds`` are those of ``open_clouds``, if they are open already. ``types`` are the resource types, by default all.
-    ``purge`` is what is purged from time to time.
+    ``purge`` is what is purged from time to time. ``default_terms`` are those of leases for servers without one.
     """
     db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
     schema.upgrade(db)
@@ -302,9 +326,19 @@ def open_service(
         workers=WORKERS,
         permits=PERMITS,
         purge=purge or PurgeTerms(),
+        default_terms=default_terms,
         ailments=lambda: {"cloud": _ailment_of(clouds.values())},
     )
     return build(components)
+
+
+def _default_terms(lasts: timedelta | None, types: ResourceTypes | None) -> DefaultTerms | None:
+    """Return the terms of default leases that last so long; None for none. Raises ``StartFailed``."""
+    if lasts is None:
+        return None
+    if types is not None and SERVER_TYPE not in {bookable.name for bookable in types.enabled}:
+        raise StartFailed(f"--default-leases needs {SERVER_TYPE} among --types")
+    return DefaultTerms(SERVER_TYPE, lasts=lasts)
 
 
 def _ailment_of(clouds: Iterable[SimulatedCloud]) -> str | None:
@@ -437,6 +471,12 @@ def parser() -> argparse.ArgumentParser:
         type=_days,
         metavar="DAYS",
         help="delete leases for good, with their history, so many days after they have ended (default: never)",
+    )
+    made.add_argument(
+        "--default-leases",
+        type=_days,
+        metavar="DAYS",
+        help="give every server without a lease one of so many days, at whose end it is shelved (default: no lease)",
     )
     made.add_argument("--debug", action="store_true", help="log more")
     return made
