@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tenure.config import CONFIG_DIR_VARIABLE
-from tenure.domain.request import LeaseRequest
+from tenure.domain.request import LeaseQuery, LeaseRequest
 from tenure.store import schema
 from tests.cmd.conftest import Site
 from tests.support.databases import MARIADB, POSTGRESQL
@@ -241,6 +241,47 @@ def test_leases_on_hosts_that_changed_get_others_or_are_flagged(site: Site):
 
 
 # Notifications
+
+
+DEFAULTS = "[virtual:server]\ndefault_lease = true\ndefault_leases_per_pass = 2\n"
+
+
+def test_existing_servers_are_given_default_leases(site: Site):
+    site.configure(more=DEFAULTS)
+    with site.service(hosts=1):
+        pass
+    with site.cloud() as cloud:
+        cloud.world.add_host("general")
+        booted = [cloud.world.instances.boot("demo-project", "1", name="old", user_id="demo-user") for _ in range(5)]
+    would = json.loads(manage(site, "lease", "give-default", "--dry-run", "-f", "json"))
+    assert sorted(server["id"] for server in would["servers"]) == sorted(booted)
+    assert manage(site, "lease", "give-default", "--dry-run").endswith("\n5 servers would be given a lease\n")
+    done = site.run("tenure-manage", "lease", "give-default", "-f", "json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"given": 5, "refused": {}})
+    progress = [line for line in done.stderr.splitlines() if line.endswith("so far")]
+    assert progress == [f"{count} servers were given a lease so far" for count in (2, 4)]
+    assert manage(site, "lease", "give-default") == "0 servers were given a lease, 0 were refused one\n"
+    with site.service(hosts=1) as service:
+        assert len(service.manager.leases.list(OWNER, LeaseQuery(limit=10)).items) == 5
+
+
+def test_servers_that_are_refused_a_default_lease_are_named(site: Site):
+    site.configure(more=f"{DEFAULTS}[quota]\ndriver = config\nlimits = leases:0\n")
+    with site.service(hosts=1):
+        pass
+    with site.cloud() as cloud:
+        cloud.world.add_host("general")
+        server_id = cloud.world.instances.boot("demo-project", "1", name="old", user_id="demo-user")
+    reason, last = manage(site, "lease", "give-default", code=1).splitlines()
+    assert reason.startswith(f"{server_id}: ")
+    assert last == "0 servers were given a lease, 1 were refused one"
+
+
+def test_default_leases_that_are_off_are_not_given(site: Site):
+    with site.service(hosts=1):
+        pass
+    said = refused(site, "lease", "give-default")
+    assert said == "[virtual:server] default_lease is not set, so servers get no default leases"
 
 
 def give_up(site: Site) -> None:

@@ -4,6 +4,7 @@ tenure-manage db upgrade        make the schema, or bring it to this release
 tenure-manage db check          whether the database is as this release needs it
 tenure-manage db purge --before DATE   delete ended leases and delivered messages
 tenure-manage host sync         read from the cloud again what the registered hosts are
+tenure-manage lease give-default  give a default lease to each server that has none
 tenure-manage outbox list       messages that could not be delivered
 tenure-manage outbox retry      try to deliver them again
 tenure-manage outbox drop KEY   never deliver one of them
@@ -25,9 +26,10 @@ from sqlalchemy.exc import DBAPIError
 
 from tenure.clock import SystemClock
 from tenure.cmd.process import StartFailed, configure, run, why_unavailable, wrong_with_schema
-from tenure.deployment import ConfigurationError, open_database, open_driver, open_healing, regions_of
+from tenure.deployment import ConfigurationError, open_database, open_driver, open_healing, open_manager, regions_of
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
+from tenure.engine.default_leases import DefaultLeases
 from tenure.services.context import Rules
 from tenure.services.notifications.outbox import OutboxService
 from tenure.services.regions import RegionService
@@ -50,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     commands = cfg.SubCommandOpt("command", title="commands", handler=_add_commands)
-    conf = configure(arguments, prog=PROG, options=[commands], quiet=["tenure.store.database"])
+    quiet = ["tenure.store.database", "tenure.engine.default_leases"]
+    conf = configure(arguments, prog=PROG, options=[commands], quiet=quiet)
     with _open(conf) as db:
         action: Action = conf.command.action
         return action(conf, db)
@@ -88,6 +91,10 @@ def _add_commands(nouns: Any) -> None:
     verbs = _noun(nouns, "host", "the hosts that can be reserved")
     sync = _verb(verbs, "sync", _sync, "read from the cloud again what the registered hosts are")
     sync.add_argument("--dry-run", action="store_true", help="only tell what would change")
+    verbs = _noun(nouns, "lease", "the leases of the ledger")
+    give = _verb(verbs, "give-default", _give_default, "give a default lease to each server that has none")
+    give.add_argument("--dry-run", action="store_true", help="only tell which servers would be given one")
+    give.add_argument("-f", "--format", choices=["text", "json"], default="text", help="how to print the result")
     verbs = _noun(nouns, "region", "the regions that one Tenure serves")
     _verb(verbs, "name-home", _name_home, "have all that was there before there were regions be in the home region")
     verbs = _noun(nouns, "outbox", "messages on their way: notifications, and reports to enforcement filters")
@@ -175,6 +182,53 @@ def _sync(conf: cfg.ConfigOpts, db: Database) -> int:
         for lease_id in healed.degraded:
             print(f"lease {lease_id} does not have what was promised any more")
     return 0
+
+
+def _give_default(conf: cfg.ConfigOpts, _db: Database) -> int:
+    service = open_manager(conf)
+    try:
+        if service.default_leases is None:
+            raise StartFailed("[virtual:server] default_lease is not set, so servers get no default leases")
+        existing = service.default_leases.existing
+        return _show_missing(conf, existing) if conf.command.dry_run else _give_all(conf, existing)
+    finally:
+        service.components.db.close()
+
+
+def _show_missing(conf: cfg.ConfigOpts, existing: DefaultLeases) -> int:
+    servers = [
+        {"id": server.server_id, "name": server.name, "project_id": server.project_id, "region": server.region}
+        for server in existing.missing()
+    ]
+    if conf.command.format == "json":
+        print(json.dumps({"servers": servers}))
+        return 0
+    for server in servers:
+        print(f"{server['id']}: {server['name']}, of project {server['project_id']}")
+    print(f"{len(servers)} servers would be given a lease")
+    return 0
+
+
+def _give_all(conf: cfg.ConfigOpts, existing: DefaultLeases) -> int:
+    """Run passes until all servers were looked through; return 1 if some were refused a lease."""
+    given = 0
+    refused: dict[str, str] = {}
+    while True:
+        report = existing.run()
+        given += report.given
+        refused |= report.refused
+        if report.failures:
+            raise StartFailed(f"{given} servers were given a lease; then the cloud failed: {report.failures[0]}")
+        if report.is_complete:
+            break
+        print(f"{given} servers were given a lease so far", file=sys.stderr, flush=True)
+    if conf.command.format == "json":
+        print(json.dumps({"given": given, "refused": refused}))
+    else:
+        for server_id, reason in refused.items():
+            print(f"{server_id}: {reason}")
+        print(f"{given} servers were given a lease, {len(refused)} were refused one")
+    return 1 if refused else 0
 
 
 def _name_home(conf: cfg.ConfigOpts, db: Database) -> int:
