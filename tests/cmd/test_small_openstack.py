@@ -216,6 +216,7 @@ def main() -> int:
     return tenure_standalone.main()
 
 
+@pytest.mark.slow
 def test_servers_get_default_leases_at_once_if_requested(tmp_path: Path):
     """A boot and a deletion are noticed as by Nova's notifications, long before the next pass."""
     program = (f"{__name__}:main", "--default-leases", "7")

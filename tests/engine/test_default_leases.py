@@ -195,6 +195,7 @@ def test_a_cloud_that_does_not_answer_is_asked_again(world: World):
     assert [given.run(), given.run()] == [0, 1]
 
 
+@pytest.mark.slow
 def test_existing_servers_get_leases_in_batches_within_a_bound_of_calls(world: World, monkeypatch: pytest.MonkeyPatch):
     """500 servers in passes of 100; a restart goes on, and what is done costs only the pages of the list."""
     for number in range(1, 13):
@@ -229,6 +230,7 @@ def test_existing_servers_get_leases_in_batches_within_a_bound_of_calls(world: W
     assert (again.run(), len(lists)) == (0, 4)
 
 
+@pytest.mark.slow
 def test_servers_that_got_leases_together_are_shelved_in_turn(world: World):
     """Those that are not prolonged; the offset of a server is its own, and only ever added."""
     world.cloud.world.add_host("another")
