@@ -9,11 +9,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.event import listen
 
-from tenure.domain.errors import Conflict
+from tenure.domain.actor import Actor
+from tenure.domain.errors import Conflict, Unavailable
+from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.contract import ServerPage
 from tenure.drivers.openstack.requests import Circumstances, Request
@@ -21,6 +24,7 @@ from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.services.leases.default_leases import DefaultLeaseBook
 from tenure.services.limits.quotas import FixedLimits, Quotas
+from tenure.services.requests.leases import LeaseService
 from tests.support.engines import rebuild
 from tests.support.world import OWNER, STRANGER, World, open_world
 
@@ -291,6 +295,33 @@ def test_refused_servers_do_not_delay_the_others(world: World):
     limits["leases"] = 10
     world.clock.advance(timedelta(hours=2))
     assert [given.existing.run().given for _ in range(3)] == [2, 1, 0]
+
+
+class Unsteady:
+    """Leases, of which those of one server cannot be booked right now."""
+
+    def __init__(self, leases: LeaseService, server_id: str) -> None:
+        self._leases = leases
+        self._server_id = server_id
+        self.is_down = True
+
+    def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str) -> Lease:
+        if self.is_down and request.reservations[0].parameters["server_id"] == self._server_id:
+            raise Unavailable("The filter does not answer.")
+        return self._leases.create(actor, request, lease_id=lease_id)
+
+
+def test_a_server_that_fails_again_and_again_does_not_delay_the_others(world: World):
+    """The walk comes to its end, and the next one begins at once."""
+    booted = [boot(world) for _ in range(3)]
+    unsteady: Any = Unsteady(world.leases, booted[0])
+    terms = replace(TERMS, per_pass=1)
+    given = DefaultLeases(unsteady, DefaultLeaseBook(world.db), world.cloud, world.clock, terms, existing=True)
+    reports = [given.run() for _ in range(3)]
+    assert [(report.given, report.is_complete) for report in reports] == [(0, False), (1, False), (1, True)]
+    assert reports[0].refused == {booted[0]: "The filter does not answer."}
+    unsteady.is_down = False
+    assert [given.run().given, given.run().given] == [1, 0]
 
 
 def test_a_forgotten_marker_begins_the_list_again(world: World, monkeypatch: pytest.MonkeyPatch):

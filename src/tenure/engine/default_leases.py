@@ -100,7 +100,9 @@ class _Walk:
     begun_at: datetime | None = None
     after: str | None = None
     is_under_way: bool = False
-    #: Whether something must be tried again soon.
+    #: The servers for which a lease was requested in this walk: failures do not keep it from the others.
+    tried: set[str] = field(default_factory=set)
+    #: Whether something must be tried again soon, in the next walk.
     is_missed: bool = False
 
     def begin(self, now: datetime) -> bool:
@@ -108,6 +110,7 @@ class _Walk:
         is_due = self.begun_at is None or self.is_missed or abs(now - self.begun_at) >= self.interval
         if not self.is_under_way and is_due:
             self.begun_at, self.after, self.is_under_way, self.is_missed = now, None, True, False
+            self.tried.clear()
         return self.is_under_way
 
     def end(self) -> None:
@@ -182,9 +185,10 @@ class DefaultLeases:
                     walk.after = None  # the server of the marker may be forgotten
                 return
             walk.is_missed |= not self._end_leases_of([server for server in page.servers if server.is_gone])
-            servers = self._without_lease(page.servers)
+            servers = self._without_lease([server for server in page.servers if server.server_id not in walk.tried])
             room = self._terms.per_pass - report.missing
             for server in servers[:room]:
+                walk.tried.add(server.server_id)
                 walk.is_missed |= not self._give(server, report)
             if len(servers) > room:
                 return  # the next pass reads the page again
