@@ -459,6 +459,12 @@ _NOVA = (
         default=True,
         help="Whether to look up the availability zones of hosts, so that leases can ask for them.",
     ),
+    cfg.MultiStrOpt(
+        "pci_aliases",
+        default=[],
+        help="The aliases by which flavors ask for PCI devices, each as in [pci] alias of Nova's API, whose scheduler "
+        "must have [filter_scheduler] pci_in_placement on. Flavors with other aliases cannot be reserved.",
+    ),
 )
 _SERVER = (
     cfg.BoolOpt(

@@ -31,6 +31,7 @@ from tenure.domain.regions import MAX_TRUSTS, NAME
 from tenure.drivers.cloud import SingleCloud
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.pci_aliases import read_aliases
 from tenure.drivers.router import Router
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.type_driver import TypeDriver
@@ -315,6 +316,7 @@ def _cloud_options(conf: ConfigOpts, region: str | None) -> OpenStackOptions:
             zone_prefix=conf["physical:host"].blazar_az_prefix,
             image_prefix=conf.nova.image_prefix,
             az_aware=conf.nova.az_aware,
+            pci_aliases=read_aliases(conf.nova.pci_aliases),
             request_timeout=timedelta(seconds=conf.cloud.request_timeout),
             verb_timeout=timedelta(seconds=conf.cloud.verb_timeout),
             concurrency=conf.cloud.concurrency,

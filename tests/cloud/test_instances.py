@@ -116,6 +116,62 @@ def test_instances_run_on_hosts_with_the_resources_of_the_flavor(site: Site, dem
         site.nova.api.delete(f"/flavors/{made}")
 
 
+CARD = "CUSTOM_CARD_OF_A_TEST"
+
+
+def set_cards(site: Site, host: str, total: int) -> None:
+    """Have two providers below a host's, each with that many cards, 0 for none.
+
+    They stay when the cards are gone: nova-compute remembers providers, and fails to build servers if one is missing.
+    """
+    placement = site.nova.placement
+    placement.put(f"/resource_classes/{CARD}")
+    for number in (1, 2):
+        name = f"{host}-card-{number}"
+        if name not in site.nova.providers():
+            parent = site.nova.providers()[host]["uuid"]
+            placement.post("/resource_providers", json={"name": name, "parent_provider_uuid": parent})
+        uuid = site.nova.providers()[name]["uuid"]
+        inventories = {CARD: {"total": total}} if total else {}
+        generation = placement.get(f"/resource_providers/{uuid}/inventories").json()["resource_provider_generation"]
+        placement.put(
+            f"/resource_providers/{uuid}/inventories",
+            json={"resource_provider_generation": generation, "inventories": inventories},
+        )
+
+
+def test_groups_of_a_flavor_are_counted_by_the_providers_below_a_host(site: Site, demo: Session):
+    """Two cards of two providers are as good as two for two groups, and not for a group of two."""
+    set_cards(site, "compute-3", 1)
+    site.register(*HOSTS)
+    made: dict[str, str] = {}
+    try:
+        for name, specs in {
+            "two-groups": {f"resources1:{CARD}": "1", f"resources2:{CARD}": "1", "group_policy": "none"},
+            "group-of-two": {f"resources1:{CARD}": "2"},
+        }.items():
+            flavor = {"name": name, "vcpus": 1, "ram": 256, "disk": 1, "os-flavor-access:is_public": True}
+            made[name] = site.nova.api.post("/flavors", json={"flavor": flavor}).json()["flavor"]["id"]
+            site.nova.api.post(f"/flavors/{made[name]}/os-extra_specs", json={"extra_specs": specs})
+        asked = {"resource_type": "flavor:instance", "flavor_id": made["two-groups"], "amount": 1}
+        lease = site.reserve(demo, asked)
+        for flavor_id in made.values():
+            more = {"name": "none-left", "start_date": "now", "end_date": lease.show()["end_date"]}
+            reservations = [{**asked, "flavor_id": flavor_id}]
+            refused = answered(lease.api.post("/leases", json={**more, "reservations": reservations}), 409)
+            assert "Not enough instances" in refused["error_message"]
+        lease.wait("ACTIVE")
+        assert site.nova.boot(demo, flavor=lease.reservation).place() == "compute-3"
+        lease.delete()
+        lease.wait_until_gone()
+        assert_nothing_left(site, lease)
+    finally:
+        site.nova.delete_booted()
+        for flavor_id in made.values():
+            site.nova.api.delete(f"/flavors/{flavor_id}")
+        set_cards(site, "compute-3", 0)
+
+
 def class_of(lease: Lease) -> str:
     return f"CUSTOM_RESERVATION_{lease.reservation.upper().replace('-', '_')}"
 

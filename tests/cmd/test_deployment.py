@@ -30,6 +30,7 @@ from tenure.domain.errors import Denied, NotPermitted, Unavailable
 from tenure.domain.lanes import Lane
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.pci_aliases import PciAlias
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Components, Service
@@ -444,6 +445,14 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "aggregate_freepool_name": (Row("pool", of_options("freepool_name"), "pool", REAL),),
         "blazar_owner": (Row("owner", of_options("owner_key"), "owner", REAL),),
         "az_aware": (Row("false", of_options("az_aware"), False, REAL),),
+        "pci_aliases": (
+            Row(
+                '{{"name": "gpu", "resource_class": "gpu"}}',
+                of_options("pci_aliases"),
+                (PciAlias("gpu", "CUSTOM_GPU"),),
+                REAL,
+            ),
+        ),
     },
     HOST: {
         "blazar_az_prefix": (Row("zone_", of_options("zone_prefix"), "zone_", REAL),),

@@ -21,6 +21,7 @@ from sqlalchemy import select
 from tenure.domain.errors import InvalidParameter, InvalidState, NotEnoughResources, TenureError
 from tenure.domain.lease import Lease, LeaseStatus, Reservation, ReservationStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.drivers.openstack.pci_aliases import read_aliases
 from tenure.store.tables import AllocationRow, ResourceRow
 from tests.support import ledger
 from tests.support.agreement import disagreements
@@ -42,19 +43,17 @@ HORIZON = 6
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Three hosts of eight VCPUs and 16 GiB; one has devices and a trait. Three addresses."""
-    with open_world(tmp_path, hosts=3) as world:
+    """Three hosts of eight VCPUs and 16 GiB; one has devices with a trait, on two cards. Three addresses."""
+    aliases = read_aliases(['{"name": "device", "resource_class": "device", "traits": "odd"}'])
+    with open_world(tmp_path, hosts=3, pci_aliases=aliases) as world:
         for host in ("1", "2", "3"):
-            odd = host == "3"
-            world.cloud.world.change_host(
-                host,
-                facts={"vcpus": 8, "memory_mb": 16384, "local_gb": 100},
-                traits=["COMPUTE_NODE", *([TRAIT] if odd else [])],
-                inventory={"CUSTOM_DEVICE": {"total": 3}} if odd else {},
-            )
+            sizes = {"vcpus": 8, "memory_mb": 16384, "local_gb": 100}
+            world.cloud.world.change_host(host, facts=sizes, traits=["COMPUTE_NODE"], inventory={})
+        for card, devices in (("card-1", 1), ("card-2", 2)):
+            world.cloud.world.add_provider("3", card, {"CUSTOM_DEVICE": {"total": devices}}, [TRAIT])
         world.service.refresh.run()
         for name, sizes in FLAVORS.items():
-            specs = {"resources:CUSTOM_DEVICE": "1", f"trait:{TRAIT}": "required"} if name == "device" else {}
+            specs = {"pci_passthrough:alias": "device:1"} if name == "device" else {}
             world.cloud.world.instances.add_flavor(
                 name, vcpus=sizes["VCPU"], ram=sizes["MEMORY_MB"], disk=sizes["DISK_GB"], extra_specs=specs
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.contract import Command, ResourceRef
+from tenure.drivers.openstack.pci_aliases import PciAlias
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
@@ -207,15 +208,17 @@ def open_world(
     workers: int = 0,
     answer_seconds: float = 30.0,
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
+    pci_aliases: Sequence[PciAlias] = (),
 ) -> Iterator[World]:
     """Open a service with ``hosts`` reservable hosts, on the database at a URL or on an SQLite database in a folder.
 
     ``planning_time`` is that of the rules, and so are the times of searches and of turns of waiting leases by default.
+    ``pci_aliases`` are those of the cloud and of the service.
     """
     clock = SimulatedClock(NOW)
     db = database(url_in(location), clock=clock)
     schemas.lay_out(db)
-    cloud = SimulatedCloud.create(hosts=hosts, clock=clock, sleep=lambda _seconds: None)
+    cloud = SimulatedCloud.create(hosts=hosts, clock=clock, sleep=lambda _seconds: None, pci_aliases=pci_aliases)
     components = Components(
         db=db,
         driver=cloud,

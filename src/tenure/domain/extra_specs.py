@@ -55,7 +55,13 @@ _ADDRESS_BITS: Final = "hw:maxphysaddr_bits"
 #: The value that this spec is compared with: of an attribute of hosts, in the property language.
 _HOST_ADDRESS_BITS: Final = "cpu_info:maxphysaddr:bits"
 _THREADS: Final = "hw:cpu_thread_policy"
+#: The specs that name devices: aliases of Nova's configuration, and a device profile of Cyborg.
+PCI_ALIAS: Final = "pci_passthrough:alias"
+DEVICE_PROFILE: Final = "accel:device_profile"
+DEVICE_SPECS: Final = (PCI_ALIAS, DEVICE_PROFILE)
 _NUMA_NODES: Final = "hw:numa_nodes"
+#: Specs with which a server has NUMA nodes, and with that devices of the same nodes.
+_NUMA: Final = re.compile(r"hw:(cpu_policy|pmem)|resources[a-zA-Z0-9_-]{0,64}:PCPU")
 #: How many NUMA nodes a host has: with one, a server of one node takes of it what it takes of the host.
 _HOST_CELLS: Final = "cpu_info:topology:cells"
 #: The effect of the thread policy on the host's hyperthreading trait.
@@ -101,7 +107,8 @@ def conditions_of_flavor(specs: Mapping[str, str]) -> Expression:
     """Return the conditions on hosts of a flavor's extra specs, without its traits, which are in its footprint.
 
     A name without a scope is an attribute of hosts, or no condition. Other scopes are no conditions either, and nothing
-    is said of specs that are undecided. Raises ``ValueError`` for values that no host can have.
+    is said of specs that are undecided. Devices for a server with pinned processors must be in the NUMA node of these,
+    which is known for hosts with one node. Raises ``ValueError`` for values that no host can have.
     """
     terms: list[Term] = []
     for name, value in specs.items():
@@ -109,6 +116,8 @@ def conditions_of_flavor(specs: Mapping[str, str]) -> Expression:
             terms += _of_flavor(name, value)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+    if not specs.keys().isdisjoint(DEVICE_SPECS) and any(map(_NUMA.fullmatch, specs)):
+        terms.append(condition(_HOST_CELLS, "1"))
     return Expression(tuple(terms))
 
 

@@ -19,15 +19,21 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tenure.domain.capacity import Capacity
-from tenure.domain.extra_specs import HYPERTHREADING, THREAD_POLICIES, is_undecided
+from tenure.domain.extra_specs import DEVICE_SPECS, HYPERTHREADING, THREAD_POLICIES, is_undecided
 from tenure.domain.requirement import AnyOf, Comparison, Expression, Not, Term
 
 _RESOURCES: Final = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _TRAIT: Final = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _MIB_PER_GIB: Final = 1024
+#: The fields of a flavor's description for its devices: the groups that Nova requests for them, written as extra specs,
+#: and why those of an extra spec are not counted, by its name.
+DEVICE_GROUPS: Final = "device_groups"
+UNCOUNTED: Final = "uncounted"
 #: The property of hosts with several providers: the JSON text of the traits that not all providers of a class have.
 FOREIGN_TRAITS: Final = "foreign_traits"
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
+_Amounts = dict[str, dict[str, int]]
+_Traits = dict[str, dict[str, set[str]]]
 #: The groups of classes and traits, and what is said of all groups.
 _GROUPED: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64}):.*")
 #: Extra specs that take devices or memory of a kind, or choose among hosts, by means that no amount or trait shows.
@@ -110,12 +116,30 @@ class Footprint:
 def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
     """Return the footprint of a flavor.
 
-    The flavor has ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB, and ``extra_specs``.
-    Raises ``ValueError`` for extra specs that Nova would refuse.
+    The flavor has ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB, and ``extra_specs``; if
+    these name devices, ``device_groups`` are the groups of the devices. Raises ``ValueError`` for extra specs that Nova
+    would refuse.
     """
     specs = {str(name): str(value) for name, value in dict(flavor.get("extra_specs") or {}).items()}
-    amounts: dict[str, dict[str, int]] = {"": {}}
-    traits: dict[str, dict[str, set[str]]] = {"required": defaultdict(set), "forbidden": defaultdict(set)}
+    amounts, traits = _grouped(specs)
+    if (threads := specs.get("hw:cpu_thread_policy", "")) in THREAD_POLICIES:
+        traits[THREAD_POLICIES[threads]][""].add(HYPERTHREADING)
+    amounts[""] |= _pinned_cpus(int(flavor["vcpus"]), specs)
+    named = {name for group in amounts.values() for name in group}
+    amounts[""] |= {name: amount for name, amount in _own_sizes(flavor, named).items() if name not in named}
+    amounts[""] |= _implied_amounts(specs)
+    common, *groups = _groups(amounts, traits)
+    groups += _groups(*_grouped(dict(flavor.get(DEVICE_GROUPS) or {})))
+    found = Footprint(common, tuple(groups))
+    if not found.amounts:
+        raise ValueError("it asks for nothing")
+    return found
+
+
+def _grouped(specs: Mapping[str, str]) -> tuple[_Amounts, _Traits]:
+    """Return the amounts of each group by its suffix, and the traits by what is said of them."""
+    amounts: _Amounts = {"": {}}
+    traits: _Traits = {"required": defaultdict(set), "forbidden": defaultdict(set)}
     for name, value in specs.items():
         if match := _RESOURCES.fullmatch(name):
             amounts.setdefault(match[1], {})[match[2]] = _amount(name, value)
@@ -123,38 +147,32 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
             if value not in traits:
                 raise ValueError(f"{name} must be required or forbidden, not {value!r}")
             traits[value][match[1]].add(match[2])
-    if (threads := specs.get("hw:cpu_thread_policy", "")) in THREAD_POLICIES:
-        traits[THREAD_POLICIES[threads]][""].add(HYPERTHREADING)
-    amounts[""] |= _pinned_cpus(int(flavor["vcpus"]), specs)
-    named = {name for group in amounts.values() for name in group}
-    amounts[""] |= {name: amount for name, amount in _own_sizes(flavor, named).items() if name not in named}
-    amounts[""] |= _implied_amounts(specs)
-    suffixes = sorted(amounts.keys() | traits["required"].keys() | traits["forbidden"].keys())
-    common, *groups = (
-        Group(
-            Capacity(amounts.get(suffix, {})),
-            frozenset(traits["required"][suffix]),
-            frozenset(traits["forbidden"][suffix]),
-        )
-        for suffix in suffixes
-    )
-    found = Footprint(common, tuple(groups))
-    if not found.amounts:
-        raise ValueError("it asks for nothing")
-    return found
+    return amounts, traits
+
+
+def _groups(amounts: _Amounts, traits: _Traits) -> list[Group]:
+    """Return the groups, first the one without a suffix."""
+    required, forbidden = traits["required"], traits["forbidden"]
+    return [
+        Group(Capacity(amounts.get(suffix, {})), frozenset(required[suffix]), frozenset(forbidden[suffix]))
+        for suffix in sorted(amounts.keys() | required.keys() | forbidden.keys())
+    ]
 
 
 def uncounted_specs(flavor: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a flavor's extra specs whose demands neither a footprint nor its conditions have, sorted.
 
-    More could be promised of such a flavor than there is: devices by an alias or a profile, pages of memory, NUMA
+    More could be promised of such a flavor than there is: devices whose groups are not known, pages of memory, NUMA
     nodes, groups of other than one class, groups from different providers, and hosts that only Nova's filters can tell.
     """
     specs = {str(name): str(value).strip().lower() for name, value in dict(flavor.get("extra_specs") or {}).items()}
+    known: frozenset[str] = frozenset()
+    if DEVICE_GROUPS in flavor:
+        known = frozenset(DEVICE_SPECS) - dict(flavor.get(UNCOUNTED) or {}).keys()
     grouped = {name: match for name in specs if (match := _GROUPED.fullmatch(name))}
     classes = Counter(match[2] for name, match in grouped.items() if match[1] == "resources" and specs[name] != "0")
     mixed = {name for name, match in grouped.items() if classes[match[2]] != 1}
-    return tuple(sorted(mixed | {name for name, value in specs.items() if _is_uncounted(name, value)}))
+    return tuple(sorted((mixed | {name for name, value in specs.items() if _is_uncounted(name, value)}) - known))
 
 
 def _is_uncounted(name: str, value: str) -> bool:

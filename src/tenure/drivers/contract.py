@@ -284,9 +284,10 @@ class CloudDriver(Protocol):
         """Return the attributes of an object that a request names, if the caller may see it. Reads only.
 
         A ``flavor`` has ``id``, ``name``, ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB,
-        and ``extra_specs``. A ``server``, which must belong to the caller's project, has ``id``, ``name``,
-        ``project_id``, and ``flavor`` with the attributes of the flavor that it was booted with. Raises
-        ``CloudNotFound``.
+        and ``extra_specs``. If these name devices, ``device_groups`` are what the cloud requests for them, written as
+        extra specs, and ``uncounted`` says by the name of an extra spec why that is not known. A ``server``, which must
+        belong to the caller's project, has ``id``, ``name``, ``project_id``, and ``flavor`` with the attributes of the
+        flavor that it was booted with. Raises ``CloudNotFound``.
         """
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictStr, WithJsonSchem
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.extra_specs import conditions_of_flavor
-from tenure.domain.footprint import Footprint, footprint_of, uncounted_specs
+from tenure.domain.footprint import UNCOUNTED, Footprint, footprint_of, uncounted_specs
 from tenure.domain.requirement import Expression
 from tenure.resources.additions import ZoneAdditions, expression_of
 from tenure.resources.contract import NOTHING, FactReference
@@ -125,9 +125,11 @@ class FlavorType(InstancesType[_Stored]):
 def refuse_uncounted(flavor: Mapping[str, Any], subject: str, *, field: str) -> None:
     """Refuse a flavor of which more could be promised than there is. ``subject`` names it, or the server with it."""
     if names := uncounted_specs(flavor):
+        reasons = dict(flavor.get(UNCOUNTED) or {})
+        why = "".join(f" {name}: {reasons[name]}." for name in names if name in reasons)
         raise InvalidParameter(
             f"The {subject} cannot be reserved: reservations do not count yet what its extra specs ask for with "
-            f"{', '.join(names)}.",
+            f"{', '.join(names)}.{why}",
             field=field,
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from os import PathLike
 from typing import Self
 
 from tenure.clock import Clock
 from tenure.drivers import simulated
+from tenure.drivers.openstack.pci_aliases import PciAlias
 from tenure.drivers.simulated import IN_MEMORY
 from tests.support.simulated.world import World
 
@@ -25,9 +26,10 @@ class SimulatedCloud(simulated.SimulatedCloud):
         hosts: int,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        pci_aliases: Sequence[PciAlias] = (),
     ) -> Self:
         """Return the cloud of that file, with a fleet of at least so many hosts."""
-        cloud = cls(path, clock=clock, sleep=sleep)
+        cloud = cls(path, clock=clock, sleep=sleep, pci_aliases=pci_aliases)
         cloud.world.ensure_hosts(hosts)
         return cloud
 

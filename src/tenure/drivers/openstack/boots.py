@@ -16,11 +16,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from tenure.domain.boot import Boot
+from tenure.domain.extra_specs import DEVICE_SPECS
 from tenure.domain.footprint import footprint_of
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import SLOWEST_BOOT, CloudBusy, CloudRefused, Command
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
-from tenure.drivers.openstack.flavors import Flavors
+from tenure.drivers.openstack.flavors import Flavor, Flavors
 from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import Calls, Forbidden, Request
 from tenure.drivers.reserved_servers import (
@@ -95,7 +96,7 @@ class Boots:
         if flavor is None:
             raise CloudRefused(Reason(f"There is no flavor {flavor_id} any more."))
         try:
-            excess = excess_of(command, footprint_of(asdict(flavor)).amounts)
+            excess = _other_devices(command, flavor) or excess_of(command, footprint_of(asdict(flavor)).amounts)
         except ValueError as error:
             excess = str(error)
         if excess is not None:
@@ -116,6 +117,14 @@ def _marked(body: Mapping[str, Any], key: str, marks: Mapping[str, str], tags: t
         server.pop(name, None)
     others = {name: value for name, value in body.items() if name not in _HINTS}
     return {**others, "server": server, _HINTS[0]: {**hints, BOOT_KEY: key}}
+
+
+def _other_devices(command: Command, flavor: Flavor) -> str | None:
+    """Describe which devices the flavor names that were not booked; None if there are none."""
+    source = command.parameters.get("source")
+    booked = dict(source.get("extra_specs") or {}) if isinstance(source, Mapping) else {}
+    others = [name for name in DEVICE_SPECS if flavor.extra_specs.get(name) not in (None, booked.get(name))]
+    return f"Its flavor has other devices than were booked: {', '.join(others)}." if others else None
 
 
 def _takes_tags(microversion: str | None) -> bool:

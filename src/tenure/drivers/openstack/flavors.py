@@ -14,6 +14,7 @@ from tenure.domain.footprint import footprint_of
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Command
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preemptible
+from tenure.drivers.openstack.devices import Devices
 from tenure.drivers.openstack.placement import OWN_CLASSES
 from tenure.drivers.openstack.requests import Calls, Conflict, Request
 from tenure.drivers.openstack.units import class_of
@@ -76,10 +77,10 @@ def flavor_for(command: Command, group_id: str | None) -> Flavor:
     )
 
 
-def taken_by(flavor: Flavor) -> dict[str, int]:
+def taken_by(flavor: Flavor, devices: Devices) -> dict[str, int]:
     """Return what a server of the flavor takes of its host, by resource class, without reservations' own classes."""
     try:
-        amounts = footprint_of(asdict(flavor)).amounts
+        amounts = footprint_of({**asdict(flavor), **devices.described(flavor.extra_specs)}).amounts
     except ValueError:  # a user has written an invalid request into it
         return {}
     return {name: amount for name, amount in amounts.items() if not name.startswith(OWN_CLASSES)}

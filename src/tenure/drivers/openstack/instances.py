@@ -27,6 +27,7 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.compute import Aggregate, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
+from tenure.drivers.openstack.devices import Devices
 from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
 from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
 from tenure.drivers.openstack.identity import owner_of
@@ -61,6 +62,7 @@ class Instances(OpenStackTypeDriver):
         super().__init__(call)
         self._placement = Placement(call.calls)
         self._flavors = Flavors(call.calls)
+        self._devices = Devices(call.calls, call.options.pci_aliases)
         self._groups = ServerGroups(call.calls)
 
     # Before the start
@@ -68,7 +70,8 @@ class Instances(OpenStackTypeDriver):
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         found = self._flavors.seen_by(actor, reference)
         names = ("id", "name", "vcpus", "ram", "swap", "disk", "ephemeral")
-        return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
+        devices = self._devices.described(found.extra_specs)
+        return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs), **devices}
 
     def ensure_prepared(self, command: Command) -> Progress:
         """Create the server group."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from tenure.drivers.openstack.pci_aliases import PciAlias
+
 
 @dataclass(frozen=True, slots=True)
 class OpenStackOptions:
@@ -39,6 +41,8 @@ class OpenStackOptions:
     image_prefix: str = "reserved_"
     #: Whether a host's zone is one of its properties.
     az_aware: bool = True
+    #: The aliases by which flavors ask for PCI devices, as in Nova's configuration.
+    pci_aliases: tuple[PciAlias, ...] = ()
     #: The timeout of one HTTP call without any data.
     request_timeout: timedelta = timedelta(seconds=15)
     #: The timeout of a driver call as a whole.

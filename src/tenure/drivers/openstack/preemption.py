@@ -11,6 +11,7 @@ from typing import Final
 from tenure.drivers.contract import Command, Preempted, ResourceRef
 from tenure.drivers.notice import Step, next_step
 from tenure.drivers.openstack.compute import Compute, Hypervisor, Server, instant
+from tenure.drivers.openstack.devices import Devices
 from tenure.drivers.openstack.flavors import Flavors, flavor_for, taken_by
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
@@ -40,6 +41,7 @@ class Preemption:
         self._now = now
         self._placement = Placement(calls)
         self._flavors = Flavors(calls)
+        self._devices = Devices(calls, options.pci_aliases)
 
     def make_way(self, command: Command, deadline: datetime, *, whole: bool) -> list[Preempted]:
         """Behaves as the driver's method; ``whole`` for a command of whole hosts."""
@@ -159,7 +161,7 @@ class Preemption:
                 demands[name] = (flavor, usage.offered[name])
         missing = Counter(usage.used)
         for name, (flavor, count) in demands.items():
-            for taken, amount in taken_by(flavor).items():
+            for taken, amount in taken_by(flavor, self._devices).items():
                 missing[taken] += max(0, count - usage.used[name]) * amount
         missing.subtract(usage.offered)
         return missing

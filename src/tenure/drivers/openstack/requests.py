@@ -29,6 +29,7 @@ _NAMES: Final = {
     "identity": "Keystone",
     "network": "Neutron",
     "block-storage": "Cinder",
+    "accelerator": "Cyborg",
 }
 #: Statuses worth a retry. 401 remains if a new token was refused, too; 406 comes from a service of an older version
 #: during an upgrade.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -19,6 +19,7 @@ from tenure.domain.actor import Actor
 from tenure.drivers.contract import Command, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.pci_aliases import PciAlias
 from tenure.drivers.openstack.requests import Calls, Circumstances, Request
 from tenure.drivers.simulated.catalogue import populate
 from tenure.drivers.simulated.faults import Fault, Faults, Scope
@@ -43,15 +44,18 @@ class SimulatedCloud(OpenStackCloud):
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
         longest_call: timedelta = timedelta(seconds=30),
+        pci_aliases: Sequence[PciAlias] = (),
     ) -> None:
         clock = clock or SystemClock()
         cloud = OpenStack(path, now=clock.now)
+        cloud.pci_aliases = {alias.name: alias for alias in pci_aliases}
         self._faults = Faults(cloud.objects, clock, sleep)
         populate(cloud)
         self._cloud = cloud
         self._callers: dict[str, Caller] = {}
         transport = _Faulty(cloud, self._callers.get, self._faults)
-        super().__init__(OpenStackOptions(verb_timeout=longest_call - timedelta(seconds=1)), transport, clock=clock)
+        options = OpenStackOptions(verb_timeout=longest_call - timedelta(seconds=1), pci_aliases=tuple(pci_aliases))
+        super().__init__(options, transport, clock=clock)
         cloud.slowed_by = self._slowed_by
         cloud.is_over = self._faults.is_over
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tenure.domain.extra_specs import conditions_of_flavor, values_in_aggregates
-from tenure.domain.footprint import footprint_of
 from tenure.domain.requirement import AGGREGATE_METADATA
 from tenure.drivers.openstack.compute import SCOPED_KEY, is_preemptible
 from tenure.drivers.reserved_servers import BOOT_KEY, OPEN_TO, is_live
@@ -87,7 +86,7 @@ class Scheduler:
         server.host, server.nested = "", {}  # it makes way for itself
         host = self._state.hosts.get(service_host)
         if host is not None and (below := self._state.providers_below(host)):
-            footprint = footprint_of(vars(server.flavor or SMALL))
+            footprint = self._state.footprint(server)
             found = allotted(footprint, self._state.providers_of(host), self._state.left) or {}
             server.nested = {provider.uuid: found[provider.uuid] for provider in below if provider.uuid in found}
         server.host = service_host
@@ -105,7 +104,7 @@ class Scheduler:
     ) -> Callable[[Host], bool]:
         """Whether a host may have the server. ``aggregates`` are those of each host, if they are known."""
         flavor = server.flavor or SMALL
-        footprint = footprint_of(vars(flavor))
+        footprint = self._state.footprint_of_flavor(flavor)
         try:
             conditions = conditions_of_flavor(flavor.extra_specs)
         except ValueError:  # Nova's filters fail for all hosts

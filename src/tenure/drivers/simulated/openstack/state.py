@@ -14,8 +14,11 @@ from typing import Any, Final, Protocol
 
 from pydantic import TypeAdapter
 
-from tenure.domain.footprint import footprint_of
+from tenure.domain.extra_specs import PCI_ALIAS
+from tenure.domain.footprint import DEVICE_GROUPS, Footprint, footprint_of
 from tenure.drivers.contract import CloudAmbiguous, CloudNotFound
+from tenure.drivers.openstack.devices import groups_of_aliases, numbered
+from tenure.drivers.openstack.pci_aliases import PciAlias
 from tenure.drivers.simulated.openstack.effects import Effect
 from tenure.drivers.simulated.openstack.objects import IN_MEMORY, Objects, Table
 
@@ -276,7 +279,7 @@ class State:
         self._servers_by_project = self.servers.index(lambda server: server.project_id)
         self._servers_by_group = self.servers.index(lambda server: server.group_id)
         self._servers_by_host = self.servers.index(lambda server: server.host)
-        self._taken_of_hosts = self.servers.tally(lambda server: (server.host, amounts_above(server)))
+        self._taken_of_hosts = self.servers.tally(lambda server: (server.host, self.amounts_above(server)))
         self._cores_of_projects = self.servers.tally(lambda server: (server.project_id, {"cores": cores_of(server)}))
         #: The servers that were deleted recently; Nova still lists them in requests for changes.
         self.deleted_servers: Table[str, Server] = table("deleted_server", Server, str)
@@ -307,6 +310,8 @@ class State:
         self._completions: dict[str, Callable[[str], None]] = {}
         self._calling = threading.local()
 
+        #: Nova's aliases of PCI devices, by name.
+        self.pci_aliases: Mapping[str, PciAlias] = {}
         #: The newest microversion of Nova. From 2.100 on servers show their hints and stay in their zone.
         self.nova = nova
         #: The maximum number of items of a page.
@@ -532,7 +537,7 @@ class State:
         host = self.hosts.get(server.host)
         if host is None:
             return {}
-        above = amounts_above(server)
+        above = self.amounts_above(server)
         found: dict[str, dict[str, int]] = {}
         for provider in self.providers_of(host):
             amounts = server.nested.get(provider.uuid, {}) if _is_below(provider) else above
@@ -540,6 +545,31 @@ class State:
             if taken:
                 found[provider.uuid] = taken
         return found
+
+    def footprint(self, server: Server) -> Footprint:
+        """What a server takes; raises ``ValueError`` for a flavor that Nova would refuse."""
+        return self.footprint_of_flavor(server.flavor or SMALL)
+
+    def footprint_of_flavor(self, flavor: Flavor) -> Footprint:
+        """What a server of the flavor takes; raises ``ValueError`` for a flavor that Nova would refuse."""
+        described = vars(flavor)
+        if PCI_ALIAS in flavor.extra_specs:
+            groups = groups_of_aliases(flavor.extra_specs[PCI_ALIAS], self.pci_aliases)
+            described = {**described, DEVICE_GROUPS: numbered(groups)}
+        return footprint_of(described)
+
+    def amounts_above(self, server: Server) -> Mapping[str, int]:
+        """What a server uses of its host's provider and of that for reservations; the rest is from providers below.
+
+        Nothing for a flavor that Nova would refuse.
+        """
+        try:
+            above = Counter(self.footprint(server).amounts)
+        except ValueError:
+            return {}
+        for amounts in server.nested.values():
+            above.subtract(amounts)
+        return above
 
     def used(self, provider: Provider, resource_class: str) -> int:
         """How much of a provider's class servers use."""
@@ -558,23 +588,6 @@ class State:
             return 0
         capacity = int((offered["total"] - offered["reserved"]) * offered["allocation_ratio"])
         return capacity - self.used(provider, resource_class)
-
-
-def amounts_of(server: Server) -> Mapping[str, int]:
-    """What a server uses, by resource class; nothing for a flavor that Nova would refuse."""
-    try:
-        amounts = footprint_of(vars(server.flavor or SMALL)).amounts
-    except ValueError:
-        return {}
-    return {resource_class: amount for resource_class, amount in amounts.items() if amount}
-
-
-def amounts_above(server: Server) -> Mapping[str, int]:
-    """What a server uses of its host's provider and of that for reservations; the rest is from providers below."""
-    above = Counter(amounts_of(server))
-    for amounts in server.nested.values():
-        above.subtract(amounts)
-    return above
 
 
 def _is_below(provider: Provider) -> bool:

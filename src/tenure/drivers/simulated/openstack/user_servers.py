@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tenure.domain.footprint import footprint_of
 from tenure.drivers.simulated.openstack.flavors import Flavors
 from tenure.drivers.simulated.openstack.scheduler import NoValidHost, Scheduler
 from tenure.drivers.simulated.openstack.servers import Servers, shown_server
@@ -193,7 +192,7 @@ class UserServers:
     def _flavor(self, flavor_id: str, caller: Caller) -> Flavor:
         flavor = self._flavors.find(flavor_id, caller)
         try:
-            footprint_of(vars(flavor))
+            self._state.footprint_of_flavor(flavor)
         except ValueError as error:
             raise Refused(400, f"Flavor {flavor.name} cannot be booted: {error}") from None
         return flavor
