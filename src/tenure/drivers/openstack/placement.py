@@ -15,6 +15,7 @@ VERSION: Final = "1.29"
 #: The prefix of the names of Tenure's providers, and of the resource classes of reservations.
 PREFIX: Final = "blazar_"
 OWN_CLASSES: Final = "CUSTOM_RESERVATION_"
+_OF_NETWORKS: Final = "NET_"
 #: The maximum number of allocation candidates in one request; the other hosts are requested one by one.
 _CANDIDATES: Final = "20000"
 #: Up to how many providers are requested one by one.
@@ -64,9 +65,12 @@ class HostInventory:
 
     @property
     def foreign_traits(self) -> dict[str, list[str]]:
-        """The traits of the host that not all providers of a class have, by class."""
+        """The traits of the host that not all providers of a class have, by class; without those of networks.
+
+        Requests for the bandwidth of networks are not counted, and many hosts have providers of it.
+        """
         found = {name: sorted(self.traits - common) for name, common in sorted(self._common_traits.items())}
-        return {name: traits for name, traits in found.items() if traits}
+        return {name: traits for name, traits in found.items() if traits and not name.startswith(_OF_NETWORKS)}
 
 
 @dataclass(slots=True)
