@@ -9,12 +9,10 @@ import pytest
 
 from tenure.domain.actor import Actor
 from tenure.drivers.openstack.devices import Devices
-from tenure.drivers.openstack.flavors import Flavor as ReadFlavor
-from tenure.drivers.openstack.flavors import taken_by
-from tenure.drivers.openstack.http import connect
+from tenure.drivers.openstack.flavors import Flavor, taken_by
 from tenure.drivers.openstack.pci_aliases import PciAlias, read_aliases
-from tests.drivers.rigs import options_of
-from tests.support.openstack import OWNER, FakeOpenStack, Flavor
+from tenure.testing.rig import OWNER
+from tests.support.simulated import SimulatedCloud
 
 PROFILES: Mapping[str, list[dict[str, str]]] = {
     "fpga": [
@@ -25,32 +23,34 @@ PROFILES: Mapping[str, list[dict[str, str]]] = {
 }
 
 
+ALIASES = read_aliases(['{"name": "gpu", "resource_class": "gpu", "traits": "a100, HW_GPU_API_CUDA"}'])
+
+
 @pytest.fixture
-def cloud() -> Iterator[FakeOpenStack]:
-    with FakeOpenStack() as cloud:
+def cloud() -> Iterator[SimulatedCloud]:
+    with SimulatedCloud.create(hosts=0, pci_aliases=ALIASES) as cloud:
         yield cloud
 
 
-def described(cloud: FakeOpenStack, **specs: str) -> dict[str, Any]:
+def described(cloud: SimulatedCloud, **specs: str) -> dict[str, Any]:
     """Return what the driver tells of the devices of a flavor with these extra specs; ``__`` stands for a colon."""
-    cloud.add_flavor(Flavor("f1", "m1", extra_specs={name.replace("__", ":"): value for name, value in specs.items()}))
-    caller = Actor("u", OWNER, token=cloud.issue("u", OWNER, ("reader",)))
-    aliases = read_aliases(['{"name": "gpu", "resource_class": "gpu", "traits": "a100, HW_GPU_API_CUDA"}'])
-    with connect(options_of(cloud, pci_aliases=aliases)) as driver:
-        found = driver.fetch("flavor", "f1", caller)
+    cloud.world.instances.add_flavor(
+        "f1", extra_specs={name.replace("__", ":"): value for name, value in specs.items()}
+    )
+    found = cloud.fetch("flavor", "f1", Actor("u", OWNER, frozenset({"member"})))
     return {name: found[name] for name in ("device_groups", "uncounted") if name in found}
 
 
-def with_cyborg(cloud: FakeOpenStack) -> FakeOpenStack:
+def with_cyborg(cloud: SimulatedCloud) -> SimulatedCloud:
     def profiles(request: Any, caller: Any) -> tuple[int, object]:
         named = [{"name": name, "groups": groups} for name, groups in PROFILES.items()]
         return 200, {"device_profiles": [profile for profile in named if profile["name"] == request.params["name"]]}
 
-    cloud.add_routes([("accelerator", "GET", "/device_profiles", profiles)])
+    cloud.openstack.add_routes([("accelerator", "GET", "/device_profiles", profiles)])
     return cloud
 
 
-def test_each_device_of_an_alias_is_a_group(cloud: FakeOpenStack):
+def test_each_device_of_an_alias_is_a_group(cloud: SimulatedCloud):
     assert described(cloud, pci_passthrough__alias="gpu:2") == {
         "device_groups": {
             "resources_0:CUSTOM_GPU": "1",
@@ -64,7 +64,7 @@ def test_each_device_of_an_alias_is_a_group(cloud: FakeOpenStack):
     assert described(cloud, resources1__VGPU="1") == {}
 
 
-def test_a_device_profile_is_its_groups(cloud: FakeOpenStack):
+def test_a_device_profile_is_its_groups(cloud: SimulatedCloud):
     with_cyborg(cloud)
     assert described(cloud, accel__device_profile="fpga") == {
         "device_groups": {"resources_0:FPGA": "1", "trait_0:CUSTOM_FAST": "required", "resources_1:PGPU": "2"}
@@ -85,13 +85,13 @@ def test_a_device_profile_is_its_groups(cloud: FakeOpenStack):
     ],
 )
 def test_a_device_profile_that_cannot_be_counted_is_told_with_the_reason(
-    cloud: FakeOpenStack, profile: str, reason: str
+    cloud: SimulatedCloud, profile: str, reason: str
 ):
     found = described(with_cyborg(cloud), accel__device_profile=profile)
     assert found == {"device_groups": {}, "uncounted": {"accel:device_profile": reason}}
 
 
-def test_a_cloud_without_cyborg_is_the_reason(cloud: FakeOpenStack):
+def test_a_cloud_without_cyborg_is_the_reason(cloud: SimulatedCloud):
     assert described(cloud, accel__device_profile="fpga")["uncounted"] == {
         "accel:device_profile": "the cloud has no Cyborg that would show the device profile"
     }
@@ -99,7 +99,7 @@ def test_a_cloud_without_cyborg_is_the_reason(cloud: FakeOpenStack):
 
 def test_servers_make_way_for_the_devices_of_a_reservation():
     devices = Devices(None, [PciAlias("gpu", "CUSTOM_GPU")])  # type: ignore[arg-type]  # no request is sent
-    flavor = ReadFlavor("f", "f", 1, 512, 1, extra_specs={"pci_passthrough:alias": "gpu:2"})
+    flavor = Flavor("f", "f", 1, 512, 1, extra_specs={"pci_passthrough:alias": "gpu:2"})
     assert taken_by(flavor, devices) == {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1, "CUSTOM_GPU": 2}
 
 
