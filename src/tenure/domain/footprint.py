@@ -129,7 +129,7 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
     amounts[""] |= {name: amount for name, amount in _own_sizes(flavor, named).items() if name not in named}
     amounts[""] |= _implied_amounts(specs)
     common, *groups = _groups(amounts, traits)
-    groups += _groups(*_grouped(dict(flavor.get(DEVICE_GROUPS) or {})))
+    groups += _groups(*_grouped(dict(flavor.get(DEVICE_GROUPS) or {})))[1:]  # all of them have suffixes
     found = Footprint(common, tuple(groups))
     if not found.amounts:
         raise ValueError("it asks for nothing")
