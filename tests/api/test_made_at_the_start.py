@@ -151,6 +151,20 @@ def test_a_server_whose_lease_cannot_start_is_listed_until_the_lease_is_deleted(
     assert (planned(api), kept(api)) == ([], [])
 
 
+def test_a_server_whose_flavor_asks_for_what_is_not_counted_is_not_made(api: Api) -> None:
+    """Its booking has described the flavor without that."""
+    specs = {"pci_passthrough:alias": "gpu:1"}
+    api.world.cloud.world.instances.add_flavor("with-gpu", vcpus=1, ram=512, disk=1, extra_specs=specs)
+    sizes = {"vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
+    described = {"id": "with-gpu", "name": "with-gpu", "extra_specs": {}, **sizes}
+    body = body_of(api, "web", flavor="with-gpu", boot={**boot("with-gpu"), "flavor": described})
+    lease = api.post("/v1/leases", body).json["lease"]
+    pass_hours(api, 1.9)
+    assert made(api) == {}
+    failed = api.get(f"/v1/leases/{lease['id']}").json["lease"]
+    assert (failed["status"], "pci_passthrough:alias" in failed["status_reason"]) == ("ERROR", True), failed
+
+
 def kept(api: Api) -> list[str]:
     """The leases of which a request is kept."""
     with api.world.db.read() as tx:
