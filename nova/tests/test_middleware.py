@@ -19,6 +19,7 @@ LEASE = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07"}
 HINTS = {"reserved": "True", "lease_params": json.dumps(LEASE), "group": "g"}
 HELD = {"lease": {"id": "L", "status": "CREATING", "reservations": [{"id": "R"}]}}
 TOKEN = "the-token"
+RESERVED_ID = "9d1e7b3c-0a52-4c86-8f13-5b7e2d90c4a6"
 FLAVOR = {"id": "3", "name": "m1.small", "vcpus": 1, "ram": 2048, "disk": 20, "swap": "", "extra_specs": {}}
 
 Answer = tuple[int, Any]
@@ -56,7 +57,7 @@ class Tenure:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_DELETE = handle_one  # noqa: N815 - the names of http.server
+            do_GET = do_POST = do_PUT = do_DELETE = handle_one  # noqa: N815 - the names of http.server
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -66,7 +67,12 @@ class Tenure:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def answer(self, method: str, path: str) -> Answer | None:
-        kinds = {"DELETE": "release", "GET": "planned", "POST": "confirm" if path.endswith("/confirm") else "hold"}
+        kinds = {
+            "DELETE": "release",
+            "GET": "planned",
+            "PUT": "change",
+            "POST": "confirm" if path.endswith("/confirm") else "hold",
+        }
         kind = kinds[method]
         queue = self.answers.get(kind)
         if queue:
@@ -437,6 +443,37 @@ def test_a_boot_without_an_answer_stops_the_next_one(nova: Nova, tenure: Tenure)
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
     assert [send(filtered, body)[0] for _ in range(2)] == [503, 503]
     assert tenure.calls == ["POST /v1/leases"]
+
+
+def test_a_service_that_refuses_one_project_for_now_is_called_for_others(nova: Nova, tenure: Tenure) -> None:
+    """It answers with 503 where a project has too many requests."""
+    filtered = filter_factory({}, endpoint=tenure.url)(nova)
+    tenure.answers["hold"] = [(503, {"error_message": "Later."}), (201, HELD)]
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    assert [send(filtered, body)[0] for _ in range(2)] == [503, 202]
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PUT"])
+def test_a_change_of_a_planned_server_without_an_answer_is_no_404(nova: Nova, tenure: Tenure, method: str) -> None:
+    """Clients take that for the end of the server, which may be made nevertheless."""
+    server: dict[str, Any] = {"id": RESERVED_ID, "name": "web", "flavor_id": "3", "flavor": {}, "lease_id": "L"}
+    about = {"server_id": None, "lease_status": "PENDING", "status_reason": None, "project_id": "P", "user_id": "U"}
+    dates = dict.fromkeys(("start_date", "end_date", "created_at"), "2030-01-01T11:00:00Z")
+    tenure.answers["planned"] = [(200, {"planned_server": {**server, **about, **dates}}), None]
+    tenure.answers["release"] = tenure.answers["change"] = [None]
+    nova.status, nova.document = "404 Not Found", {"itemNotFound": {"code": 404, "message": "no such server"}}
+    body = {"server": {"name": "front"}} if method == "PUT" else {}
+    options = {"endpoint": tenure.url}
+    status, answer = ask(nova, options, body, path=f"/servers/{RESERVED_ID}", method=method)
+    assert (status, "is not known" in answer["serviceUnavailable"]["message"]) == (503, True)
+
+
+def test_a_flavor_whose_name_is_a_path_of_nova_is_not_there(nova: Nova, tenure: Tenure) -> None:
+    nova.status, nova.document = "200 OK", {"flavors": []}
+    body = {"server": {"name": "web", "flavorRef": "detail"}, "os:scheduler_hints": HINTS}
+    status, answer = ask(nova, {"endpoint": tenure.url}, body)
+    assert (status, "detail" in answer["badRequest"]["message"]) == (400, True)
+    assert tenure.calls == []
 
 
 def test_a_server_that_nova_refuses_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:

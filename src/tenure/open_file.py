@@ -20,7 +20,7 @@ class OpenFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = Path(os.path.realpath(path))  # as SQLite finds it, which is also the place of its log
         self._names = {str(self._path): self._path.name, f"{self._path}-wal": f"{self._path.name}-wal"}
         self._guard = threading.Lock()
         self._connections = 0

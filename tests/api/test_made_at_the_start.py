@@ -144,9 +144,25 @@ def test_a_server_whose_lease_cannot_start_is_listed_until_the_lease_is_deleted(
     assert status(api, lease) == "ERROR"
     [shown] = api.get("/v1/planned-servers").json["planned_servers"]
     assert (shown["name"], shown["lease_status"]) == ("web", "ERROR")
+    with api.world.db.read() as tx:
+        assert tx.session.execute(text("SELECT request FROM boots")).scalars().all() == ["{}"]
     api.delete(f"/v1/leases/{lease['id']}")
     pass_hours(api, 0.2)
     assert (planned(api), kept(api)) == ([], [])
+
+
+def test_a_server_whose_flavor_asks_for_what_is_not_counted_is_not_made(api: Api) -> None:
+    """Its booking has described the flavor without that."""
+    specs = {"pci_passthrough:alias": "gpu:1"}
+    api.world.cloud.world.instances.add_flavor("with-gpu", vcpus=1, ram=512, disk=1, extra_specs=specs)
+    sizes = {"vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
+    described = {"id": "with-gpu", "name": "with-gpu", "extra_specs": {}, **sizes}
+    body = body_of(api, "web", flavor="with-gpu", boot={**boot("with-gpu"), "flavor": described})
+    lease = api.post("/v1/leases", body).json["lease"]
+    pass_hours(api, 1.9)
+    assert made(api) == {}
+    failed = api.get(f"/v1/leases/{lease['id']}").json["lease"]
+    assert (failed["status"], "pci_passthrough:alias" in failed["status_reason"]) == ("ERROR", True), failed
 
 
 def kept(api: Api) -> list[str]:
@@ -205,6 +221,25 @@ def test_what_does_not_belong_together_is_refused(api: Api, fields: dict[str, An
     refused = api.post(f"/v1/leases{query}", body_of(api, "web", **fields))
     assert (refused.status_code, refused.json["field"]) == (400, field), refused.json
     assert kept(api) == []
+
+
+@pytest.mark.parametrize("begins", [0, 5])
+def test_a_reservation_that_is_added_later_gets_no_server(api: Api, begins: float) -> None:
+    """The kept request is for servers of another flavor, or is not kept any more."""
+    lease = api.post("/v1/leases", body_of(api, "web", start=begins)).json["lease"]
+    pass_hours(api, 0.2)
+    added = {**reservation(flavor_id=TINY), "server_name": "extra"}
+    refused = api.post(f"/v1/leases/{lease['id']}/reservations", added)
+    assert (refused.status_code, refused.json["field"]) == (400, "server_name")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"metadata": "abc"}, {"tags": 5}, {"os:scheduler_hints": "abc"}, {"OS-SCH-HNT:scheduler_hints": []}]
+)
+def test_a_request_that_cannot_be_marked_is_refused(api: Api, wrong: dict[str, Any]) -> None:
+    refused = api.post("/v1/leases", body_of(api, "web", boot=boot(**wrong)))
+    assert (refused.status_code, refused.json["field"]) == (400, "boot.request")
+    assert next(iter(wrong)) in refused.json["error_message"]
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])

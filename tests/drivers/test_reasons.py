@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tenure.domain.reason import Reason
@@ -56,3 +58,12 @@ def test_the_owner_reads_the_region_and_operators_the_whole_error(error: CloudEr
     assert raised.value.reason.text == text
     assert "host compute-7" in str(raised.value)
     assert str(raised.value).startswith("Region south: ")
+
+
+def test_what_nova_quotes_of_a_secret_request_is_shown_to_nobody():
+    """As in its own refusals of fields, https://opendev.org/openstack/nova, nova/api/validation/validators.py."""
+    said = "Invalid input for field/attribute user_data. Value: #!/bin/sh PASSWORD=hunter2. It is no base64."
+    request = Request("compute", "POST", "/servers", {}, token="of the owner", is_secret=True)
+    reason = refusal(request, 400, json.dumps({"badRequest": {"message": said, "code": 400}})).reason
+    assert reason.text == "Nova: Invalid input for field/attribute user_data. (HTTP 400)"
+    assert "hunter2" not in str(reason.detail)

@@ -104,13 +104,25 @@ def test_writers_go_on_while_others_wait_for_the_disk_and_then_wait_together(
     assert len(disk.seen) <= 3  # the first, the others, and a straggler between its commit and its flush
 
 
-def test_what_may_not_be_on_the_disk_is_not_promised(db: Database, disk: Disk) -> None:
+def test_what_may_not_be_on_the_disk_is_not_promised(db: Database, disk: Disk, file: Path) -> None:
     disk.error = OSError(errno.EIO, "Input/output error")
     with pytest.raises(OutcomeUnknown):
         write(db)
     disk.error = None
+    log = Path(f"{file}-wal")
+    assert log.stat().st_size > 0
     write(db, "later")
-    assert disk.seen[-1] == {ALONE, "later"}
+    assert written(file) == {ALONE, "later"}
+    assert log.stat().st_size == 0  # the system does not write again what it could not write: the log may have a gap
+
+
+def test_the_log_is_found_beside_the_file_that_a_link_names(file: Path, db: Database, disk: Disk) -> None:
+    link = file.with_name("link.db")
+    link.symlink_to(file)
+    linked = Database(f"sqlite:///{link}")
+    write(linked)
+    linked.close()
+    assert disk.seen == [{ALONE}]
 
 
 def test_a_database_that_need_not_last_leaves_the_disk_alone(file: Path, db: Database, disk: Disk) -> None:

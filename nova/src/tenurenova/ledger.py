@@ -36,12 +36,13 @@ class RefusedError(Exception):
 class UnreachableError(Exception):
     """The reservation service does not answer, or its answer is invalid.
 
-    ``may_have_acted`` says whether it may have done what it was asked for.
+    ``may_have_acted`` says whether it may have done what it was asked for; ``has_answered``, whether it answers at all.
     """
 
-    def __init__(self, reason: str, *, may_have_acted: bool = False) -> None:
+    def __init__(self, reason: str, *, may_have_acted: bool = False, has_answered: bool = False) -> None:
         super().__init__(reason)
         self.may_have_acted = may_have_acted
+        self.has_answered = has_answered
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Ledger:
         if not 200 <= answer.status_code < 300:
             may_have_acted = answer.status_code >= 500 and not _is_busy(answer)
             text = f"it answers {answer.status_code}: {_reason(answer)}"
-            raise UnreachableError(text, may_have_acted=may_have_acted)
+            raise UnreachableError(text, may_have_acted=may_have_acted, has_answered=True)
         return _document(answer)
 
 

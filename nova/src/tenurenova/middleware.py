@@ -26,6 +26,7 @@ from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tenurenova.boot import (
     RESERVATION,
@@ -80,6 +81,10 @@ _TOO_MANY = (
 _NOT_KNOWN = (
     "Whether the server was booked is not known: the reservation service does not answer. Look at the list of servers"
     " in a while, and try again if the server is not there."
+)
+_CHANGE_NOT_KNOWN = (
+    "Whether the server was changed is not known: the reservation service does not answer. Look at it in a while, and"
+    " try again if it is as before."
 )
 #: The value of the Retry-After header, in seconds.
 _RETRY_AFTER = "2"
@@ -226,11 +231,14 @@ class Middleware:
         flavor = self._flavor(str(wanted.reservation["flavor_id"]), environ)
         if flavor.code != HTTPStatus.OK:
             return flavor
+        shown = json.loads(flavor.body).get("flavor")
+        if not isinstance(shown, dict):  # the id names something else below the flavors
+            return _refusal(400, f"Flavor {str(wanted.reservation['flavor_id'])[:80]} could not be found.")
         boot = {
             "request": kept_request(document),
             "microversion": microversion,
             "flavor": {
-                **json.loads(flavor.body)["flavor"],
+                **shown,
                 "id": wanted.reservation["flavor_id"],
             },
         }
@@ -267,7 +275,7 @@ class Middleware:
     def _flavor(self, flavor_id: str, environ: Environ) -> _Answer:
         """Return Nova's answer about the flavor, as it is shown to the caller."""
         root = environ["PATH_INFO"].partition("/servers")[0].partition("/os-volumes_boot")[0]
-        request = _get(environ, f"{root}/flavors/{flavor_id}")
+        request = _get(environ, f"{root}/flavors/{quote(flavor_id, safe='')}")
         request["HTTP_OPENSTACK_API_VERSION"] = f"compute {_FLAVORS}"
         request["HTTP_X_OPENSTACK_NOVA_API_VERSION"] = _FLAVORS
         return _call(self._application, request)
@@ -392,18 +400,26 @@ class Middleware:
             planned = self._guarded(
                 environ, lambda ledger: ledger.planned_server(one["id"]), min(_LIST_SECONDS, self._settings.timeout)
             )
-            if planned is None:
-                return None
-            if planned["server_id"]:
-                path = f"{one['root']}/{planned['server_id']}{one['rest'] or ''}"
-                return _call(self._application, {**environ, "PATH_INFO": path})
-            server = as_server(planned, numbers_of(_asked_version(environ)), _servers_url(environ))
-            return None if server is None else self._act_on_planned(environ, server, one["rest"] or "", body)
         except RefusedError as refused:
             return _refusal(refused.status, refused.reason)
         except UnreachableError as error:
             LOG.warning("whether server %s is planned is not known: %r", one["id"], str(error))
             return None
+        if planned is None:
+            return None
+        if planned["server_id"]:
+            path = f"{one['root']}/{planned['server_id']}{one['rest'] or ''}"
+            return _call(self._application, {**environ, "PATH_INFO": path})
+        server = as_server(planned, numbers_of(_asked_version(environ)), _servers_url(environ))
+        if server is None:
+            return None
+        try:
+            return self._act_on_planned(environ, server, one["rest"] or "", body)
+        except RefusedError as refused:
+            return _refusal(refused.status, refused.reason)
+        except UnreachableError as error:
+            LOG.warning("whether planned server %s was changed is not known: %r", one["id"], str(error))
+            return _refusal(503, _CHANGE_NOT_KNOWN)
 
     def _act_on_planned(self, environ: Environ, server: dict[str, Any], rest: str, body: bytes) -> _Answer:
         """Show, rename or delete a planned server. Raises ``RefusedError`` and ``UnreachableError``."""
@@ -444,8 +460,11 @@ class Middleware:
         except RefusedError:
             breaker.answered()
             raise
-        except UnreachableError:
-            breaker.failed()
+        except UnreachableError as error:
+            if error.has_answered:  # to this caller: others may be served
+                breaker.answered()
+            else:
+                breaker.failed()
             raise
         breaker.answered()
         return result

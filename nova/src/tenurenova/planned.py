@@ -23,7 +23,7 @@ _STATUSES = {
     "ERROR": "ERROR",
 }
 #: The parameters of lists that do not choose servers, and those that choose what is known of a planned server.
-_FORM = frozenset({"limit", "marker", "sort_key", "sort_dir", "all_tenants", "reservation_id", "deleted"})
+_FORM = frozenset({"limit", "marker", "sort_key", "sort_dir", "all_tenants", "deleted"})
 _KNOWN = frozenset({"name", "status", "flavor", "user_id", "project_id", "tenant_id", "uuid"})
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,14 @@ class Boot:
     microversion: str | None = None
     #: The flavor as Nova has shown it to the caller; None if the cloud is to be asked.
     flavor: Mapping[str, object] | None = None
+
+    @property
+    def flavor_id(self) -> str:
+        """The id of the flavor. Like Nova, accept an id or a link whose path ends with it; empty if there is none."""
+        try:
+            return urlsplit(str(self.body["server"].get("flavorRef") or "")).path.rpartition("/")[2]
+        except ValueError:
+            return ""
 
     def named(self, name: str) -> Boot:
         """Return the request for a server with this name."""

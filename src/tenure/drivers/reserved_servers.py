@@ -25,7 +25,8 @@ TAG: Final = RESERVED
 IN_PLACE: Final = "in place"
 #: Metadata key of a reservation's aggregate: the server that may use its hosts.
 OPEN_TO: Final = "tenure:server"
-#: Metadata key of a reservation's aggregate, and of its server, and the hint, by which the server is booted there.
+#: Metadata key of a reservation's aggregate, and the hint, by which the server is booted there; the server has a digest
+#: of the value.
 BOOT_KEY: Final = "tenure:boot"
 #: The largest expected difference between the clocks of the cloud and of this service.
 CLOCKS_DIFFER: Final = timedelta(seconds=10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from tenure.domain.boot import Boot, PlannedServer
 from tenure.domain.errors import InvalidParameter
@@ -40,10 +39,10 @@ def with_flavor(request: R) -> R:
 
 
 def _check(boot: Boot | None, choices: Iterable[Sequence[ReservationRequest]]) -> None:
-    if boot is not None and not flavor_of(boot):
+    if boot is not None and not boot.flavor_id:
         raise InvalidParameter("The server has no flavorRef.", field="boot.request")
-    if boot is not None and boot.flavor is not None and boot.flavor["id"] != flavor_of(boot):
-        raise InvalidParameter(f"The request names flavor {flavor_of(boot)[:64]}.", field="boot.flavor.id")
+    if boot is not None and boot.flavor is not None and boot.flavor["id"] != boot.flavor_id:
+        raise InvalidParameter(f"The request names flavor {boot.flavor_id[:64]}.", field="boot.flavor.id")
     for choice in choices:
         named = [(position, asked) for position, asked in enumerate(choice) if asked.parameters.get(SERVER_NAME)]
         if boot is not None and not named:
@@ -55,17 +54,16 @@ def _check(boot: Boot | None, choices: Iterable[Sequence[ReservationRequest]]) -
 def _check_one(boot: Boot | None, asked: ReservationRequest, field: str) -> None:
     if boot is None:
         raise InvalidParameter("A server can be made only with a boot of the lease.", field=f"{field}.{SERVER_NAME}")
-    flavor_id = flavor_of(boot)
+    flavor_id = boot.flavor_id
     if asked.parameters.get("flavor_id") != flavor_id:
         raise InvalidParameter(f"The boot of the lease names flavor {flavor_id[:64]}.", field=f"{field}.flavor_id")
 
 
-def flavor_of(boot: Boot) -> str:
-    """Return the id of the flavor. Like Nova, accept an id or a link whose path ends with it."""
-    try:
-        return urlsplit(str(boot.body["server"].get("flavorRef") or "")).path.rpartition("/")[2]
-    except ValueError:
-        return ""
+def check_addition(request: ReservationRequest) -> None:
+    """Raise ``InvalidParameter`` for a reservation whose server would be made, in a lease that is booked already."""
+    if request.parameters.get(SERVER_NAME):
+        text = "Only servers of a new lease are made at its start; boot this one, and name it by its server_id."
+        raise InvalidParameter(text, field=SERVER_NAME)
 
 
 def boots_of(tx: Transaction, leases: Iterable[Lease]) -> Mapping[str, Boot]:
@@ -117,6 +115,12 @@ def planned_server(lease: Lease, reservation: Reservation) -> PlannedServer | No
 def _flavor(reservation: Reservation) -> Mapping[str, object]:
     source = reservation.parameters.get("source")
     return source if isinstance(source, dict) else {}
+
+
+def empty_boot(tx: Transaction, lease: Lease) -> None:
+    """Empty the kept request of a lease that has failed: its servers are listed still, and made no more."""
+    if any(is_to_be_made(reservation) for reservation in lease.reservations):
+        tx.boots.empty(lease.id)
 
 
 def forget_boot(tx: Transaction, lease: Lease) -> None:

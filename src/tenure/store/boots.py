@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from sqlalchemy import and_, delete, insert, or_, select
+from sqlalchemy import and_, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from tenure.domain.boot import Boot, PlannedServerQuery
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import Lease, ReservationStatus
 from tenure.store.tables import BootRow, LeaseRow, ReservationRow
+
+#: What is kept of a request that is not needed any more.
+_EMPTY = "{}"
 
 
 class BootStore:
@@ -60,11 +63,24 @@ class BootStore:
         return list(self._session.execute(ordered.limit(query.limit + 1)).scalars())
 
     def of_leases(self, lease_ids: Collection[str]) -> dict[str, Boot]:
-        """Return the kept requests of these leases, by lease id."""
+        """Return the kept requests of these leases that are not emptied, by lease id."""
         rows = self._session.execute(
             select(BootRow.lease_id, BootRow.request, BootRow.microversion).where(BootRow.lease_id.in_(lease_ids))
         )
-        return {lease_id: Boot(json.loads(request), microversion) for lease_id, request, microversion in rows}
+        return {
+            lease_id: Boot(json.loads(request), microversion)
+            for lease_id, request, microversion in rows
+            if request != _EMPTY
+        }
+
+    def empty(self, lease_id: str) -> None:
+        """Delete what the request of a lease says, and keep that there was one."""
+        self._session.execute(
+            update(BootRow)
+            .where(BootRow.lease_id == lease_id)
+            .values(request=_EMPTY)
+            .execution_options(synchronize_session=False)
+        )
 
     def delete(self, lease_id: str) -> None:
         """Delete the request of a lease, if there is one."""

@@ -622,8 +622,9 @@ def _prepare_server(connection: Any, settings: Iterable[str]) -> None:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # we begin transactions ourselves
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")  # see ``Database.flush``
+    (mode,) = cursor.execute("PRAGMA journal_mode=WAL").fetchone()
+    # Without the log, as in memory, a commit itself goes to the disk; see ``Database.flush``.
+    cursor.execute(f"PRAGMA synchronous={'NORMAL' if mode == 'wal' else 'FULL'}")
     cursor.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     cursor.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
     cursor.execute("PRAGMA foreign_keys=ON")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -26,13 +27,15 @@ class WriteAheadLog:
     """
 
     def __init__(self, database: str) -> None:
-        self._path = Path(f"{database}-wal")
+        self._database = os.path.realpath(database)  # as SQLite finds it, which is also the place of its log
+        self._path = Path(f"{self._database}-wal")
         self._guard = threading.Lock()
         #: Held by the thread that writes to the disk.
         self._disk = threading.Lock()
         self._next: _Flush | None = None
         #: The log whose name is on the disk, too: its number in the file system.
         self._named: int | None = None
+        self._has_failed = False
 
     def flush(self) -> None:
         """Return when all that this thread has committed is on the disk. Raises ``OSError`` if the disk fails."""
@@ -51,10 +54,30 @@ class WriteAheadLog:
             with self._disk:
                 with self._guard:
                     self._next = None  # what is committed from now on may be missed by this flush
+                if self._has_failed:
+                    self._move()
+                self._has_failed = True
                 self._write()
+                self._has_failed = False
                 flush.has_succeeded = True
         finally:
             flush.is_over.set()
+
+    def _move(self) -> None:
+        """Move the log into the database.
+
+        After a failure, the system does not write again what it could not write, so the log may have a gap on the disk
+        for good. SQLite reads it all from memory, and flushes the database.
+        """
+        connection = sqlite3.connect(self._database)
+        try:
+            (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, f"the log cannot be moved into the database: {error}") from None
+        finally:
+            connection.close()
+        if is_busy:
+            raise OSError(errno.EBUSY, "the log cannot be moved into the database while others use it")
 
     def _write(self) -> None:
         try:

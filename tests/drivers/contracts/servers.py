@@ -336,6 +336,23 @@ class ServerContract:
         started(rig, command)
         assert all(rig.found(server) is None for server in rig.servers())
 
+    def test_a_server_that_is_deleted_before_the_ledger_knows_it_is_not_made_again(self, rig: ServerRig):
+        """As while other servers of the lease are being made."""
+        [host] = reserved(rig)
+        waiting = to_be_made(rig, host)
+        command = started(rig, waiting)
+        rig.delete(str(command.effects["server_id"]))
+        assert started(rig, waiting).effects["server_id"] == command.effects["server_id"]
+        assert all(rig.found(server) is None for server in rig.servers())
+
+    def test_what_opens_the_host_to_a_boot_cannot_be_read_by_the_owner(self, rig: ServerRig):
+        [host] = reserved(rig)
+        waiting = to_be_made(rig, host)
+        assert not rig.driver.ensure_started(waiting).done
+        [server] = rig.servers()
+        shown = as_it_is(rig, server).metadata["tenure:boot"]
+        assert (len(shown), "@" in shown) == (64, False)  # a digest, without the time until which the key counts
+
     def test_a_host_that_cannot_take_a_new_server_is_named(self, rig: ServerRig):
         first, second = reserved(rig, 2)
         command = to_be_made(rig, first)

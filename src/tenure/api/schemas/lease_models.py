@@ -183,6 +183,15 @@ class BootFlavor(BaseModel):
     extra_specs: Annotated[dict[StrictStr, StrictStr], Field(max_length=128)] = Field(default_factory=dict)
 
 
+#: What is added to in a request to boot a server, and its form in requests to Nova.
+_FORMS = (
+    ("metadata", dict, "object"),
+    ("tags", list, "list"),
+    ("os:scheduler_hints", dict, "object"),
+    ("OS-SCH-HNT:scheduler_hints", dict, "object"),
+)
+
+
 class BootRequest(Strict):
     """How the servers of a lease are made at its start, as their owner: a request to Nova."""
 
@@ -210,6 +219,10 @@ class BootRequest(Strict):
     def _is_a_boot(cls, request: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(request.get("server"), dict):
             raise PydanticCustomError("boot_request", "It has an object named server, as requests to Nova have.")
+        for place in (request, request["server"]):
+            for name, form, words in _FORMS:
+                if not isinstance(place.get(name), form | None):
+                    raise PydanticCustomError("boot_request", f"{name} in it is no {words}.")
         if len(json.dumps(request)) > MAX_BOOT:
             raise PydanticCustomError("boot_request", f"It has more than {MAX_BOOT} characters.")
         return request

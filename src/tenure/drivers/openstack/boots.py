@@ -1,9 +1,10 @@
 """Booting a reservation's server at its start, as its owner.
 
 Nova gives a server its id when it accepts the boot. Until then a random key stands for it. The key is in the metadata
-of the reservation's aggregate and in the hints of the boot, by which the scheduler's filter opens the host; and in the
-metadata of the server, by which a repeated call finds it. The filter heeds it for a quarter of an hour: Nova keeps the
-hints of a server, also when it has left its reservation.
+of the reservation's aggregate and in the hints of the boot, by which the scheduler's filter opens the host. Its digest
+is in the metadata of the server, by which a repeated call finds it; the owner can read that, and could boot other
+servers with the key itself. The filter heeds the key for a quarter of an hour: Nova keeps the hints of a server, also
+when it has left its reservation.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final
 
 from tenure.domain.boot import Boot
 from tenure.domain.extra_specs import DEVICE_SPECS
-from tenure.domain.footprint import footprint_of
+from tenure.domain.footprint import footprint_of, uncounted_specs
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import SLOWEST_BOOT, CloudBusy, CloudRefused, Command
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
@@ -63,7 +65,7 @@ class Boots:
         elif key and command.starts_at is not None:
             since = command.starts_at - CLOCKS_DIFFER
             started = self._compute.servers_in(command.project_id, since=since)
-            found = [server for server in started if server.metadata.get(BOOT_KEY) == key]
+            found = [server for server in started if server.metadata.get(BOOT_KEY) == _digest(key)]
         else:
             found = []
         left = [server for server in found if server.status not in GONE and not server.vanishing]
@@ -76,25 +78,33 @@ class Boots:
         and ``CloudBusy`` if Nova may accept it later, as when a quota is used up.
         """
         owner = owner_of(self._calls, command, purpose="The server")
-        self._check_size(command)
+        self._check_size(command, boot)
         key = aggregate.metadata.get(BOOT_KEY, "")
         if not is_live(key, self._now):
             key = f"{uuid.uuid4().hex}@{int((self._now + SLOWEST_BOOT).timestamp())}"
             self._compute.set_metadata(aggregate, {BOOT_KEY: key})
-        marks = {**marks_of(command), WOKEN: host.name, BOOT_KEY: key}
+        marks = {**marks_of(command), WOKEN: host.name, BOOT_KEY: _digest(key)}
         tags = tags_of(command) if _takes_tags(boot.microversion) else ()
         body = _marked(boot.body, key, marks, tags)
+        request = Request(
+            "compute", "POST", "/servers", body, microversion=boot.microversion, owner=owner, is_secret=True
+        )
         try:
-            self._calls.send(Request("compute", "POST", "/servers", body, microversion=boot.microversion, owner=owner))
+            self._calls.send(request)
         except Forbidden as error:
             raise CloudBusy(error.reason) from None
 
-    def _check_size(self, command: Command) -> None:
+    def _check_size(self, command: Command, boot: Boot) -> None:
         """Raise ``CloudRefused`` if the flavor takes more than was booked: the room beside it is promised to others."""
         flavor_id = str(command.parameters.get("flavor_id"))
+        if boot.flavor_id != flavor_id:
+            raise CloudRefused(Reason(f"The server is of flavor {boot.flavor_id}, and {flavor_id} is booked."))
         flavor = Flavors(self._calls).get(flavor_id)
         if flavor is None:
             raise CloudRefused(Reason(f"There is no flavor {flavor_id} any more."))
+        if uncounted := set(uncounted_specs(asdict(flavor))) - set(DEVICE_SPECS):
+            named = ", ".join(sorted(uncounted))
+            raise CloudRefused(Reason(f"The server cannot be made: what its flavor asks for is not counted: {named}."))
         try:
             excess = _other_devices(command, flavor) or excess_of(command, footprint_of(asdict(flavor)).amounts)
         except ValueError as error:
@@ -125,6 +135,11 @@ def _other_devices(command: Command, flavor: Flavor) -> str | None:
     booked = dict(source.get("extra_specs") or {}) if isinstance(source, Mapping) else {}
     others = [name for name in DEVICE_SPECS if flavor.extra_specs.get(name) not in (None, booked.get(name))]
     return f"Its flavor has other devices than were booked: {', '.join(others)}." if others else None
+
+
+def _digest(key: str) -> str:
+    """Return what shows that a server was booted with the key, without giving it away."""
+    return sha256(key.encode()).hexdigest()
 
 
 def _takes_tags(microversion: str | None) -> bool:

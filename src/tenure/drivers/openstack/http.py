@@ -156,6 +156,7 @@ class HttpTransport:
                     timeout=min(circumstances.seconds, self._options.request_timeout.total_seconds()),
                     raise_exc=False,
                     redirect=False,
+                    log=not request.is_secret,
                 )
             outcome = str(response.status_code)
             return response

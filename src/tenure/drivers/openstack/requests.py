@@ -6,6 +6,7 @@ This module only uses HTTP's terms. A ``Transport`` sends the requests: ``http``
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -76,6 +77,8 @@ class Request:
     microversion: str | None = None
     owner: Owner | None = None
     token: str | None = field(default=None, repr=False)
+    #: Whether the body is a secret, which is in no log, and of which no answer is shown.
+    is_secret: bool = False
 
     @property
     def is_of_owner(self) -> bool:
@@ -242,10 +245,17 @@ def answer_to(request: Request, status: int, text: str) -> Any:
         raise CloudBusy(f"{name_of(request.service)} answered something that is no JSON.") from None
 
 
+#: After this, Nova and Neutron quote what was sent.
+_QUOTED: Final = re.compile(r"\s*\bValue: ")
+
+
 def refusal(request: Request, status: int, text: str) -> CloudError:
     """Return the error for an answer with this status."""
     name = name_of(request.service)
-    full_text = f"{name}: {_message(text) or 'no reason is given'} (HTTP {status})"
+    message = _message(text)
+    if request.is_secret:
+        message = _QUOTED.split(message)[0]
+    full_text = f"{name}: {message or 'no reason is given'} (HTTP {status})"
     reason = (
         Reason(full_text)
         if request.is_of_owner and status < 500

@@ -188,6 +188,8 @@ class Servers(OpenStackTypeDriver):
 
         Raises ``ResourceOccupied`` if it could not be made there, after deleting what is left of it.
         """
+        if (known := aggregate.metadata.get(OPEN_TO)) is not None:
+            return self._made_on(known, host, effects)
         boots = Boots(self._calls, self._compute, self._now)
         servers = boots.find(command, aggregate)
         self._compute.delete_servers(servers[1:])
@@ -201,12 +203,21 @@ class Servers(OpenStackTypeDriver):
             raise ResourceOccupied({host.external_id: f"Nova could not make the server on {host.name}."})
         elif server.status != "BUILD" and server.task is None:
             self._compute.set_metadata(aggregate, {OPEN_TO: server.id, BOOT_KEY: None})
-            made = {**effects, ADOPTED: server.id, BOOTED: server.id}
-            if server.service_host == host.service_host:
-                return Progress(True, effects=made)
-            return Progress(False, _SOON, Reason("The server moves to its host."), made, awaited=True)
+            return self._made_on(server.id, host, effects)
         reason = Reason("The server is being made.", f"The server is being made on {host.name}.")
         return Progress(False, _SOON, reason, effects, awaited=True)
+
+    def _made_on(self, server_id: str, host: Hypervisor, effects: Mapping[str, object]) -> Progress:
+        """Return the progress for a server that was made, whatever has become of it since: it is made once only.
+
+        The ledger may not know it yet, as long as other servers of its lease are being made.
+        """
+        made = {**effects, ADOPTED: server_id, BOOTED: server_id}
+        server = self._compute.server(server_id)
+        lives = server is not None and server.status not in {"ERROR", *GONE} and not server.vanishing
+        if lives and server is not None and server.service_host != host.service_host:
+            return Progress(False, _SOON, Reason("The server moves to its host."), made, awaited=True)
+        return Progress(True, effects=made)
 
     def _unshelve_on(self, command: Command, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
         """Get the server running on the host; return None when it is.

@@ -8,7 +8,7 @@ from datetime import datetime
 from tenure.domain.actor import Actor
 from tenure.domain.lease import DETAILS, Action, HistoryEntry, Lease, LeaseStatus, next_status
 from tenure.domain.reason import Reason
-from tenure.services.boots import forget_boot
+from tenure.services.boots import empty_boot, forget_boot
 from tenure.services.context import ENDED, new_id
 from tenure.services.notifications.commitments import notify_created, notify_ended, notify_updated
 from tenure.services.notifications.notices import notification_payload
@@ -45,6 +45,8 @@ def apply(
         values["deleted_at"] = now
         tx.leases.drop_long_texts(lease.id)
     tx.leases.change(lease, now=now, status=status.value, **columns_of(shown), **values)
+    if status is LeaseStatus.ERROR and lease.status is not LeaseStatus.ERROR:
+        empty_boot(tx, lease)
     if status in _GONE and lease.status not in _GONE:
         forget_boot(tx, lease)
     if status is not lease.status:

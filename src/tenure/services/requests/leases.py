@@ -54,7 +54,7 @@ from tenure.services.booking.context import BookingContext
 from tenure.services.booking.new_leases import LeaseToBook, NewLeases, booked_before, new_reservation, preparation
 from tenure.services.booking.removal import Removal
 from tenure.services.booking.update import Update
-from tenure.services.boots import planned_server, with_flavor
+from tenure.services.boots import check_addition, planned_server, with_flavor
 from tenure.services.cloud import CloudCalls
 from tenure.services.context import ENDED, Context, ContextualService, require, target_of
 from tenure.services.events.payloads import UpdatePayload
@@ -135,7 +135,9 @@ class LeaseService(ContextualService):
             with self._db.read() as tx:
                 booked = booked_before(tx, actor, lease_id)
             if booked is not None:
-                return self._access.redacted(actor, self._record_promise(lease_id) or booked)
+                promised = self._record_promise(lease_id)
+                self._db.flush()  # the first time may have failed for that
+                return self._access.redacted(actor, promised or booked)
         request = with_flavor(request)
         self._db.require_space()
         if not isinstance(request, FlexibleRequest):
@@ -267,6 +269,7 @@ class LeaseService(ContextualService):
         Raises the errors of ``update``, and ``Conflict`` for the key of another request.
         """
         seen, now = self._seen(actor, lease_id), self._clock.now()
+        check_addition(request)
         reservation_id = self._repetition.id_for(actor, repeatable) or reservation_id
         request = self._intake.completed_one(actor, request, len(seen.reservations))
         addition = Addition(
