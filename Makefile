@@ -17,6 +17,9 @@ OTHERS := $(patsubst %/pyproject.toml,%,$(wildcard client/pyproject.toml nova/py
 # Distributions that are tested and not installed: what others write.
 EXAMPLES := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
 
+# Each distribution has its own run of mypy.
+TYPES := $(addprefix types-of-,$(OTHERS) $(EXAMPLES))
+
 INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(OTHERS),-e './$(other)[test]')
 QUICK     := not (postgresql or mariadb or slow or long or races or crash or cloud)
 
@@ -28,7 +31,7 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run lint check test test-long test-python mutants
+.PHONY: help setup demo run lint style types $(TYPES) check test test-long test-python mutants
 .PHONY: cloud cloud-test cloud-down bench samples designs constraints clean
 
 help: ## List the targets
@@ -68,14 +71,21 @@ demo: $(STAMP) ## Show what Tenure does, in a minute or two, in this terminal
 run: $(STAMP) ## Serve the API on a simulated cloud; what it knows is kept in .run
 	$(BIN)/tenure-standalone --data-dir .run
 
+# How the parts of `make lint` keep two processors busy, unless the caller has said how many jobs run.
+BESIDE_EACH_OTHER = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2 --output-sync=target)
+
 lint: $(STAMP) ## Style and types
+	@$(MAKE) --no-print-directory $(BESIDE_EACH_OTHER) style types $(TYPES)
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/mypy
-	@set -e; for other in $(OTHERS) $(EXAMPLES); do \
-		echo "##### $$other"; \
-		(cd $$other && $(abspath $(BIN))/mypy); \
-	done
+
+$(TYPES): types-of-%: $(STAMP)
+	cd $* && $(abspath $(BIN))/mypy
 
 check: lint ## The quick loop: style, types, and the tests that need no service
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m '$(QUICK)'
