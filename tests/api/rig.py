@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.versions import LATEST
+from tenure.drivers.openstack.pci_aliases import PciAlias
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.services.manager import Manager
@@ -193,11 +194,12 @@ def open_api(
     url: str | None = None,
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
     reach: Callable[[Manager], AbstractContextManager[Manager]] = nullcontext,
+    pci_aliases: Sequence[PciAlias] = (),
 ) -> Iterator[Api]:
     """Serve the API of a new service; ``reach`` gives the manager that the API calls, by default the service itself."""
     database = directory / "tenure.db"
     with (
-        open_world(url or f"sqlite:///{database}", hosts=hosts, filters=filters) as world,
+        open_world(url or f"sqlite:///{database}", hosts=hosts, filters=filters, pci_aliases=pci_aliases) as world,
         reach(world.service.manager) as manager,
     ):
         yield api_over(world, directory, manager, public_url=public_url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -12,9 +12,9 @@ from pydantic_core import PydanticCustomError
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import MAX_AMOUNT, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
-from tenure.domain.extra_specs import conditions_of_flavor
+from tenure.domain.extra_specs import DEVICE_SPECS, conditions_of_flavor
 from tenure.domain.footprint import Footprint
-from tenure.domain.requirement import Expression, parse_expression
+from tenure.domain.requirement import Expression, Term, parse_expression
 from tenure.resources import blazar
 from tenure.resources.additions import ZoneAdditions, expression_of
 from tenure.resources.contract import LAST_SNAPSHOT, FactReference
@@ -170,12 +170,20 @@ class ServerType(DeclaredType[_Stored]):
         """Refuse a server that is larger than what was booked for it, or may not run where it was booked."""
         booked = self.demand(parameters)
         larger = [name for name, amount in footprint.amounts.items() if amount > booked.amounts.get(name, 0)]
+        larger += [
+            f"{name} of one provider"
+            for name in footprint.amounts
+            if name not in larger and _most_at_once(footprint.portions, name) > _most_at_once(booked.at_once, name)
+        ]
         larger += sorted((footprint.required - booked.required) | (footprint.forbidden - booked.forbidden))
         if not parameters.get("in_place"):
-            if not set(booked.expression.terms).issuperset(footprint.conditions.terms):
+            terms = set(booked.expression.terms)
+            if not terms.issuperset(footprint.conditions.terms):
                 larger.append("traits of one provider")
-            conditions = {name: conditions_of_flavor({name: value}).terms for name, value in specs.items()}
-            larger += [name for name, terms in conditions.items() if not set(booked.expression.terms).issuperset(terms)]
+            asking = [name for name, value in specs.items() if not terms.issuperset(_conditions({name: value}))]
+            if not asking and not terms.issuperset(_conditions(specs)):
+                asking = [name for name in DEVICE_SPECS if name in specs]  # near processors that are pinned
+            larger += asking
         if larger:
             raise InvalidParameter(
                 f"The server {server_id} does not fit into what was booked: it takes more of {', '.join(larger)}.",
@@ -226,6 +234,15 @@ class ServerType(DeclaredType[_Stored]):
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return LAST_SNAPSHOT if parameters.get("at_end") == "snapshot" else None
+
+
+def _most_at_once(portions: Iterable[Capacity], resource_class: str) -> int:
+    """Return the largest amount of a class that comes from a single provider."""
+    return max((portion[resource_class] for portion in portions), default=0)
+
+
+def _conditions(specs: Mapping[str, str]) -> tuple[Term, ...]:
+    return conditions_of_flavor(specs).terms
 
 
 def _is_preemptible(flavor: Mapping[str, Any]) -> bool:

@@ -26,6 +26,7 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack import servers
 from tenure.drivers.openstack.compute import Hypervisor, Server
+from tenure.drivers.openstack.devices import Devices
 from tenure.drivers.openstack.hosts import HOST, Hosts
 from tenure.drivers.openstack.instance_drift import InstanceDrift
 from tenure.drivers.openstack.layout import Layout
@@ -47,6 +48,7 @@ class Fleet(OpenStackTypeDriver):
         self._placement = Placement(call.calls)
         self._hosts = Hosts(call.compute, self._placement, call.options, call.now)
         self._instances = InstanceDrift(call.calls, call.compute, call.options, call.now)
+        self._devices = Devices(call.calls, call.options.pci_aliases)
 
     # Resources
 
@@ -130,7 +132,7 @@ class Fleet(OpenStackTypeDriver):
         yield from layout.drift(whole, [*pooled, *by_id.values()], hypervisors, without)
         reserved = [command for command in shared if command.resource_type == SERVER]
         yield from servers.drift(reserved, layout, hypervisors)
-        yield from servers.oversized(self._compute, reserved, hypervisors)
+        yield from servers.oversized(self._compute, self._devices, reserved, hypervisors)
         shared = [command for command in shared if command.resource_type != SERVER]
         yield from self._instances.drift(shared, layout, hypervisors, providers)
 

@@ -6,10 +6,11 @@ server; Nova's scheduler checks this when it unshelves or boots the server there
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from tenure.domain.actor import Actor
 from tenure.domain.boot import Boot
@@ -19,6 +20,7 @@ from tenure.drivers.contract import (
     DONE,
     BootedServer,
     CloudBusy,
+    CloudError,
     CloudNotFound,
     CloudRefused,
     Command,
@@ -32,10 +34,11 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack.boots import GONE, Boots
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
+from tenure.drivers.openstack.devices import Devices
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.requests import BadRequest, Conflict
-from tenure.drivers.openstack.type_driver import OpenStackTypeDriver
+from tenure.drivers.openstack.requests import BadRequest, Conflict, Forbidden
+from tenure.drivers.openstack.type_driver import DriverCall, OpenStackTypeDriver
 from tenure.drivers.reserved_servers import (
     ADOPTED,
     AT_END,
@@ -59,6 +62,8 @@ from tenure.drivers.reserved_servers import (
     tags_of,
 )
 
+LOG = logging.getLogger(__name__)
+
 AGGREGATE: Final = "aggregate_id"
 #: The key in the aggregate's metadata for the host on which Nova was last asked to unshelve the server.
 WAKING: Final = "tenure:waking"
@@ -81,13 +86,18 @@ class Servers(OpenStackTypeDriver):
     fetches = frozenset({"server"})
     saves_all = True
 
+    def __init__(self, call: DriverCall) -> None:
+        super().__init__(call)
+        self._devices = Devices(call.calls, call.options.pci_aliases)
+
     # Before the start
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         server = self._compute.server(reference)
         if server is None or server.project_id != actor.project_id:
             raise CloudNotFound(Reason(f"Server {reference[:64]} could not be found."))
-        return _fact_of(server)
+        flavor = _flavor_of(server)
+        return {**_fact_of(server), "flavor": {**flavor, **self._devices.described(flavor["extra_specs"])}}
 
     def ensure_prepared(self, command: Command) -> Progress:
         """Set the server's marks, and shelve it if the start is in the future."""
@@ -371,7 +381,7 @@ class Servers(OpenStackTypeDriver):
     def _stop(self, server: Server, *, leaves: bool) -> Progress | None:
         """Shut the server down, and if it ``leaves`` its reserved host, migrate it to general use.
 
-        Returns None when it is done, or if Nova found no other host.
+        Returns None when it is done, or if Nova found no other host or cannot migrate it, as with devices of Cyborg.
         """
         if server.status in _TO_STOP:
             self._act(server, {_TO_STOP[server.status]: None})
@@ -380,7 +390,7 @@ class Servers(OpenStackTypeDriver):
             return None
         try:
             self._act(server, {"migrate": None})
-        except BadRequest:
+        except (BadRequest, Forbidden):
             return None
         return Progress(False, _SOON, Reason("The server leaves its reserved host."))
 
@@ -501,17 +511,16 @@ def page_of_servers(compute: Compute, layout: Layout, since: datetime | None, af
 
 
 def _fact_of(server: Server) -> Mapping[str, object]:
-    """Return what a request may know of the server that it names."""
+    """Return what a request may know of the server that it names, without the groups of its devices."""
+    return {"id": server.id, "name": server.name, "project_id": server.project_id, "flavor": _flavor_of(server)}
+
+
+def _flavor_of(server: Server) -> dict[str, Any]:
+    """Return the description of the server's own flavor."""
     flavor = server.flavor
     sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap", "ephemeral")}
     name = flavor.get("original_name")
-    specs = dict(flavor.get("extra_specs") or {})
-    return {
-        "id": server.id,
-        "name": server.name,
-        "project_id": server.project_id,
-        "flavor": {"id": name, "name": name, **sizes, "extra_specs": specs},
-    }
+    return {"id": name, "name": name, **sizes, "extra_specs": dict(flavor.get("extra_specs") or {})}
 
 
 def _is_free(server: Server, layout: Layout) -> bool:
@@ -557,8 +566,13 @@ def drift(commands: Sequence[Command], layout: Layout, hypervisors: Mapping[str,
             )
 
 
-def oversized(compute: Compute, commands: Sequence[Command], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
-    """Yield the servers that use more of their reserved hosts than was booked, after a resize by their owners."""
+def oversized(
+    compute: Compute, devices: Devices, commands: Sequence[Command], hypervisors: Mapping[str, Hypervisor]
+) -> Iterator[Drift]:
+    """Yield the servers that use more of their reserved hosts than was booked, after a resize by their owners.
+
+    Servers whose devices are not known now, since Cyborg does not answer, are left out.
+    """
     named = [command for command in commands if named_server(command) is not None and not is_in_place(command)]
     found = {server.id: server for server in compute.servers_tagged(TAG)} if named else {}
     for command in named:
@@ -566,8 +580,12 @@ def oversized(compute: Compute, commands: Sequence[Command], hypervisors: Mappin
         if server is None or server.service_host not in (_service_hosts(command, hypervisors) or ()):
             continue
         try:
-            taken = footprint_of(server.flavor).amounts
+            described = devices.described(dict(server.flavor.get("extra_specs") or {}))
+            taken = footprint_of({**server.flavor, **described}).amounts
         except (ValueError, KeyError):  # a flavor whose demands cannot be booked
+            continue
+        except CloudError as error:
+            LOG.warning("server %s is not compared with what was booked: %s", server.id, error)
             continue
         if excess := excess_of(command, taken):
             yield Drift(command.reservation_id, next(iter(command.resources), None), excess, lasts=True)
