@@ -104,3 +104,33 @@ def test_a_server_that_was_resized_to_more_devices_makes_its_lease_say_so(api: A
     api.world.service.reconciler.run()
     shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
     assert "2 CUSTOM_GPU instead of 1" in shown["status_reason"], shown
+
+
+@pytest.mark.parametrize(
+    ("specs", "reason"),
+    [
+        ({ALIAS: "gpu:3"}, "No resource has 3 CUSTOM_GPU: the most is 2."),
+        ({ALIAS: "none:1"}, "No resource has 1 CUSTOM_NONE: the most is 0."),
+        ({"resources1:CUSTOM_GPU": "2"}, "No resource gives 2 CUSTOM_GPU at once: the most is 1."),
+        ({ALIAS: "slow:1"}, "No resource has the trait CUSTOM_SLOW."),
+    ],
+)
+def test_a_flavor_whose_devices_no_host_has_is_refused_with_what_is_missing(
+    api: Api, specs: dict[str, str], reason: str
+) -> None:
+    api.world.cloud.world.instances.add_flavor("large", vcpus=1, ram=512, disk=1, extra_specs=specs)
+    for asked in (instances("large"), server(flavor_id="large")):
+        refused = requested(api, asked)
+        assert refused.status_code == 409, refused.text
+        assert refused.json["error_message"].endswith(reason)
+    waiting = {**api.lease_body(reservations=[instances("large")]), "if_full": "wait"}
+    assert api.post("/v1/leases", waiting).json["error_message"].endswith(reason)
+    found = api.post("/v1/offers", {"duration": 3600, "reservations": [instances("large")]}).json
+    assert (found["offers"], reason in found["reason"]) == ([], True)
+
+
+def test_what_all_instances_on_one_host_take_is_compared_with_the_largest_host(api: Api) -> None:
+    refused = requested(api, instances("one", 3, affinity=True))
+    assert refused.json["error_message"].endswith("No resource has 3 CUSTOM_GPU: the most is 2.")
+    refused = requested(api, instances("one", 3))
+    assert "No resource has" not in refused.json["error_message"]

@@ -45,7 +45,7 @@ class Shortfall:
     other_choices: int = 0
     #: Whether single resources were asked for. How many match is not shown then: it would tell which are in service.
     names_resources: bool = False
-    #: What is asked for, in words, that no resource has: an amount, and how much there is at most, or at least.
+    #: What is asked for, in words, that no resource has: an amount, and how much there is at most, or at least; traits.
     out_of_reach: tuple[str, ...] = ()
 
     @property

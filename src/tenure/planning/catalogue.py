@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from tenure.domain.allocation import Demand
-from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.capacity import MAX_AMOUNT, WHOLE, Capacity
 from tenure.domain.listing import ListedResource
 from tenure.domain.requirement import AnyOf, Comparison, Expression, HasTrait, Not, Term, number_of
 from tenure.planning.distinct import Distinct
@@ -294,6 +294,15 @@ class Catalogue:
         if resource_class == WHOLE:
             return np.ones(len(self.reservable), dtype=np.int64)
         return self.capacity(resource_class)
+
+    def most_at_once(self, chosen: Mask, resource_class: str) -> int:
+        """Return how much of a class the chosen resources give to a single request at most; 0 if they have none."""
+        amounts = self.capacity(resource_class)[chosen]
+        table = [
+            dict(dict(limits).get(resource_class, ())).get("max", MAX_AMOUNT) for limits in self._limits.distinct.values
+        ]
+        limits = np.array([*table, MAX_AMOUNT], dtype=np.int64)[self._limits.numbers[chosen]]
+        return int(np.minimum(amounts, limits).max(initial=0))
 
     def regions(self, chosen: Mask) -> list[str]:
         """Return the regions of the chosen resources, in alphabetical order."""

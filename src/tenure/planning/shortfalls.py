@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def shortfall(
         unknown_properties=tuple(
             sorted({comparison.name for comparison in comparisons if known.isdisjoint(comparison.reads)})
         ),
-        out_of_reach=_out_of_reach(snapshot, demand, found),
+        out_of_reach=_out_of_reach(snapshot, demand),
         retained=retained,
         names_resources=not frozenset(apart).isdisjoint(demand.expression.names),
     )
@@ -95,9 +95,9 @@ def _single(demand: Demand) -> Demand:
     return demand if demand.exclusive else demand.of_units(1)
 
 
-def _out_of_reach(snapshot: Snapshot, demand: Demand, found: Sequence[Stage]) -> tuple[str, ...]:
-    """Return a sentence for each amount that is asked for and that no resource has."""
-    if not demand.names_are_asked or any(stage.stage == "matching" and stage.count for stage in found):
+def _out_of_reach(snapshot: Snapshot, demand: Demand) -> tuple[str, ...]:
+    """Return a sentence for each amount and each trait that is asked for and that no resource has."""
+    if not demand.names_are_asked or snapshot.catalogue.matching(demand).any():
         return ()
     amounts = [
         term
@@ -116,4 +116,30 @@ def _out_of_reach(snapshot: Snapshot, demand: Demand, found: Sequence[Stage]) ->
         if shown and not term.matches({term.name: shown}):
             bound = "the most" if wants_more else "the least"
             sentences.append(f"No resource has {term.name} {term.op} {term.value}: {bound} is {shown}.")
+    return (*sentences, *_amounts_out_of_reach(snapshot, demand), *_traits_out_of_reach(snapshot, demand))
+
+
+def _amounts_out_of_reach(snapshot: Snapshot, demand: Demand) -> tuple[str, ...]:
+    """Return a sentence for each class of which a unit takes more than any resource has, or gives at once."""
+    if demand.exclusive:
+        return ()
+    catalogue = snapshot.catalogue
+    there = catalogue.of_type(demand.inventory, demand.region)
+    together = demand.amounts.times(demand.units_together)
+    sentences = []
+    for name, amount in together.items():
+        most = int(catalogue.amounts(name)[there].max(initial=0))
+        at_once = max(portion[name] for portion in demand.at_once)
+        if amount > most:
+            sentences.append(f"No resource has {amount} {name}: the most is {most}.")
+        elif at_once > (limit := catalogue.most_at_once(there, name)):
+            sentences.append(f"No resource gives {at_once} {name} at once: the most is {limit}.")
     return tuple(sentences)
+
+
+def _traits_out_of_reach(snapshot: Snapshot, demand: Demand) -> tuple[str, ...]:
+    """Return a sentence about the required traits that no resource has, if there are such."""
+    catalogue = snapshot.catalogue
+    there = catalogue.of_type(demand.inventory, demand.region)
+    missing = [trait for trait in sorted(demand.required) if not (catalogue.has_traits({trait}, ()) & there).any()]
+    return (f"No resource has the trait {', '.join(missing)}.",) if missing else ()
