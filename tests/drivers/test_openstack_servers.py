@@ -26,7 +26,7 @@ from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import command_of
-from tests.drivers.contracts.servers import Found, ServerContract, ServerRig
+from tests.drivers.contracts.servers import Found, ServerContract, ServerRig, reserved, to_be_made
 from tests.drivers.rigs import HOST, FakeRig, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Server
 
@@ -87,6 +87,23 @@ class TestServers(ServerContract):
             rig = FakeServerRig(cloud, transport)
             yield rig
             rig.close()
+
+
+@pytest.mark.parametrize("false", [{"tenure:reservation": str(uuid.UUID(int=2))}, {}], ids=["marks", "age"])
+def test_no_server_of_another_reservation_or_from_before_the_start_is_taken_for_a_made_one(
+    cloud: FakeOpenStack, false: dict[str, str]
+):
+    rig = FakeServerRig(cloud)
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    assert not rig.driver.ensure_started(waiting).done
+    [first] = cloud.servers.values()
+    rig.delete(first.id)
+    liar = rig.boot_small(rig.owner, {**first.metadata, **false})
+    cloud.servers[liar].created -= timedelta(0) if false else timedelta(hours=1)
+    made = str(until_done(rig.driver.ensure_started, waiting).effects["server_id"])
+    assert made not in {first.id, liar}
+    rig.close()
 
 
 @pytest.fixture

@@ -353,6 +353,34 @@ class ServerContract:
         shown = as_it_is(rig, server).metadata["tenure:boot"]
         assert (len(shown), "@" in shown) == (64, False)  # a digest, without the time until which the key counts
 
+    def test_no_larger_server_is_taken_for_the_one_to_be_made(self, rig: ServerRig):
+        """Its owner has written on it what shows that a server was booted with the key."""
+        [host] = reserved(rig)
+        waiting = to_be_made(rig, host)
+        assert not rig.driver.ensure_started(waiting).done
+        [first] = rig.servers()
+        said = marks(as_it_is(rig, first))
+        rig.delete(first)
+        larger = rig.boot_small(rig.owner, said)
+        rig.enlarge(larger)
+        made = str(started(rig, waiting).effects["server_id"])
+        assert made not in {first, larger}
+        assert as_it_is(rig, made).host == host.external_id
+        assert as_it_is(rig, larger).host not in {None, host.external_id}
+
+    def test_a_server_that_is_resized_before_it_is_known_is_refused(self, rig: ServerRig):
+        """It takes room that is promised to others, and a second one would take more."""
+        [host] = reserved(rig)
+        waiting = to_be_made(rig, host)
+        assert not rig.driver.ensure_started(waiting).done
+        [server] = rig.servers()
+        rig.enlarge(server)
+        with pytest.raises(CloudRefused, match="VCPU"):
+            finished(rig, lambda: rig.driver.ensure_started(waiting))
+        assert rig.servers() == {server}
+        ended(rig, replace(waiting, spared=True))
+        assert rig.found(server) is None
+
     def test_a_host_that_cannot_take_a_new_server_is_named(self, rig: ServerRig):
         first, second = reserved(rig, 2)
         command = to_be_made(rig, first)
