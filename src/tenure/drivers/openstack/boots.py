@@ -23,13 +23,14 @@ from tenure.domain.footprint import footprint_of, uncounted_specs
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import SLOWEST_BOOT, CloudBusy, CloudRefused, Command
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
-from tenure.drivers.openstack.flavors import Flavor, Flavors
+from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import Calls, Forbidden, Request
 from tenure.drivers.reserved_servers import (
     BOOT_KEY,
     CLOCKS_DIFFER,
     OPEN_TO,
+    RESERVATION,
     WOKEN,
     excess_of,
     is_live,
@@ -56,7 +57,9 @@ class Boots:
     def find(self, command: Command, aggregate: Aggregate) -> list[Server]:
         """Return the servers that were booted for the reservation and are not deleted, the oldest first.
 
-        There is more than one only if Nova has accepted a boot without answering it in time.
+        There is more than one only if Nova has accepted a boot without answering it in time. The marks alone are no
+        proof, because owners can write metadata: a server that differs from what was booked is returned only if it is
+        on the host of the reservation, to which nothing but the key has opened the way.
         """
         made, key = aggregate.metadata.get(OPEN_TO), aggregate.metadata.get(BOOT_KEY)
         if made:
@@ -64,8 +67,12 @@ class Boots:
             found = [] if server is None else [server]
         elif key and command.starts_at is not None:
             since = command.starts_at - CLOCKS_DIFFER
-            started = self._compute.servers_in(command.project_id, since=since)
-            found = [server for server in started if server.metadata.get(BOOT_KEY) == _digest(key)]
+            found = [
+                server
+                for server in self._compute.servers_in(command.project_id, since=since)
+                if _was_booted_with(_digest(key), server, command, since)
+                and (server.service_host in aggregate.hosts or _excess(command, server.flavor) is None)
+            ]
         else:
             found = []
         left = [server for server in found if server.status not in GONE and not server.vanishing]
@@ -78,7 +85,7 @@ class Boots:
         and ``CloudBusy`` if Nova may accept it later, as when a quota is used up.
         """
         owner = owner_of(self._calls, command, purpose="The server")
-        self._check_size(command, boot)
+        self._check_flavor(command, boot)
         key = aggregate.metadata.get(BOOT_KEY, "")
         if not is_live(key, self._now):
             key = f"{uuid.uuid4().hex}@{int((self._now + SLOWEST_BOOT).timestamp())}"
@@ -94,7 +101,7 @@ class Boots:
         except Forbidden as error:
             raise CloudBusy(error.reason) from None
 
-    def _check_size(self, command: Command, boot: Boot) -> None:
+    def _check_flavor(self, command: Command, boot: Boot) -> None:
         """Raise ``CloudRefused`` if the flavor takes more than was booked: the room beside it is promised to others."""
         flavor_id = str(command.parameters.get("flavor_id"))
         if boot.flavor_id != flavor_id:
@@ -102,15 +109,30 @@ class Boots:
         flavor = Flavors(self._calls).get(flavor_id)
         if flavor is None:
             raise CloudRefused(Reason(f"There is no flavor {flavor_id} any more."))
-        if uncounted := set(uncounted_specs(asdict(flavor))) - set(DEVICE_SPECS):
-            named = ", ".join(sorted(uncounted))
-            raise CloudRefused(Reason(f"The server cannot be made: what its flavor asks for is not counted: {named}."))
-        try:
-            excess = _other_devices(command, flavor) or excess_of(command, footprint_of(asdict(flavor)).amounts)
-        except ValueError as error:
-            excess = str(error)
-        if excess is not None:
+        if (excess := _excess(command, asdict(flavor))) is not None:
             raise CloudRefused(Reason(f"The server cannot be made: {excess}"))
+
+
+def check_made(command: Command, server: Server) -> None:
+    """Raise ``CloudRefused`` if a server that ``Boots.find`` has found takes more than was booked."""
+    if (excess := _excess(command, server.flavor)) is not None:
+        raise CloudRefused(Reason(f"The server {server.id} was changed before its lease has started: {excess}"))
+
+
+def _was_booted_with(digest: str, server: Server, command: Command, since: datetime) -> bool:
+    """Whether a server of the command's project has the marks of a boot for the reservation, and its age."""
+    is_marked = server.metadata.get(BOOT_KEY) == digest and server.metadata.get(RESERVATION) == command.reservation_id
+    return is_marked and server.created_at is not None and server.created_at >= since
+
+
+def _excess(command: Command, flavor: Mapping[str, Any]) -> str | None:
+    """Describe what a server of the flavor takes that was not booked; None if it takes nothing else."""
+    if uncounted := set(uncounted_specs(flavor)) - set(DEVICE_SPECS):
+        return f"what its flavor asks for is not counted: {', '.join(sorted(uncounted))}."
+    try:
+        return _other_devices(command, flavor) or excess_of(command, footprint_of(flavor).amounts)
+    except ValueError as error:
+        return str(error)
 
 
 def _marked(body: Mapping[str, Any], key: str, marks: Mapping[str, str], tags: tuple[str, ...]) -> Mapping[str, Any]:
@@ -129,12 +151,17 @@ def _marked(body: Mapping[str, Any], key: str, marks: Mapping[str, str], tags: t
     return {**others, "server": server, _HINTS[0]: {**hints, BOOT_KEY: key}}
 
 
-def _other_devices(command: Command, flavor: Flavor) -> str | None:
+def _other_devices(command: Command, flavor: Mapping[str, Any]) -> str | None:
     """Describe which devices the flavor names that were not booked; None if there are none."""
-    source = command.parameters.get("source")
-    booked = dict(source.get("extra_specs") or {}) if isinstance(source, Mapping) else {}
-    others = [name for name in DEVICE_SPECS if flavor.extra_specs.get(name) not in (None, booked.get(name))]
+    specs, booked = flavor.get("extra_specs") or {}, _booked_specs(command)
+    others = [name for name in DEVICE_SPECS if specs.get(name) not in (None, booked.get(name))]
     return f"Its flavor has other devices than were booked: {', '.join(others)}." if others else None
+
+
+def _booked_specs(command: Command) -> Mapping[str, Any]:
+    """Return the extra specs of the flavor as it was booked."""
+    source = command.parameters.get("source")
+    return dict(source.get("extra_specs") or {}) if isinstance(source, Mapping) else {}
 
 
 def _digest(key: str) -> str:

@@ -31,7 +31,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ServerPage,
 )
-from tenure.drivers.openstack.boots import GONE, Boots
+from tenure.drivers.openstack.boots import GONE, Boots, check_made
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.devices import Devices
@@ -196,7 +196,8 @@ class Servers(OpenStackTypeDriver):
     ) -> Progress:
         """Get the server of the reservation made on the host.
 
-        Raises ``ResourceOccupied`` if it could not be made there, after deleting what is left of it.
+        Raises ``ResourceOccupied`` if it could not be made there, after deleting what is left of it, and
+        ``CloudRefused`` if it is larger than was booked.
         """
         if (known := aggregate.metadata.get(OPEN_TO)) is not None:
             return self._made_on(known, host, effects)
@@ -212,6 +213,7 @@ class Servers(OpenStackTypeDriver):
             self._compute.delete_servers([server])
             raise ResourceOccupied({host.external_id: f"Nova could not make the server on {host.name}."})
         elif server.status != "BUILD" and server.task is None:
+            check_made(command, server)
             self._compute.set_metadata(aggregate, {OPEN_TO: server.id, BOOT_KEY: None})
             return self._made_on(server.id, host, effects)
         reason = Reason("The server is being made.", f"The server is being made on {host.name}.")
