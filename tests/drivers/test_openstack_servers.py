@@ -27,7 +27,7 @@ from tenure.drivers.openstack.http import connect
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import command_of
 from tests.drivers.contracts.servers import Found, ServerContract, ServerRig, reserved, to_be_made
-from tests.drivers.rigs import HOST, FakeRig, options_of, ref, registered
+from tests.drivers.rigs import HOST, IN_PROCESS, FakeRig, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Server
 
 START = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
@@ -93,7 +93,7 @@ class TestServers(ServerContract):
 def test_no_server_of_another_reservation_or_from_before_the_start_is_taken_for_a_made_one(
     cloud: FakeOpenStack, false: dict[str, str]
 ):
-    rig = FakeServerRig(cloud)
+    rig = FakeServerRig(cloud, IN_PROCESS)
     [host] = reserved(rig)
     waiting = to_be_made(rig, host)
     assert not rig.driver.ensure_started(waiting).done
@@ -103,6 +103,33 @@ def test_no_server_of_another_reservation_or_from_before_the_start_is_taken_for_
     cloud.servers[liar].created -= timedelta(0) if false else timedelta(hours=1)
     made = str(until_done(rig.driver.ensure_started, waiting).effects["server_id"])
     assert made not in {first.id, liar}
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        {"blazar:preemptible": "true"},
+        {"trait:CUSTOM_FAST": "required"},
+        {"trait:COMPUTE_NODE": "forbidden"},
+        {"hw:cpu_thread_policy": "isolate"},
+        {"capabilities:hypervisor_type": "s== other"},
+        {"aggregate_instance_extra_specs:disk": "fast"},
+    ],
+)
+def test_a_server_is_made_only_by_the_demands_that_were_booked(cloud: FakeOpenStack, specs: dict[str, str]):
+    """A booking may have described the flavor without them."""
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    cloud.flavors["1"].extra_specs.update(specs)
+    [name] = specs
+    with pytest.raises(CloudRefused, match=name):
+        rig.driver.ensure_started(waiting)
+    assert not cloud.servers
+    cloud.flavors["1"].extra_specs.clear()
+    source = {"id": "1", "vcpus": 1, "ram": 512, "disk": 1, "extra_specs": {**specs, "trait:CUSTOM_SLOW": "forbidden"}}
+    until_done(rig.driver.ensure_started, replace(waiting, parameters={**waiting.parameters, "source": source}))
     rig.close()
 
 
