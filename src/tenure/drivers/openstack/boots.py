@@ -18,11 +18,18 @@ from hashlib import sha256
 from typing import Any, Final
 
 from tenure.domain.boot import Boot
-from tenure.domain.extra_specs import DEVICE_SPECS
+from tenure.domain.extra_specs import DEVICE_SPECS, conditions_of_flavor
 from tenure.domain.footprint import footprint_of, uncounted_specs
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import SLOWEST_BOOT, CloudBusy, CloudRefused, Command
-from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.compute import (
+    PREEMPTIBLE,
+    Aggregate,
+    Compute,
+    Hypervisor,
+    Server,
+    is_preemptible,
+)
 from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import Calls, Forbidden, Request
@@ -126,11 +133,17 @@ def _was_booted_with(digest: str, server: Server, command: Command, since: datet
 
 
 def _excess(command: Command, flavor: Mapping[str, Any]) -> str | None:
-    """Describe what a server of the flavor takes that was not booked; None if it takes nothing else."""
+    """Describe what a server of the flavor takes or demands that was not booked; None if there is nothing."""
     if uncounted := set(uncounted_specs(flavor)) - set(DEVICE_SPECS):
         return f"what its flavor asks for is not counted: {', '.join(sorted(uncounted))}."
+    if is_preemptible(flavor.get("extra_specs") or {}):
+        return f"servers of its flavor give way to reservations ({PREEMPTIBLE})."
     try:
-        return _other_devices(command, flavor) or excess_of(command, footprint_of(flavor).amounts)
+        return (
+            _other_devices(command, flavor)
+            or excess_of(command, footprint_of(flavor).amounts)
+            or _other_hosts(command, flavor)
+        )
     except ValueError as error:
         return str(error)
 
@@ -149,6 +162,23 @@ def _marked(body: Mapping[str, Any], key: str, marks: Mapping[str, str], tags: t
         server.pop(name, None)
     others = {name: value for name, value in body.items() if name not in _HINTS}
     return {**others, "server": server, _HINTS[0]: {**hints, BOOT_KEY: key}}
+
+
+def _other_hosts(command: Command, flavor: Mapping[str, Any]) -> str | None:
+    """Describe what the flavor demands of hosts that was not booked; None if there is nothing."""
+    booked = _booked_specs(command)
+    others = [
+        name
+        for name, value in (flavor.get("extra_specs") or {}).items()
+        if booked.get(name) != value and _chooses_hosts(flavor, name, value)
+    ]
+    return f"Its flavor demands of hosts what was not booked: {', '.join(sorted(others))}." if others else None
+
+
+def _chooses_hosts(flavor: Mapping[str, Any], name: str, value: str) -> bool:
+    """Whether an extra spec of the flavor requires or forbids traits, or is a condition on hosts."""
+    alone = footprint_of({**flavor, "extra_specs": {name: value}})
+    return bool(alone.required or alone.forbidden or conditions_of_flavor({name: value}).terms)
 
 
 def _other_devices(command: Command, flavor: Mapping[str, Any]) -> str | None:

@@ -27,7 +27,7 @@ _PAGE: Final = "1000"
 #: Nova's status of shelved servers, by their VM state.
 _PUT_AWAY: Final = {"shelved": "SHELVED", "shelved_offloaded": "SHELVED_OFFLOADED"}
 #: The extra spec of flavors for preemptible servers, which use reserved resources until these are needed.
-_PREEMPTIBLE: Final = "blazar:preemptible"
+PREEMPTIBLE: Final = "blazar:preemptible"
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 #: The extra spec that limits a reservation's flavor to the hosts of its aggregate; no other flavor has it.
 SCOPED_KEY: Final = "aggregate_instance_extra_specs:reservation"
@@ -459,7 +459,7 @@ def is_preemptible(extra_specs: Mapping[str, str]) -> bool:
 
     Servers with a reservation's flavor are not preemptible, even if the flavor was made from a preemptible one.
     """
-    return SCOPED_KEY not in extra_specs and str(extra_specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE
+    return SCOPED_KEY not in extra_specs and str(extra_specs.get(PREEMPTIBLE, "")).strip().lower() in _TRUE
 
 
 def instant(text: str | None) -> datetime | None:
