@@ -133,6 +133,22 @@ def test_a_server_is_made_only_by_the_demands_that_were_booked(cloud: FakeOpenSt
     rig.close()
 
 
+def test_a_server_that_was_booted_without_tags_gets_them(cloud: FakeOpenStack):
+    """Nova takes none at the microversion of the request; a later resize would not be seen."""
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    assert waiting.boot is not None
+    waiting = replace(waiting, boot=replace(waiting.boot, microversion="2.37"))
+    command = replace(waiting, effects=until_done(rig.driver.ensure_started, waiting).effects, boot=None)
+    [server] = cloud.servers.values()
+    assert set(server.tags) == {"tenure:reserved", f"tenure:lease={command.lease_id}"}
+    rig.enlarge(server.id)
+    [drift] = rig.driver.drift(HOST, [command], [])
+    assert "VCPU" in drift.text
+    rig.close()
+
+
 @pytest.fixture
 def clock() -> SimulatedClock:
     return SimulatedClock(datetime(2030, 1, 1, 9, 0, tzinfo=UTC))
