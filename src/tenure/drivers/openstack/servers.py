@@ -214,6 +214,9 @@ class Servers(OpenStackTypeDriver):
             raise ResourceOccupied({host.external_id: f"Nova could not make the server on {host.name}."})
         elif server.status != "BUILD" and server.task is None:
             check_made(command, server)
+            # Nova takes no tags at an old microversion.
+            if server.status in _CHANGEABLE and not self._set_marks(server, {**marks_of(command), WOKEN: host.name}):
+                return _wait(server)
             self._compute.set_metadata(aggregate, {OPEN_TO: server.id, BOOT_KEY: None})
             return self._made_on(server.id, host, effects)
         reason = Reason("The server is being made.", f"The server is being made on {host.name}.")
