@@ -149,6 +149,59 @@ def test_a_server_that_was_booted_without_tags_gets_them(cloud: FakeOpenStack):
     rig.close()
 
 
+def made_twice(cloud: FakeOpenStack, rig: FakeServerRig, **more: Any) -> tuple[Command, Server, Server]:
+    """A running reservation, its server, and one of a boot without an answer that Nova has handled later."""
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    waiting = replace(waiting, parameters={**waiting.parameters, "at_end": "shelve"})
+    command = replace(waiting, effects=until_done(rig.driver.ensure_started, waiting).effects, boot=None)
+    [server] = cloud.servers.values()
+    late = replace(server, **{"id": str(uuid.uuid4()), "metadata": dict(server.metadata), **more})
+    cloud.servers[late.id] = late
+    return command, server, late
+
+
+@pytest.mark.parametrize("more", [{}, {"status": "ERROR", "host": ""}], ids=["runs", "has no host"])
+@pytest.mark.parametrize("nova", ["2.103", "2.96"])
+def test_a_server_of_a_boot_that_nova_handles_late_is_found_and_deleted(nova: str, more: dict[str, Any]):
+    with FakeOpenStack(nova=nova) as cloud:
+        rig = FakeServerRig(cloud, IN_PROCESS)
+        command, server, _ = made_twice(cloud, rig, **more)
+        [drift] = rig.driver.drift(HOST, [command], [])
+        assert (drift.reservation_id, drift.lasts) == (command.reservation_id, False)
+        until_done(rig.driver.ensure_started, command)
+        assert list(cloud.servers) == [server.id]
+        assert not rig.driver.drift(HOST, [command], [])
+        rig.close()
+
+
+def test_a_server_of_a_late_boot_is_deleted_at_the_end(cloud: FakeOpenStack):
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    command, server, _ = made_twice(cloud, rig)
+    until_done(rig.driver.ensure_ended, command)
+    assert list(cloud.servers) == [server.id]
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"created": datetime.now(UTC) + timedelta(minutes=20)}, id="booted when the key had run out"),
+        pytest.param({"created": datetime.now(UTC) - timedelta(hours=1)}, id="booted before the start"),
+        pytest.param({"project_id": NEIGHBOUR}, id="of another project"),
+        pytest.param({"hints": {}}, id="booted without the key"),
+    ],
+)
+def test_a_server_to_which_the_owner_has_copied_the_marks_stays(cloud: FakeOpenStack, more: dict[str, Any]):
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    command, server, copied = made_twice(cloud, rig, **more)
+    assert not rig.driver.drift(HOST, [command], [])
+    until_done(rig.driver.ensure_started, command)
+    until_done(rig.driver.ensure_ended, command)
+    assert set(cloud.servers) == {server.id, copied.id}
+    rig.close()
+
+
 @pytest.fixture
 def clock() -> SimulatedClock:
     return SimulatedClock(datetime(2030, 1, 1, 9, 0, tzinfo=UTC))
