@@ -28,6 +28,8 @@ OPEN_TO: Final = "tenure:server"
 #: Metadata key of a reservation's aggregate, and the hint, by which the server is booted there; the server has a digest
 #: of the value.
 BOOT_KEY: Final = "tenure:boot"
+#: Metadata key of a reservation's aggregate, once its server is made: the digest of the key, and until when it counted.
+BOOTED_WITH: Final = "tenure:booted_with"
 #: The largest expected difference between the clocks of the cloud and of this service.
 CLOCKS_DIFFER: Final = timedelta(seconds=10)
 #: The effect of a reservation whose server has its marks: the id of the server.

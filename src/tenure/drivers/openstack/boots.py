@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.requests import Calls, Forbidden, Request
 from tenure.drivers.reserved_servers import (
     BOOT_KEY,
+    BOOTED_WITH,
     CLOCKS_DIFFER,
     OPEN_TO,
     RESERVATION,
@@ -42,6 +43,7 @@ from tenure.drivers.reserved_servers import (
     excess_of,
     is_live,
     marks_of,
+    named_server,
     tags_of,
 )
 
@@ -126,9 +128,41 @@ def check_made(command: Command, server: Server) -> None:
         raise CloudRefused(Reason(f"The server {server.id} was changed before its lease has started: {excess}"))
 
 
+def booted_with(aggregate: Aggregate) -> str | None:
+    """Return what the aggregate keeps of the key in its metadata, once the server is made; None without a key."""
+    key = aggregate.metadata.get(BOOT_KEY)
+    return None if key is None else f"{_digest(key)}@{key.rpartition('@')[2]}"
+
+
+def late_servers(command: Command, aggregate: Aggregate | None, servers: Iterable[Server]) -> list[Server]:
+    """Return those of the servers that were booted for the reservation beside its own one, and are not deleted.
+
+    Nova may handle a boot that it has not answered when a second one has made the server already.
+    """
+    known = "" if aggregate is None else aggregate.metadata.get(BOOTED_WITH, "")
+    digest, _, until = known.rpartition("@")
+    if not digest or not until.isdigit() or command.starts_at is None or named_server(command) is None:
+        return []
+    since, latest = command.starts_at - CLOCKS_DIFFER, datetime.fromtimestamp(int(until), UTC)
+    return [
+        server
+        for server in servers
+        if server.project_id == command.project_id
+        and server.id != named_server(command)
+        and server.status not in GONE
+        and _was_booted_with(digest, server, command, since)
+        and (server.created_at or latest) < latest
+    ]
+
+
 def _was_booted_with(digest: str, server: Server, command: Command, since: datetime) -> bool:
-    """Whether a server of the command's project has the marks of a boot for the reservation, and its age."""
+    """Whether a server of the command's project has the marks of a boot for the reservation, and its age.
+
+    If Nova shows the hints of servers, it must also have the key itself in them, since owners can write metadata.
+    """
     is_marked = server.metadata.get(BOOT_KEY) == digest and server.metadata.get(RESERVATION) == command.reservation_id
+    if server.boot_key is not None and _digest(server.boot_key) != digest:
+        return False
     return is_marked and server.created_at is not None and server.created_at >= since
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from tenure.drivers.contract import CloudAmbiguous, CloudBusy, CloudError, CloudNotFound, ResourceRef
 from tenure.drivers.openstack.pages import PageStarts, read_pages, starts_among
 from tenure.drivers.openstack.requests import Calls, Conflict, Request
+from tenure.drivers.reserved_servers import BOOT_KEY
 
 #: The newest microversion with pages of hypervisors that shows their sizes and has numeric ids, as Blazar uses them.
 _HYPERVISORS: Final = "2.33"
@@ -75,6 +76,8 @@ class Server:
     task: str | None
     #: The reservations in its scheduler hints; None if this Nova does not show hints.
     reservations: frozenset[str] | None = field(default=None)
+    #: The key in its scheduler hints by which it was made for a reservation; None if this Nova does not show hints.
+    boot_key: str | None = field(default=None, repr=False)
     #: When it was last changed.
     updated_at: datetime | None = None
     #: The reservation whose flavor it was booted with, or the name of its flavor.
@@ -442,6 +445,7 @@ def _server(found: Mapping[str, Any], shows_hints: bool) -> Server:
         status=_PUT_AWAY.get(found.get("OS-EXT-STS:vm_state") or "") or found.get("status") or "",
         task=found.get("OS-EXT-STS:task_state"),
         reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if shows_hints else None,
+        boot_key=_boot_key(found.get("scheduler_hints") or {}) if shows_hints else None,
         updated_at=instant(found.get("updated")),
         flavor_of=str(flavor.get("original_name") or "").removeprefix(FLAVOR_PREFIX) or None,
         created_at=instant(found.get("created")),
@@ -452,6 +456,11 @@ def _server(found: Mapping[str, Any], shows_hints: bool) -> Server:
         is_of_instances=SCOPED_KEY in specs,
         flavor=flavor,
     )
+
+
+def _boot_key(hints: Mapping[str, Any]) -> str:
+    key = hints.get(BOOT_KEY) or ""
+    return str(key[0] if isinstance(key, list) else key)
 
 
 def is_preemptible(extra_specs: Mapping[str, str]) -> bool:

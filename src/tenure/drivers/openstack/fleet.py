@@ -132,7 +132,9 @@ class Fleet(OpenStackTypeDriver):
         yield from layout.drift(whole, [*pooled, *by_id.values()], hypervisors, without)
         reserved = [command for command in shared if command.resource_type == SERVER]
         yield from servers.drift(reserved, layout, hypervisors)
-        yield from servers.oversized(self._compute, self._devices, reserved, hypervisors)
+        tagged = servers.tagged_servers(self._compute, reserved)
+        yield from servers.late(reserved, layout, tagged)
+        yield from servers.oversized(self._devices, reserved, tagged, hypervisors)
         shared = [command for command in shared if command.resource_type != SERVER]
         yield from self._instances.drift(shared, layout, hypervisors, providers)
 

@@ -7,6 +7,7 @@ server; Nova's scheduler checks this when it unshelves or boots the server there
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -31,7 +32,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ServerPage,
 )
-from tenure.drivers.openstack.boots import GONE, Boots, check_made
+from tenure.drivers.openstack.boots import GONE, Boots, booted_with, check_made, late_servers
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.devices import Devices
@@ -44,6 +45,7 @@ from tenure.drivers.reserved_servers import (
     AT_END,
     BOOT_KEY,
     BOOTED,
+    BOOTED_WITH,
     IN_PLACE,
     LEASE,
     MARKS,
@@ -149,6 +151,7 @@ class Servers(OpenStackTypeDriver):
         effects[AGGREGATE] = aggregate.id
         if missing:
             raise ResourceMissing(missing)
+        self._compute.delete_servers([server for server in self._late(command, aggregate) if not server.vanishing])
         freed = self._withdraw(command, layout.pooled, aggregate)
         if freed is not None:
             return Progress(False, freed.look_again_after, freed.reason, effects)
@@ -217,7 +220,8 @@ class Servers(OpenStackTypeDriver):
             # Nova takes no tags at an old microversion.
             if server.status in _CHANGEABLE and not self._set_marks(server, {**marks_of(command), WOKEN: host.name}):
                 return _wait(server)
-            self._compute.set_metadata(aggregate, {OPEN_TO: server.id, BOOT_KEY: None})
+            made = {OPEN_TO: server.id, BOOT_KEY: None, BOOTED_WITH: booted_with(aggregate)}
+            self._compute.set_metadata(aggregate, made)
             return self._made_on(server.id, host, effects)
         reason = Reason("The server is being made.", f"The server is being made on {host.name}.")
         return Progress(False, _SOON, reason, effects, awaited=True)
@@ -326,6 +330,8 @@ class Servers(OpenStackTypeDriver):
         """Do with the server what was asked for at the end."""
         layout = Layout(self._compute.aggregates(), self._options)
         aggregate = layout.shared(command.reservation_id)
+        if (vanishing := delete_servers(self._compute, self._late(command, aggregate), now=self._now)) is not None:
+            return vanishing
         own = self._all(command)
         if aggregate is not None and named_server(command) is None:
             own += Boots(self._calls, self._compute, self._now).find(command, aggregate)
@@ -398,6 +404,13 @@ class Servers(OpenStackTypeDriver):
         except (BadRequest, Forbidden):
             return None
         return Progress(False, _SOON, Reason("The server leaves its reserved host."))
+
+    def _late(self, command: Command, aggregate: Aggregate | None) -> list[Server]:
+        """Return the servers that were booted for the reservation beside its own one."""
+        if aggregate is None or BOOTED_WITH not in aggregate.metadata:
+            return []
+        _, of_lease = tags_of(command)
+        return late_servers(command, aggregate, self._compute.servers_tagged(of_lease))
 
     def _all(self, command: Command) -> list[Server]:
         """Return the reservation's servers: the named one, or those booted for it before its confirmation."""
@@ -571,16 +584,32 @@ def drift(commands: Sequence[Command], layout: Layout, hypervisors: Mapping[str,
             )
 
 
+def tagged_servers(compute: Compute, commands: Sequence[Command]) -> list[Server]:
+    """Return the tagged servers of the cloud; none if no server of the commands could be among them."""
+    return compute.servers_tagged(TAG) if any(map(_is_tagged, commands)) else []
+
+
+def late(commands: Sequence[Command], layout: Layout, tagged: Iterable[Server]) -> Iterator[Drift]:
+    """Yield the servers that were booted for the commands beside their own ones."""
+    by_reservation = defaultdict(list)
+    for server in tagged:
+        by_reservation[server.metadata.get(RESERVATION)].append(server)
+    for command in filter(_is_tagged, commands):
+        name = command.reservation_id
+        for server in late_servers(command, layout.shared(name), by_reservation[name]):
+            if not server.vanishing:
+                yield Drift(name, None, f"server {server.id} was booted a second time for reservation {name}")
+
+
 def oversized(
-    compute: Compute, devices: Devices, commands: Sequence[Command], hypervisors: Mapping[str, Hypervisor]
+    devices: Devices, commands: Sequence[Command], tagged: Iterable[Server], hypervisors: Mapping[str, Hypervisor]
 ) -> Iterator[Drift]:
     """Yield the servers that use more of their reserved hosts than was booked, after a resize by their owners.
 
     Servers whose devices are not known now, since Cyborg does not answer, are left out.
     """
-    named = [command for command in commands if named_server(command) is not None and not is_in_place(command)]
-    found = {server.id: server for server in compute.servers_tagged(TAG)} if named else {}
-    for command in named:
+    found = {server.id: server for server in tagged}
+    for command in filter(_is_tagged, commands):
         server = found.get(named_server(command) or "")
         if server is None or server.service_host not in (_service_hosts(command, hypervisors) or ()):
             continue
@@ -594,6 +623,10 @@ def oversized(
             continue
         if excess := excess_of(command, taken):
             yield Drift(command.reservation_id, next(iter(command.resources), None), excess, lasts=True)
+
+
+def _is_tagged(command: Command) -> bool:
+    return named_server(command) is not None and not is_in_place(command)
 
 
 def _service_hosts(command: Command, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
