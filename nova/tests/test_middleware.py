@@ -468,6 +468,29 @@ def test_a_change_of_a_planned_server_without_an_answer_is_no_404(nova: Nova, te
     assert (status, "is not known" in answer["serviceUnavailable"]["message"]) == (503, True)
 
 
+@pytest.mark.parametrize(("asked", "at"), [("2.60", "2.61"), ("2.90", "2.90"), ("2.999", "2.999"), ("1.7", "1.7")])
+def test_a_microversion_that_nova_does_not_know_is_not_booked(tenure: Tenure, asked: str, at: str) -> None:
+    """Nova says so when it is asked for the flavor."""
+    said = {"computeFault": {"code": 406, "message": f"Version {asked} is not supported by the API."}}
+    versions: list[str] = []
+
+    def nova(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        versions.append(environ["HTTP_OPENSTACK_API_VERSION"])
+        is_known = environ["HTTP_OPENSTACK_API_VERSION"] in ("compute 2.61", "compute 2.90")
+        body = json.dumps({"flavor": FLAVOR} if is_known else said).encode()
+        start_response("200 OK" if is_known else "406 Not Acceptable", [("Content-Length", str(len(body)))])
+        return [body]
+
+    filtered = filter_factory({}, endpoint=tenure.url)(nova)
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    status, answer = send(filtered, body, HTTP_OPENSTACK_API_VERSION=f"compute {asked}")
+    assert versions == [f"compute {at}"]
+    if asked in ("2.60", "2.90"):
+        assert (status, tenure.asked[0][2]["boot"]["microversion"]) == (202, asked)
+    else:
+        assert (status, answer, tenure.calls) == (406, said, [])
+
+
 def test_a_flavor_whose_name_is_a_path_of_nova_is_not_there(nova: Nova, tenure: Tenure) -> None:
     nova.status, nova.document = "200 OK", {"flavors": []}
     body = {"server": {"name": "web", "flavorRef": "detail"}, "os:scheduler_hints": HINTS}

@@ -202,6 +202,24 @@ def test_a_server_to_which_the_owner_has_copied_the_marks_stays(cloud: FakeOpenS
     rig.close()
 
 
+@pytest.mark.parametrize(("microversion", "error"), [("2.999", CloudRefused), ("2.60", CloudBusy)])
+def test_a_boot_at_a_microversion_that_nova_does_not_have_is_not_repeated(
+    cloud: FakeOpenStack, microversion: str, error: type[Exception]
+):
+    """It may only be repeated if Nova has the microversion: some of its services are being upgraded then."""
+    rig = FakeServerRig(cloud)
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    assert waiting.boot is not None
+    refusal = 406, {"computeFault": {"code": 406, "message": "Version is not supported by the API."}}
+    cloud.instead = lambda seen: refusal if (seen.method, seen.path) == ("POST", "/v2.1/servers") else None
+    with pytest.raises((CloudRefused, CloudBusy)) as refused:
+        rig.driver.ensure_started(replace(waiting, boot=replace(waiting.boot, microversion=microversion)))
+    assert (type(refused.value) is CloudRefused) == (error is CloudRefused)
+    assert "is not supported" in str(refused.value)
+    rig.close()
+
+
 @pytest.fixture
 def clock() -> SimulatedClock:
     return SimulatedClock(datetime(2030, 1, 1, 9, 0, tzinfo=UTC))
