@@ -228,7 +228,7 @@ class Middleware:
     def _book(self, environ: Environ, document: Any, wanted: WantedLease) -> _Answer:
         """Book a lease whose servers are made at its start. Raises ``RefusedError`` and ``UnreachableError``."""
         microversion = self._microversion(environ)
-        flavor = self._flavor(str(wanted.reservation["flavor_id"]), environ)
+        flavor = self._flavor(str(wanted.reservation["flavor_id"]), microversion, environ)
         if flavor.code != HTTPStatus.OK:
             return flavor
         shown = json.loads(flavor.body).get("flavor")
@@ -272,12 +272,17 @@ class Middleware:
         except (ValueError, KeyError, TypeError):
             return "2.1"
 
-    def _flavor(self, flavor_id: str, environ: Environ) -> _Answer:
-        """Return Nova's answer about the flavor, as it is shown to the caller."""
+    def _flavor(self, flavor_id: str, microversion: str, environ: Environ) -> _Answer:
+        """Return Nova's answer about the flavor, as it is shown to the caller.
+
+        It is that of an error if Nova does not have the microversion, at which the server would be made.
+        """
         root = environ["PATH_INFO"].partition("/servers")[0].partition("/os-volumes_boot")[0]
         request = _get(environ, f"{root}/flavors/{quote(flavor_id, safe='')}")
-        request["HTTP_OPENSTACK_API_VERSION"] = f"compute {_FLAVORS}"
-        request["HTTP_X_OPENSTACK_NOVA_API_VERSION"] = _FLAVORS
+        is_older = numbers_of("2.1") <= numbers_of(microversion) < numbers_of(_FLAVORS)
+        version = _FLAVORS if is_older else microversion
+        request["HTTP_OPENSTACK_API_VERSION"] = f"compute {version}"
+        request["HTTP_X_OPENSTACK_NOVA_API_VERSION"] = version
         return _call(self._application, request)
 
     def _boot(self, environ: Environ, document: Any, wanted: WantedLease) -> _Answer:

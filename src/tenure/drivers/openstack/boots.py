@@ -9,7 +9,6 @@ when it has left its reservation.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -29,10 +28,12 @@ from tenure.drivers.openstack.compute import (
     Hypervisor,
     Server,
     is_preemptible,
+    newest_version,
+    numbers_of,
 )
 from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.identity import owner_of
-from tenure.drivers.openstack.requests import Calls, Forbidden, Request
+from tenure.drivers.openstack.requests import Calls, Forbidden, NotAcceptable, Request
 from tenure.drivers.reserved_servers import (
     BOOT_KEY,
     BOOTED_WITH,
@@ -109,6 +110,10 @@ class Boots:
             self._calls.send(request)
         except Forbidden as error:
             raise CloudBusy(error.reason) from None
+        except NotAcceptable as error:
+            if boot.microversion is not None and numbers_of(boot.microversion) > newest_version(self._calls):
+                raise CloudRefused(error.reason) from None
+            raise
 
     def _check_flavor(self, command: Command, boot: Boot) -> None:
         """Raise ``CloudRefused`` if the flavor takes more than was booked: the room beside it is promised to others."""
@@ -234,5 +239,4 @@ def _digest(key: str) -> str:
 
 
 def _takes_tags(microversion: str | None) -> bool:
-    named = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", microversion or "")
-    return named is not None and (int(named[1]), int(named[2])) >= _TAGS
+    return microversion is not None and numbers_of(microversion) >= _TAGS

@@ -382,9 +382,19 @@ class Compute:
 
 def shows_hints(calls: Calls) -> bool:
     """Whether this Nova shows the scheduler hints of servers."""
+    return newest_version(calls) >= _HINTS
+
+
+def newest_version(calls: Calls) -> tuple[int, int]:
+    """Return the newest microversion of this Nova."""
     newest = calls.send(Request("compute", "GET", "/"))["version"].get("version") or "2.1"
-    major, _, minor = str(newest).partition(".")
-    return (int(major), int(minor or 0)) >= _HINTS
+    return numbers_of(str(newest))
+
+
+def numbers_of(microversion: str) -> tuple[int, int]:
+    """Return the numbers of a microversion, by which versions are compared."""
+    major, _, minor = microversion.partition(".")
+    return int(major), int(minor or 0)
 
 
 def _tag(server_id: str, tag: str) -> str:

@@ -32,9 +32,9 @@ _NAMES: Final = {
     "block-storage": "Cinder",
     "accelerator": "Cyborg",
 }
-#: Statuses worth a retry. 401 remains if a new token was refused, too; 406 comes from a service of an older version
-#: during an upgrade.
-_PASSING: Final = frozenset({401, 406, 408, 413, 425, 429})
+#: Statuses worth a retry. So are 401, which remains if a new token was refused, too, and 406, which comes from a
+#: service of an older version during an upgrade.
+_PASSING: Final = frozenset({408, 413, 425, 429})
 _LONGEST_TEXT: Final = 300
 
 
@@ -48,6 +48,10 @@ class BadRequest(CloudRefused):
 
 class Forbidden(CloudRefused):
     """The account lacks permission (403)."""
+
+
+class NotAcceptable(CloudBusy):
+    """The service does not have the microversion of the request (406)."""
 
 
 class Unauthorized(CloudBusy):
@@ -270,6 +274,8 @@ def refusal(request: Request, status: int, text: str) -> CloudError:
             return Forbidden(reason)
         case 404:
             return CloudNotFound(reason)
+        case 406:
+            return NotAcceptable(reason)
         case 409:
             return Conflict(reason)
         case _ if status in _PASSING or status >= 500 or 300 <= status < 400:
