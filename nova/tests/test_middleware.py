@@ -491,6 +491,60 @@ def test_a_microversion_that_nova_does_not_know_is_not_booked(tenure: Tenure, as
         assert (status, answer, tenure.calls) == (406, said, [])
 
 
+def planned(reservation_id: str, **changes: Any) -> dict[str, Any]:
+    server: dict[str, Any] = {"id": reservation_id, "name": "web", "flavor_id": "3", "flavor": {}, "lease_id": "L"}
+    about = {"server_id": None, "lease_status": "PENDING", "status_reason": None, "project_id": "P", "user_id": "U"}
+    dates = dict.fromkeys(("start_date", "end_date", "created_at"), "2030-01-01T11:00:00.000000")
+    return {**server, **about, **dates, **changes}
+
+
+@pytest.mark.parametrize(
+    ("asked", "following"),
+    [("limit=3", "limit=3&marker=S2"), ("limit=3&status=RESERVED", "limit=3&status=RESERVED&marker=S2")],
+)
+def test_the_next_page_is_of_the_size_and_the_statuses_that_were_asked_for(
+    nova: Nova, tenure: Tenure, asked: str, following: str
+) -> None:
+    """The rest of this page was asked of Nova, by its own names of statuses."""
+    tenure.answers["planned"] = [(200, {"planned_servers": [planned(RESERVED_ID)]})]
+    servers = [{"id": name, "status": "SHELVED", "metadata": {"tenure:reserved": "true"}} for name in ("S1", "S2")]
+    links = [{"rel": "next", "href": "http://nova/v2.1/servers/detail?limit=2&marker=S2"}]
+    nova.status, nova.document = "200 OK", {"servers": servers, "servers_links": links}
+    _, answer = ask(nova, {"endpoint": tenure.url}, path="/servers/detail", method="GET", QUERY_STRING=asked)
+    assert [server["id"] for server in answer["servers"]] == [RESERVED_ID, "S1", "S2"]
+    assert answer["servers_links"] == [{"rel": "next", "href": f"http://nova/v2.1/servers/detail?{following}"}]
+
+
+def test_a_list_goes_on_after_a_server_that_was_made_since(tenure: Tenure) -> None:
+    """Nova does not know it by the id of its reservation."""
+    newer, older = (RESERVED_ID.replace("9d", prefix) for prefix in ("ff", "00"))
+    listed = [planned(newer, created_at="2030-01-01T12:00:00.000000"), planned(older)]
+    made = planned(RESERVED_ID, server_id="S", lease_status="ACTIVE")
+    tenure.answers["planned"] = [(200, {"planned_servers": listed}), (200, {"planned_server": made})]
+    queries: list[str] = []
+
+    def nova(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        queries.append(environ["QUERY_STRING"])
+        is_known = "marker" not in environ["QUERY_STRING"]
+        body = json.dumps({"servers": [{"id": "S"}]} if is_known else {"badRequest": {"code": 400}}).encode()
+        start_response("200 OK" if is_known else "400 Bad Request", [("Content-Length", str(len(body)))])
+        return [body]
+
+    filtered = filter_factory({}, endpoint=tenure.url)(nova)
+    query = f"limit=5&marker={RESERVED_ID}"
+    status, answer = send(filtered, path="/servers", method="GET", QUERY_STRING=query)
+    assert (status, [server["id"] for server in answer["servers"]]) == (200, [older, "S"])
+    assert queries == [query, "limit=4"]
+
+
+def test_a_list_after_what_neither_knows_is_refused_by_nova(nova: Nova, tenure: Tenure) -> None:
+    nova.status, nova.document = "400 Bad Request", {"badRequest": {"code": 400, "message": "no such marker"}}
+    tenure.answers["planned"] = [(200, {"planned_servers": []}), (404, {"error_message": "none"})]
+    query = f"marker={RESERVED_ID}"
+    answer = ask(nova, {"endpoint": tenure.url}, path="/servers", method="GET", QUERY_STRING=query)
+    assert answer == (400, nova.document)
+
+
 def test_a_flavor_whose_name_is_a_path_of_nova_is_not_there(nova: Nova, tenure: Tenure) -> None:
     nova.status, nova.document = "200 OK", {"flavors": []}
     body = {"server": {"name": "web", "flavorRef": "detail"}, "os:scheduler_hints": HINTS}
