@@ -42,7 +42,7 @@ from tenurenova.boot import (
 from tenurenova.breaker import Breaker
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
 from tenurenova.permits import FolderError, Permits
-from tenurenova.planned import ListQuery, as_server, below, on_the_wire, page_of
+from tenurenova.planned import ListQuery, Page, as_server, below, on_the_wire, page_after, page_of
 from tenurenova.shown import RESERVED, fault_of, has_no_host, show_reservations
 
 LOG = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ MAX_BYTES = 4 * 1024 * 1024
 _BOOT = re.compile(r"^(/[^/]+)?/(servers|os-volumes_boot)(\.json)?/?$")
 _LIST = re.compile(r"^(/[^/]+)?/servers(/detail)?(\.json)?/?$")
 _ONE = re.compile(r"^(?P<root>(/[^/]+)?/(servers|os-volumes_boot))/(?P<id>[0-9a-f-]{36})(?P<rest>/.*)?$")
+_ID = re.compile(r"^[0-9a-f-]{36}$")
 #: The header of those who want Nova's answer as it is: the reservation service itself, and other services.
 PLAIN = "HTTP_X_TENURE_PLAIN"
 #: The first microversion in which a flavor shows its extra specs.
@@ -346,7 +347,15 @@ class Middleware:
     def _list(self, environ: Environ, *, is_detailed: bool) -> _Answer:
         """Answer a list of servers: those that are still to be made, and Nova's."""
         query = ListQuery.read(environ.get("QUERY_STRING", ""))
-        page = page_of(self._planned(environ, query), query)
+        planned = self._planned(environ, query)
+        answer = self._page(environ, query, page_of(planned, query), is_detailed=is_detailed)
+        if answer.code == HTTPStatus.BAD_REQUEST and (marker := self._marked(environ, query)) is not None:
+            # It was made since the page before, so Nova knows it by another id.
+            return self._page(environ, query, page_after(planned, query, marker), is_detailed=is_detailed)
+        return answer
+
+    def _page(self, environ: Environ, query: ListQuery, page: Page, *, is_detailed: bool) -> _Answer:
+        """Return the planned servers of the page, and the rest of the page from Nova."""
         shown = [on_the_wire(server, is_detailed=is_detailed) for server in page.servers]
         if page.is_full:
             more = f"{_servers_url(environ)}{'/detail' if is_detailed else ''}?{query.after(shown[-1]['id'])}"
@@ -357,16 +366,34 @@ class Middleware:
         if answer.code != HTTPStatus.OK:
             return answer
         answer = _with_content(answer, show_reservations(answer.body))
-        if not shown and not query.is_reserved_only:
+        if unchanged:
             return answer
         document = json.loads(answer.body)
         servers = document.get("servers", [])
+        if servers and document.get("servers_links"):
+            links = query.links_after(servers[-1]["id"], document["servers_links"])
+            document = {**document, "servers_links": links}
         # A server that was made in this moment is planned still, as far as the service knows.
         made = {(server.get("metadata") or {}).get(RESERVATION) for server in servers}
         shown = [server for server in shown if server["id"] not in made]
         if query.is_reserved_only:
             servers = [server for server in servers if not is_detailed or server.get("status") == RESERVED]
         return _with_content(answer, json.dumps({**document, "servers": [*shown, *servers]}).encode())
+
+    def _marked(self, environ: Environ, query: ListQuery) -> dict[str, Any] | None:
+        """Return the server of the list's marker if it is, or was, a planned one; None if nobody knows it."""
+        if not query.may_have_planned or not _ID.match(query.marker):
+            return None
+        try:
+            marked: dict[str, Any] | None = self._guarded(
+                environ, lambda ledger: ledger.planned_server(query.marker), min(_LIST_SECONDS, self._settings.timeout)
+            )
+        except RefusedError:
+            return None
+        except UnreachableError as error:
+            LOG.warning("whether the marker of a list is a planned server is not known: %r", str(error))
+            return None
+        return marked
 
     def _planned(self, environ: Environ, query: ListQuery) -> list[dict[str, Any]]:
         """Return the planned servers that the caller may see, as Nova shows servers; none if nobody answers."""

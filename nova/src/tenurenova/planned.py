@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tenurenova.boot import LEASE, MARK, RESERVATION
 from tenurenova.shown import ASLEEP, RESERVED
@@ -112,6 +112,15 @@ class ListQuery:
     def after(self, marker: str) -> str:
         """Return the query of the page after this server."""
         return urlencode([*((name, value) for name, value in self.pairs if name != "marker"), ("marker", marker)])
+
+    def links_after(self, marker: str, links: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return Nova's links with this query: Nova was asked for another number of servers, or by other statuses."""
+        return [
+            {**link, "href": urlsplit(str(link["href"]))._replace(query=self.after(marker)).geturl()}
+            if link.get("rel") == "next"
+            else dict(link)
+            for link in links
+        ]
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -229,7 +238,17 @@ def page_of(servers: Iterable[Mapping[str, Any]], query: ListQuery) -> Page:
     ids = [server["id"] for server in found]
     if query.marker and query.marker not in ids:
         return Page((), is_full=False, left=query.limit, keep_marker=True)
-    rest = found[ids.index(query.marker) + 1 :] if query.marker else found
+    return _first_of(found[ids.index(query.marker) + 1 :] if query.marker else found, query)
+
+
+def page_after(servers: Iterable[Mapping[str, Any]], query: ListQuery, marker: Mapping[str, Any]) -> Page:
+    """Return the planned servers of a page after one that is planned no more, and then Nova's from the first one."""
+    position = (marker["created_at"], marker["id"])
+    found = [server for server in servers if query.admits(server)]
+    return _first_of([server for server in found if (server["created"], server["id"]) < position], query)
+
+
+def _first_of(rest: Sequence[Mapping[str, Any]], query: ListQuery) -> Page:
     if query.limit is None:
         return Page(tuple(rest), is_full=False, left=None, keep_marker=False)
     page = Page(tuple(rest[: query.limit]), is_full=False, left=query.limit, keep_marker=False)
