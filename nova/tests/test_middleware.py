@@ -437,6 +437,17 @@ def test_after_a_booking_without_an_answer_nobody_is_told_that_there_is_none(nov
     assert "was not booted" in ask(nova, {"endpoint": tenure.url}, body)[1]["serviceUnavailable"]["message"]
 
 
+@pytest.mark.parametrize("key", ["a-key-of-the-client", ""])
+def test_a_client_that_gives_a_key_can_repeat_a_booking(nova: Nova, tenure: Tenure, key: str) -> None:
+    """The service makes one lease of requests with one key."""
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    tenure.answers["hold"] = [(500, {}), (201, HELD)]
+    given = {"HTTP_IDEMPOTENCY_KEY": key} if key else {}
+    assert [ask(nova, {"endpoint": tenure.url}, body, **given)[0] for _ in range(2)] == [503, 202]
+    assert tenure.asked[0] == tenure.asked[1]
+    assert [headers.get("idempotency-key", "") for headers in tenure.headers] == [key, key]
+
+
 def test_a_boot_without_an_answer_stops_the_next_one(nova: Nova, tenure: Tenure) -> None:
     filtered = filter_factory({}, endpoint=tenure.url)(nova)
     tenure.answers["hold"] = [None]
