@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -75,9 +76,12 @@ class Ledger:
             raise UnreachableError("its answer has no lease", may_have_acted=True)
         return held[0]
 
-    def book(self, lease: Mapping[str, Any]) -> list[Held]:
-        """Book a lease; return its reservations, in their order. Raises the errors of ``hold``."""
-        made: Any = self._call("POST", "/leases", lease).get("lease")
+    def book(self, lease: Mapping[str, Any], key: str = "") -> list[Held]:
+        """Book a lease; return its reservations, in their order. Raises the errors of ``hold``.
+
+        If it is booked again with the same ``key``, the service makes no second lease.
+        """
+        made: Any = self._call("POST", "/leases", lease, {"Idempotency-Key": key} if key else {}).get("lease")
         try:
             return [Held(str(made["id"]), str(reservation["id"])) for reservation in made["reservations"]]
         except (KeyError, IndexError, TypeError):
@@ -148,13 +152,15 @@ class Ledger:
         except (RefusedError, UnreachableError) as error:
             LOG.warning("lease %r cannot be given back; it ends when its hold expires: %r", held.lease_id, str(error))
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Any]:
         try:
             answer = requests.request(
                 method,
                 self._base + path,
                 json=body,
-                headers=self._headers,
+                headers={**self._headers, **headers},
                 timeout=self._timeout,
                 verify=self._verify,
                 allow_redirects=False,

@@ -244,8 +244,9 @@ class Middleware:
             },
         }
         booking = wanted.to_booking(_with_known_sizes(boot), self._settings.lease_region)
+        key = environ.get("HTTP_IDEMPOTENCY_KEY", "")
         try:
-            first, *_ = self._guarded(environ, lambda ledger: ledger.book(booking), self._settings.timeout)
+            first, *_ = self._guarded(environ, lambda ledger: ledger.book(booking, key), self._settings.timeout)
         except UnreachableError as error:
             if not error.may_have_acted:
                 raise
