@@ -181,6 +181,7 @@ def test_a_server_is_booted_for_a_lease_that_is_held_and_then_confirmed(nova: No
     assert confirmation == {"reservations": [{"id": "R", "server_id": "S"}]}
     assert {headers["x-auth-token"] for headers in tenure.headers} == {TOKEN}
     assert {headers["openstack-api-version"] for headers in tenure.headers} == {"reservation 1.4"}
+    assert {headers["prefer"] for headers in tenure.headers} == {"return=minimal"}
     ((_, sent),) = nova.asked
     assert json.loads(sent) == {
         "server": {

@@ -105,6 +105,15 @@ def test_neither_a_booking_nor_its_refusal_asks_for_the_flavor_that_it_describes
     assert refused.json["details"]["alternatives"]
 
 
+@pytest.mark.parametrize("prefer", ["return=minimal", "respond-async, Return=Minimal", "return=representation"])
+def test_a_refusal_that_is_wanted_short_costs_no_search(api: Api, prefer: str) -> None:
+    """The middleware of Nova's API shows no alternatives."""
+    api.book(start=1, hours=1, reservations=[{"resource_type": "physical:host", "min": 4, "max": 4}])
+    refused = api.post("/v1/leases", body_of(api, "web"), headers={"Prefer": prefer})
+    assert (refused.status_code, refused.json["details"]["proven"]) == (409, True)
+    assert ("alternatives" in refused.json["details"]) == (prefer == "return=representation")
+
+
 def test_the_request_is_shown_to_nobody_and_forgotten(api: Api) -> None:
     answer = api.post("/v1/leases", body_of(api, "web"))
     lease = answer.json["lease"]
