@@ -215,7 +215,8 @@ def _alternatives(request: Request, find: Callable[[int], Sequence[Alternative]]
     except NotEnoughResources as error:
         if request.version >= Version.V1_3:
             error.additions["proven"] = error.is_proven
-            _add_alternatives(error, find)
+            if not request.prefers_minimum:
+                _add_alternatives(error, find)
         raise
 
 

@@ -47,6 +47,9 @@ _TAGS = re.compile(rf"\s*{_TAG}\s*(,\s*{_TAG}\s*)*", re.ASCII)
 CONDITION_PATTERN = rf"^(\*|{_TAG}(, {_TAG})*)$"
 #: A tag of a lease: its version.
 _VERSION_TAG = re.compile(r'(?<!W/)"([1-9][0-9]{0,17}|0)"', re.ASCII)
+#: The header of RFC 7240 by which a client says what it does not need, and its value for short answers.
+PREFER = "Prefer"
+MINIMUM = "return=minimal"
 #: The defaults of rules: who may do what.
 ADMINISTRATORS = "rule:admin"
 READERS = "rule:project_reader_or_admin"
@@ -213,6 +216,12 @@ class Request:
             )
         said = json.dumps([self.operation.method, self.http.path, self.body()], sort_keys=True)
         return Repeatable(key, hashlib.sha256(said.encode()).hexdigest())
+
+    @property
+    def prefers_minimum(self) -> bool:
+        """Whether the client asks for a short answer: it does not use what takes time to find out."""
+        preferences = (self.http.get_header(PREFER) or "").lower().split(",")
+        return MINIMUM in map(str.strip, preferences)
 
     def versions(self) -> tuple[int, ...] | None:
         """Return the versions one of which the lease must have, after ``If-Match``; None for any version.
