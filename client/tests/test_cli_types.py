@@ -134,6 +134,22 @@ def test_zone_and_extra_specs_apply_to_hosts_and_sized_instances(server: FakeSer
     assert "availability_zone" not in sent(server)
 
 
+def test_resource_classes_apply_to_hosts_and_sized_instances(stocked: FakeServer, tenure: Run) -> None:
+    of_hosts = tenure(
+        *("lease", "create", "lab", "--hosts", "1", "--resource", "VCPU=1", "--resource", " MEMORY_MB = 2")
+    )
+    [reservation] = sent(stocked)["reservations"]
+    assert reservation["resources"] == {"VCPU": 1, "MEMORY_MB": 2}, of_hosts.errors
+    assert of_hosts.code == 0
+    sized = ("--instances", "1", "--vcpus", "1", "--ram", "512")
+    more = tenure("lease", "reservation", "add", "lab", *sized, "--resource", "CUSTOM_GPU=2")
+    assert sent(stocked)["resources"] == {"CUSTOM_GPU": 2}, more.errors
+    assert "No resource has 2 CUSTOM_GPU: the most is 0." in more.errors
+    server = 'resource_type=virtual:server,vcpus=1,memory_mb=512,disk_gb=1,resources={"VGPU": 1}'
+    in_words = tenure("lease", "create", "room", "--reservation", server)
+    assert sent(stocked)["reservations"][0]["resources"] == {"VGPU": 1}, in_words.errors
+
+
 def test_zone_applies_to_everything_that_nova_runs(stocked: FakeServer, tenure: Run) -> None:
     outcome = tenure(
         *("lease", "create", "web", "--hosts", "1", "--instances", "1", "--flavor", "3", "--zone", "az-1"),
@@ -170,11 +186,16 @@ def test_zone_applies_to_everything_that_nova_runs(stocked: FakeServer, tenure: 
             "--extra-spec: it is not clear whether it is for the hosts or for the instances",
         ),
         (("--hosts", "1", "--extra-spec", "gpu"), "'gpu' is not key=value."),
+        (("--resource", "VGPU=1"), "--resource: say how many hosts with --hosts, or --instances."),
+        (("--hosts", "1", "--resource", "VGPU"), "'VGPU' is not CLASS=AMOUNT"),
+        (("--hosts", "1", "--resource", "VGPU=0"), "'VGPU=0' is not CLASS=AMOUNT"),
+        (("--hosts", "1", "--resource", "VGPU=1", "--resource", "VGPU=2"), "--resource: VGPU is given twice."),
+        (("--instances", "1", "--flavor", "3", "--resource", "VGPU=1"), "--resource: the flavor itself says"),
         (("--hosts", "1", "--extra-spec", "=a100"), "'=a100' is not key=value."),
         (("--hosts", "1", "--extra-spec", "gpu="), "'gpu=' is not key=value."),
     ],
 )
-def test_invalid_zone_or_extra_spec_is_explained(
+def test_an_invalid_zone_extra_spec_or_resource_is_explained(
     stocked: FakeServer, tenure: Run, options: tuple[str, ...], said: str
 ) -> None:
     outcome = tenure("lease", "create", "lab", *options)

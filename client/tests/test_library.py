@@ -29,6 +29,7 @@ from tenureclient import (
     ReservationRequest,
     ServerError,
     Stage,
+    StartWindow,
     Unauthorized,
     UnexpectedAnswer,
     Version,
@@ -511,6 +512,19 @@ def test_place_needs_a_newer_server(versions: tuple[str, ...]) -> None:
                 lease.id, reservations=[ReservationChange(lease.reservations[0].id, {"region": "north"})]
             )
         assert [lease.name for lease in client.leases.list()] == ["bio"]
+
+
+def test_resource_classes_need_a_newer_server() -> None:
+    with FakeServer(versions=("1.0", "1.1", "1.2", "1.3")) as server:
+        client = server.client()
+        wanted = ReservationRequest.hosts(1).in_region("north").with_resources({"VGPU": 1})
+        too_new = pytest.raises(NeedsNewerServer, match=r"naming resource classes.* came with API 1\.4")
+        with too_new:
+            client.leases.create("there", start=NOW, end=BEGINNING + DAY, reservations=[wanted])
+        window = StartWindow(duration=timedelta(hours=1))
+        with too_new:
+            client.leases.create("there", window=window, any_of=[[ReservationRequest.hosts(1)], [wanted]])
+        assert list(client.leases.list()) == []
 
 
 def test_the_limits_of_a_site_are_errors_of_their_own() -> None:

@@ -17,6 +17,7 @@ from tenure.domain.requirement import (
     AnyOf,
     Comparison,
     Expression,
+    HasAmount,
     HasTrait,
     Not,
     parse_expression,
@@ -69,6 +70,21 @@ def test_a_catalogue_and_single_hosts_with_traits_agree(
 )
 def test_a_catalogue_and_single_resources_agree(owned: list[dict[str, str]], expression: Expression):
     assert matching(owned, expression) == [expression.matches(properties) for properties in owned]
+
+
+def test_an_amount_is_that_of_a_class_and_at_least_as_much():
+    amounts = [Capacity({"PGPU": 4}), Capacity({"PGPU": 3, "VCPU": 8}), Capacity()]
+    resources = [
+        ListedResource(number, "host", "", "", "", capacity, {}, frozenset(), {}, True, 1, 0)
+        for number, capacity in enumerate(amounts)
+    ]
+    catalogue = Catalogue().changed(resources)
+    for least in (1, 3, 4, 5):
+        expression = Expression((HasAmount("PGPU", least),))
+        singly = [{f"resources:{name}": str(amount) for name, amount in capacity.items()} for capacity in amounts]
+        expected = [capacity["PGPU"] >= least for capacity in amounts]
+        assert catalogue.meets(expression).tolist() == expected
+        assert [expression.matches(properties) for properties in singly] == expected
 
 
 def test_tricky_values_compare_as_single_ones():

@@ -84,7 +84,8 @@ class Leases:
         then, and must be confirmed. Both need API 1.3.
 
         With ``boot``, the servers of the reservations with a ``server_name`` are made at the start, by this
-        request. The service keeps it until then, and no answer shows it. This needs API 1.4.
+        request. The service keeps it until then, and no answer shows it. This needs API 1.4, and so does a
+        reservation with resource classes.
 
         Raises ``NotEnoughResources`` if resources are not free; its ``shortfall`` says why, and its
         ``alternatives`` what is possible instead, if the server knows API 1.3. Raises ``ValueError`` unless

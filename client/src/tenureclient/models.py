@@ -20,6 +20,7 @@ from tenureclient.reservation_request import (
     OwnEvent,
     ReservationChange,
     ReservationRequest,
+    names_classes,
     restricts_hosts,
 )
 from tenureclient.sent import Sent, written
@@ -194,13 +195,21 @@ def _choices_to_wire(choices: Sequence[Sequence[ReservationRequest]], version: V
     return [{"reservations": written(choice, version)} for choice in choices]
 
 
+def _any_names_classes(choices: Iterable[Iterable[ReservationRequest]]) -> bool:
+    return any(map(names_classes, choices))
+
+
 HOLD_FEATURE = Feature("holding a lease until it is confirmed", Version.V1_2)
 _FLEXIBLE = Feature("a lease with an open start, or with choices", Version.V1_3)
 _WAITING = Feature("the waiting list", Version.V1_3)
 _BOOT = Feature("making servers at the start of a lease", Version.V1_4)
 _EVENTS = Sent("events", feature=Feature("notifications at moments of your choice", Version.V1_2))
+_CLASSES = Feature("naming resource classes, or a kind of hosts for a server,", Version.V1_4)
 _RESERVATIONS = Sent(
-    "reservations", feature=Feature("naming a region, a zone or a kind of hosts", Version.V1_2), needs=restricts_hosts
+    "reservations",
+    feature=Feature("naming a region, a zone or a kind of hosts", Version.V1_2),
+    needs=restricts_hosts,
+    later=((_CLASSES, names_classes),),
 )
 
 
@@ -228,7 +237,10 @@ class NewLease(LeaseFields, total=False):
         ),
     ]
     window: Annotated[StartWindow | None, Sent(None, feature=_FLEXIBLE)]
-    any_of: Annotated[Iterable[Iterable[ReservationRequest]], Sent("any_of", _choices_to_wire, _FLEXIBLE)]
+    any_of: Annotated[
+        Iterable[Iterable[ReservationRequest]],
+        Sent("any_of", _choices_to_wire, _FLEXIBLE, later=((_CLASSES, _any_names_classes),)),
+    ]
     wait_if_full: Annotated[
         bool,
         Sent("if_full", lambda _flag, _version: "wait", _WAITING),

@@ -143,9 +143,17 @@ class ReservationRequest:
         """Return the request in an availability zone and with extra specs. None or empty keeps it.
 
         A zone fits everything that Nova runs. Extra specs fit only hosts, and instances with a size of
-        their own.
+        their own; from API 1.4 on they also fit servers.
         """
         return self._with(availability_zone=availability_zone, extra_specs=extra_specs or None)
+
+    def with_resources(self, resources: Mapping[str, int] | None) -> ReservationRequest:
+        """Return the request with amounts of resource classes of Placement, such as ``{"VGPU": 1}``. None keeps it.
+
+        These are what each instance or server of a given size takes besides, and what each of whole hosts has at
+        least. This needs API 1.4.
+        """
+        return self._with(resources=resources or None)
 
     def _with(self, **parameters: object) -> ReservationRequest:
         return ReservationRequest(self.resource_type, {**self.parameters, **fields_of(parameters)})
@@ -196,6 +204,19 @@ class ReservationChange:
 
     def to_wire(self, _version: Version = NEWEST) -> JsonObject:
         return {"id": self.id, **self.parameters}
+
+
+def names_classes(requests: Iterable[ReservationRequest | ReservationChange]) -> bool:
+    """Whether any of the requests names resource classes, or extra specs of a server, which need API 1.4."""
+    return any(
+        "resources" in request.parameters
+        or (
+            isinstance(request, ReservationRequest)
+            and request.resource_type == "virtual:server"
+            and "extra_specs" in request.parameters
+        )
+        for request in requests
+    )
 
 
 def restricts_hosts(requests: Iterable[ReservationRequest | ReservationChange]) -> bool:

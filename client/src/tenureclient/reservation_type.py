@@ -33,6 +33,8 @@ class ReservationType(ABC):
     parameters: ClassVar[Sequence[str]]
     has_zone: ClassVar[bool] = False
     has_extra_specs: ClassVar[bool] = False
+    #: Whether it has ``resources``: amounts of resource classes.
+    has_resources: ClassVar[bool] = False
     #: The actions before the end that a reservation can have.
     before_end: ClassVar[Sequence[str]] = BEFORE_END_ACTIONS
     #: The options, under a heading, and the names of those that request something; the first of these is the amount.
@@ -90,6 +92,14 @@ def parse_amount(text: str) -> int:
     if not _WHOLE_NUMBER.fullmatch(text.strip()) or int(text) < 1:
         raise UnreadableReservation(f"'{text}' is not a count: a whole number, at least 1.")
     return int(text)
+
+
+def parse_resource(text: str) -> tuple[str, int]:
+    """Read ``CLASS=AMOUNT``."""
+    name, _, amount = (item.strip() for item in text.partition("="))
+    if not name or not _WHOLE_NUMBER.fullmatch(amount) or int(amount) < 1:
+        raise UnreadableReservation(f"'{text}' is not CLASS=AMOUNT: a resource class, and a whole number, at least 1.")
+    return name, int(amount)
 
 
 def parse_extra_spec(text: str) -> tuple[str, str]:

@@ -49,7 +49,8 @@ class Sent:
     """How an argument is sent, unless under its own name and in the usual form.
 
     Without a ``name``, its fields are fields of the request. ``feature`` is what older servers lack, for each value or
-    for those for which ``needs`` holds. An empty list is not sent unless ``even_empty``.
+    for those for which ``needs`` holds; ``later`` are newer features, in order, each with the values that need it. An
+    empty list is not sent unless ``even_empty``.
     """
 
     name: str | None
@@ -57,6 +58,12 @@ class Sent:
     feature: Feature | None = None
     needs: Callable[[Any], bool] = lambda _value: True
     even_empty: bool = False
+    later: tuple[tuple[Feature, Callable[[Any], bool]], ...] = ()
+
+    def needed(self, value: Any) -> Feature | None:
+        """Return the newest feature that a value needs; None if all servers have it."""
+        first = () if self.feature is None else ((self.feature, self.needs),)
+        return next((feature for feature, needs in reversed((*first, *self.later)) if needs(value)), None)
 
 
 class Arguments:
@@ -94,10 +101,10 @@ class Arguments:
     def needs(self) -> Feature | None:
         """What some servers lack of what is asked for; None if all have it.
 
-        The last of the given fields says so: fields are declared in the order of their versions.
+        The newest of the features says so, and of several the one of the last field.
         """
-        given = [(self._sent[argument], value) for argument, value in self.given.items()]
-        needed = [sent.feature for sent, value in given if sent.feature is not None and sent.needs(value)]
+        found = [self._sent[argument].needed(value) for argument, value in self.given.items()]
+        needed = sorted((feature for feature in found if feature is not None), key=lambda feature: feature.since)
         return needed[-1] if needed else None
 
 

@@ -159,6 +159,15 @@ def _groups(amounts: _Amounts, traits: _Traits) -> list[Group]:
     ]
 
 
+def specs_of_size(resources: Mapping[str, int], extra_specs: Mapping[str, str]) -> dict[str, str]:
+    """Return the extra specs of a flavor of a given size whose servers take these amounts, too.
+
+    Of the extra specs of a request it has the traits: they are about what gives these amounts.
+    """
+    traits = {name: value for name, value in extra_specs.items() if _TRAIT.fullmatch(name)}
+    return {**{f"resources:{name}": str(amount) for name, amount in resources.items()}, **traits}
+
+
 def uncounted_specs(flavor: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a flavor's extra specs whose demands neither a footprint nor its conditions have, sorted.
 

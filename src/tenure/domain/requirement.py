@@ -76,6 +76,8 @@ _SEPARATOR: Final = ":"
 #: The beginning of the names of traits in expressions, and the values that ask for one, or for its absence.
 _TRAIT: Final = "trait:"
 REQUIRED, FORBIDDEN = "required", "forbidden"
+#: The beginning of the names of the properties that are amounts of classes.
+_RESOURCES: Final = "resources:"
 _TRAIT_NAME: Final = re.compile(r"[A-Z0-9_]{1,255}")
 
 
@@ -156,7 +158,7 @@ class Expression:
 
     @property
     def size(self) -> int:
-        """The number of its comparisons and traits, at any depth."""
+        """The number of its comparisons, traits and amounts, at any depth."""
         return sum(1 for _ in _leaves(self))
 
 
@@ -190,7 +192,21 @@ class HasTrait:
         return f"{_TRAIT}{self.trait}" in properties
 
 
-Term = Comparison | AnyOf | Not | HasTrait
+@dataclass(frozen=True, slots=True)
+class HasAmount:
+    """Holds for resources with at least this much of a class. For a single resource, ``resources:`` and the class is
+    a property.
+    """
+
+    resource_class: str
+    amount: int
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        amount = number_of(properties.get(f"{_RESOURCES}{self.resource_class}", ""))
+        return amount is not None and amount >= self.amount
+
+
+Term = Comparison | AnyOf | Not | HasTrait | HasAmount
 
 
 class Language(Enum):
@@ -209,7 +225,7 @@ def trait_term(name: str, value: str) -> HasTrait | Not:
     return HasTrait(name) if value == REQUIRED else Not(Expression((HasTrait(name),)))
 
 
-def _leaves(expression: Expression) -> Iterator[Comparison | HasTrait]:
+def _leaves(expression: Expression) -> Iterator[Comparison | HasTrait | HasAmount]:
     for term in expression.terms:
         match term:
             case AnyOf(branches):

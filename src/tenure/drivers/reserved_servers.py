@@ -140,4 +140,6 @@ def size_of(parameters: Mapping[str, object]) -> Capacity:
     if isinstance(source, Mapping):
         return footprint_of(source).amounts
     sizes = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
-    return Capacity({name: int(str(parameters.get(parameter) or 0)) for name, parameter in sizes.items()})
+    own = Capacity({name: int(str(parameters.get(parameter) or 0)) for name, parameter in sizes.items()})
+    resources = parameters.get("resources")
+    return own + Capacity(resources if isinstance(resources, Mapping) else {})

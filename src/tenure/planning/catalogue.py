@@ -13,7 +13,7 @@ import numpy as np
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import MAX_AMOUNT, WHOLE, Capacity
 from tenure.domain.listing import ListedResource
-from tenure.domain.requirement import AnyOf, Comparison, Expression, HasTrait, Not, Term, number_of
+from tenure.domain.requirement import AnyOf, Comparison, Expression, HasAmount, HasTrait, Not, Term, number_of
 from tenure.planning.distinct import Distinct
 from tenure.planning.steps import Ints, Mask
 from tenure.planning.timeline import Rows
@@ -258,6 +258,9 @@ class Catalogue:
                 return ~self.meets(branch)
             case HasTrait(trait):
                 return self._traits.where(lambda traits: trait in traits)
+            case HasAmount(resource_class, amount):
+                enough: Mask = self.capacity(resource_class) >= amount
+                return enough
             case Comparison() as comparison:
                 return self._compares(comparison)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tenure.domain.allocation import Demand
 from tenure.domain.period import Period
-from tenure.domain.requirement import ORDER, Comparison
+from tenure.domain.requirement import ORDER, Comparison, HasAmount
 from tenure.domain.shortfall import Shortfall, Stage
 from tenure.planning.candidates import bounds_of, eligible
 from tenure.planning.room import fitting, taken_as_whole, units
@@ -120,16 +120,18 @@ def _out_of_reach(snapshot: Snapshot, demand: Demand) -> tuple[str, ...]:
 
 
 def _amounts_out_of_reach(snapshot: Snapshot, demand: Demand) -> tuple[str, ...]:
-    """Return a sentence for each class of which a unit takes more than any resource has, or gives at once."""
-    if demand.exclusive:
-        return ()
+    """Return a sentence for each class of which a unit takes more than any resource has, or gives at once.
+
+    Of a demand for whole resources these are the classes of which each must have some amount.
+    """
     catalogue = snapshot.catalogue
     there = catalogue.of_type(demand.inventory, demand.region)
-    together = demand.amounts.times(demand.units_together)
+    least = {term.resource_class: term.amount for term in demand.expression.terms if isinstance(term, HasAmount)}
+    together = least if demand.exclusive else demand.amounts.times(demand.units_together)
     sentences = []
     for name, amount in together.items():
         most = int(catalogue.amounts(name)[there].max(initial=0))
-        at_once = max(portion[name] for portion in demand.at_once)
+        at_once = 0 if demand.exclusive else max(portion[name] for portion in demand.at_once)
         if amount > most:
             sentences.append(f"No resource has {amount} {name}: the most is {most}.")
         elif at_once > (limit := catalogue.most_at_once(there, name)):

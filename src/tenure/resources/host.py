@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, model_validator
@@ -11,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.requirement import parse_expression
-from tenure.resources.additions import HostAdditions, expression_of
+from tenure.resources.additions import ClassAdditions, HostAdditions, expression_of, least_amounts
 from tenure.resources.contract import Inseparable, Inventory
 from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import Action, Number, Requirements, acts_as_owner
@@ -51,7 +52,7 @@ class HostReservation(_Ranged, Parameters):
     before_end: Action = "default"
 
 
-class _Stored(HostAdditions, HostReservation):
+class _Stored(ClassAdditions, HostAdditions, HostReservation):
     """A reservation of hosts, with what requests can name from 1.2 on."""
 
 
@@ -83,6 +84,7 @@ class HostType(DeclaredType[_Stored]):
     declaration = HostReservation
     stored = _Stored
     additions = HostAdditions
+    later_additions = MappingProxyType({"1.4": ClassAdditions})
     ruled = "max"
 
     def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
@@ -97,7 +99,8 @@ class HostType(DeclaredType[_Stored]):
             maximum=reservation.max,
             expression=parse_expression(reservation.hypervisor_properties, field="hypervisor_properties")
             & parse_expression(reservation.resource_properties, field="resource_properties")
-            & expression_of(reservation),
+            & expression_of(reservation)
+            & least_amounts(reservation),
             amounts=Capacity({WHOLE: 1}),
             exclusive=True,
             parameter="min",

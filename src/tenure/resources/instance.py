@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictInt
@@ -11,7 +13,7 @@ from tenure.domain.allocation import Demand
 from tenure.domain.capacity import MAX_AMOUNT, Capacity
 from tenure.domain.requirement import parse_expression
 from tenure.resources import blazar
-from tenure.resources.additions import PlaceAdditions, expression_of
+from tenure.resources.additions import ClassAdditions, PlaceAdditions, expression_of, footprint_of_size
 from tenure.resources.fields import Requirements, Spreading
 from tenure.resources.parameters import Forms, Parameters
 from tenure.resources.servers import Amount, InstancesType, ServersAction, spread_of
@@ -36,7 +38,7 @@ class InstanceReservation(Parameters):
     before_end: ServersAction = "default"
 
 
-class _Stored(PlaceAdditions, InstanceReservation):
+class _Stored(ClassAdditions, PlaceAdditions, InstanceReservation):
     """A reservation of instances, with what requests can name from 1.2 on."""
 
 
@@ -47,11 +49,12 @@ class InstanceType(InstancesType[_Stored]):
     declaration = InstanceReservation
     stored = _Stored
     additions = PlaceAdditions
+    later_additions = MappingProxyType({"1.4": ClassAdditions})
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = self.read(parameters)
         sizes = {"VCPU": reservation.vcpus, "MEMORY_MB": reservation.memory_mb, "DISK_GB": reservation.disk_gb}
-        return Demand(
+        demand = Demand(
             inventory=self.inventory,
             noun=self.noun,
             minimum=reservation.amount,
@@ -61,4 +64,15 @@ class InstanceType(InstancesType[_Stored]):
             amounts=Capacity(sizes),
             exclusive=False,
             spread=spread_of(reservation.affinity),
+        )
+        if not reservation.resources:
+            return demand
+        footprint = footprint_of_size(sizes, reservation.resources, reservation.extra_specs)
+        return replace(
+            demand,
+            expression=demand.expression & footprint.conditions,
+            amounts=footprint.amounts,
+            required=footprint.required,
+            forbidden=footprint.forbidden,
+            portions=footprint.portions,
         )

@@ -16,7 +16,7 @@ from tenure.domain.extra_specs import DEVICE_SPECS, conditions_of_flavor
 from tenure.domain.footprint import Footprint
 from tenure.domain.requirement import Expression, Term, parse_expression
 from tenure.resources import blazar
-from tenure.resources.additions import ZoneAdditions, expression_of
+from tenure.resources.additions import ClassAdditions, SpecAdditions, ZoneAdditions, expression_of, footprint_of_size
 from tenure.resources.contract import LAST_SNAPSHOT, FactReference
 from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import PropertyExpression, acts_as_owner
@@ -99,7 +99,11 @@ class BootAdditions(BaseModel):
     ] = ""
 
 
-class _Stored(BootAdditions, ZoneAdditions, ServerReservation):
+class SizedAdditions(ClassAdditions, SpecAdditions, BootAdditions):
+    """A server that is made at the start, and what it takes beside its size."""
+
+
+class _Stored(SizedAdditions, ZoneAdditions, ServerReservation):
     """A reservation of a server, with what requests can name from 1.2 on."""
 
 
@@ -116,7 +120,7 @@ class ServerType(DeclaredType[_Stored]):
     declaration = ServerReservation
     stored = _Stored
     additions = ZoneAdditions
-    later_additions = MappingProxyType({"1.4": BootAdditions})
+    later_additions = MappingProxyType({"1.4": SizedAdditions})
 
     def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
         if bool(current.get("server_name")) != bool(after.get("server_name")):
@@ -127,8 +131,10 @@ class ServerType(DeclaredType[_Stored]):
             raise InvalidParameter("The server of this reservation is made at the start.", field="server_id")
         if current.get("server_id") not in {None, after["server_id"]}:
             raise InvalidParameter("A reservation that has its server gets no other one.", field="server_id")
-        for name in ("resource_properties", "availability_zone"):
-            if running and after.get(name, "") != current.get(name, ""):
+        if (after.get("resources") or {}) != (current.get("resources") or {}):
+            raise InvalidParameter("What the server takes is said when the lease is made.", field="resources")
+        for name in ("resource_properties", "availability_zone", "extra_specs"):
+            if running and (after.get(name) or "") != (current.get(name) or ""):
                 raise InvalidState(
                     f"{name} cannot be changed: the server of an active reservation stays where it is.", field=name
                 )
@@ -205,15 +211,26 @@ class ServerType(DeclaredType[_Stored]):
             "MEMORY_MB": reservation.memory_mb or 0,
             "DISK_GB": reservation.disk_gb or 0,
         }
+        expression = (
+            parse_expression(reservation.resource_properties, field="resource_properties")
+            & expression_of(reservation)
+            & conditions
+        )
+        if footprint is None and (reservation.resources or reservation.extra_specs):
+            footprint = footprint_of_size(sizes, reservation.resources, reservation.extra_specs)
+            expression &= footprint.conditions
+        elif reservation.resources:
+            raise InvalidParameter(
+                "The flavor says what the server takes: further classes are for vcpus, memory_mb and disk_gb.",
+                field="resources",
+            )
         count = 0 if reservation.in_place else 1
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
             minimum=count,
             maximum=count,
-            expression=parse_expression(reservation.resource_properties, field="resource_properties")
-            & expression_of(reservation)
-            & conditions,
+            expression=expression,
             amounts=Capacity(sizes) if footprint is None else footprint.amounts,
             exclusive=False,
             spread=Spread.ANY,

@@ -56,6 +56,8 @@ def types_help() -> str:
         lines += [f"  {reservation_type.name}", *(f"    {parameters}" for parameters in reservation_type.parameters)]
     with_specs = _listed([reservation_type.name for reservation_type in _TYPES if reservation_type.has_extra_specs])
     lines += [f"  {with_specs}", '    [extra_specs={"KEY": "VALUE", ...}]']
+    with_resources = _listed([reservation_type.name for reservation_type in _TYPES if reservation_type.has_resources])
+    lines += [f"  {with_resources}", '    [resources={"CLASS": COUNT, ...}]']
     lines += [f"  {_all_in(_WITH_ZONE)}", "    [availability_zone=NAME]"]
     lines += [f"  {_all_in(_WITH_ACTION)}", f"    [before_end={'|'.join(BEFORE_END_ACTIONS)}]"]
     lines += ["  all of them", "    [region=NAME]"]

@@ -13,7 +13,13 @@ from tenureclient.documents import Document, LooseText, SetFlag, document
 from tenureclient.inventory import Help, Inventory, Resource, ResourceQuery, ResourceType
 from tenureclient.options import Option
 from tenureclient.reservation_request import ReservationRequest
-from tenureclient.reservation_type import ReservationType, UnreadableReservation, parse_count, parse_extra_spec
+from tenureclient.reservation_type import (
+    ReservationType,
+    UnreadableReservation,
+    parse_count,
+    parse_extra_spec,
+    parse_resource,
+)
 from tenureclient.sent import query_of
 from tenureclient.transport import Calls
 from tenureclient.wire import Fields, JsonObject, JsonValue, Version
@@ -107,6 +113,7 @@ class HostReservations(ReservationType):
     )
     has_zone = True
     has_extra_specs = True
+    has_resources = True
     heading = "whole hosts"
     requesting = ("hosts",)
     options = (
@@ -129,6 +136,15 @@ class HostReservations(ReservationType):
             " trait: and a trait, aggregate_instance_extra_specs: and a key of aggregates, or one of their properties,"
             " such as 'capabilities:vcpus=>= 8' or 'gpu=<or> a100 <or> v100' (may be repeated; all must hold)",
         ),
+        Option(
+            "--resource",
+            "CLASS=AMOUNT",
+            parse_resource,
+            gather=list,
+            field="resources",
+            help="An amount of a resource class of Placement, such as VGPU=1: what each of those hosts has at least,"
+            " and what each instance of a size of its own takes (may be repeated)",
+        ),
     )
 
     def requests(self, given: argparse.Namespace) -> Iterator[ReservationRequest]:
@@ -143,7 +159,7 @@ class HostReservations(ReservationType):
                 )
         if given.hosts is not None:
             request = ReservationRequest.hosts(*given.hosts, conditions=given.conditions)
-            yield request.with_place(extra_specs=specs_of(given))
+            yield request.with_place(extra_specs=specs_of(given)).with_resources(resources_of(given))
 
     def with_amount(self, given: argparse.Namespace, amount: int) -> bool:
         given.hosts = (amount, amount)
@@ -161,7 +177,7 @@ class HostReservations(ReservationType):
 
 def options_for_hosts(given: argparse.Namespace) -> Sequence[str]:
     """Return the given options that restrict the kind of hosts, of host reservations or of instances."""
-    values = (("--with", given.conditions), ("--extra-spec", given.extra_specs))
+    values = (("--with", given.conditions), ("--extra-spec", given.extra_specs), ("--resource", given.resources))
     return [option for option, value in values if value]
 
 
@@ -173,6 +189,16 @@ def specs_of(given: argparse.Namespace) -> Mapping[str, str]:
             raise UnreadableReservation(f"--extra-spec: {key} is given twice.")
         specs[key] = value
     return specs
+
+
+def resources_of(given: argparse.Namespace) -> Mapping[str, int]:
+    """Return the amounts of resource classes that the options give."""
+    amounts: dict[str, int] = {}
+    for name, amount in given.resources:
+        if name in amounts:
+            raise UnreadableReservation(f"--resource: {name} is given twice.")
+        amounts[name] = amount
+    return amounts
 
 
 class Hosts(Inventory[Host, LeaseHost]):

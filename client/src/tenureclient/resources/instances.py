@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tenureclient.options import Option
 from tenureclient.reservation_request import ReservationRequest
 from tenureclient.reservation_type import ReservationType, UnreadableReservation, parse_amount
-from tenureclient.resources.hosts import options_for_hosts, specs_of
+from tenureclient.resources.hosts import options_for_hosts, resources_of, specs_of
 from tenureclient.sizes import parse_size
 
 
@@ -23,6 +23,7 @@ class InstanceReservations(ReservationType):
     )
     has_zone = True
     has_extra_specs = True
+    has_resources = True
     heading = "instances, on hosts that serve others as well"
     requesting = ("instances",)
     options = (
@@ -69,7 +70,7 @@ class InstanceReservations(ReservationType):
             affinity=given.affinity,
             conditions=given.conditions,
         )
-        yield request.with_place(extra_specs=specs_of(given))
+        yield request.with_place(extra_specs=specs_of(given)).with_resources(resources_of(given))
 
     def takes_conditions(self, given: argparse.Namespace) -> bool:
         return given.flavor is None

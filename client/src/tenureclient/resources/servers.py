@@ -20,6 +20,8 @@ class ServerReservations(ReservationType):
         "[at_end=delete|stop|shelve|snapshot] [in_place=true|false] [resource_properties=EXPRESSION]",
     )
     has_zone = True
+    has_extra_specs = True
+    has_resources = True
     before_end = ()
     heading = "one server"
     requesting = ("server", "server_flavor")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tenure.domain.actor import Actor
-from tenure.domain.footprint import footprint_of
+from tenure.domain.footprint import footprint_of, specs_of_size
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Command
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preemptible
@@ -63,7 +63,7 @@ def flavor_for(command: Command, group_id: str | None) -> Flavor:
         else:
             names = {"vcpus": "vcpus", "ram": "memory_mb", "disk": "disk_gb"}
             sizes = {name: int(str(command.parameters[called])) for name, called in names.items()}
-            specs = {}
+            specs = _specs_of_size(command.parameters)
     except (KeyError, ValueError, TypeError, AttributeError):
         raise CloudRefused(f"Reservation {command.reservation_id} does not say how large its instances are.") from None
     specs[SCOPED_KEY] = command.reservation_id
@@ -75,6 +75,14 @@ def flavor_for(command: Command, group_id: str | None) -> Flavor:
     return Flavor(
         command.reservation_id, named, sizes["vcpus"], sizes["ram"], sizes["disk"], ephemeral, swap, extra_specs=specs
     )
+
+
+def _specs_of_size(parameters: Mapping[str, object]) -> dict[str, str]:
+    """Return the extra specs for the further classes of a reservation of a size."""
+    resources, specs = parameters.get("resources"), parameters.get("extra_specs")
+    if not isinstance(resources, Mapping) or not resources:
+        return {}
+    return specs_of_size(resources, specs if isinstance(specs, Mapping) else {})
 
 
 def taken_by(flavor: Flavor, devices: Devices) -> dict[str, int]:
