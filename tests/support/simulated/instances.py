@@ -238,6 +238,14 @@ class InstanceWorld:
         with self._aggregate(name) as aggregate:
             del self._cloud.aggregates[aggregate.number]
 
+    def add_aggregate(self, name: str, *hosts: str, **metadata: str) -> None:
+        """Add an aggregate of the operator with these hosts and metadata."""
+        with self._cloud.objects.change():
+            services = [self._cloud.find_host(host).service_host for host in hosts]
+            made = self._cloud.add_aggregate(name, hosts=services)
+            made.metadata |= metadata
+            self._cloud.aggregates.save(made.number)
+
     def change_metadata(self, name: str, **changes: str | None) -> None:
         """Set metadata of an aggregate, or remove those that are None."""
         with self._aggregate(name) as aggregate:
