@@ -18,7 +18,7 @@ OTHERS := $(patsubst %/pyproject.toml,%,$(wildcard client/pyproject.toml nova/py
 EXAMPLES := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
 
 # Each distribution has its own run of mypy.
-TYPES := $(addprefix types-of-,$(OTHERS) $(EXAMPLES))
+TYPES := $(addprefix types-of-,. $(OTHERS) $(EXAMPLES))
 
 INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(OTHERS),-e './$(other)[test]')
 QUICK     := not (postgresql or mariadb or slow or long or races or crash or cloud)
@@ -31,7 +31,7 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run lint style types $(TYPES) check test test-long test-python mutants
+.PHONY: help setup demo run lint style types check test test-long test-python mutants
 .PHONY: cloud cloud-test cloud-down bench samples designs constraints clean
 
 help: ## List the targets
@@ -75,14 +75,13 @@ run: $(STAMP) ## Serve the API on a simulated cloud; what it knows is kept in .r
 BESIDE_EACH_OTHER = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2 --output-sync=target)
 
 lint: $(STAMP) ## Style and types
-	@$(MAKE) --no-print-directory $(BESIDE_EACH_OTHER) style types $(TYPES)
+	@$(MAKE) --no-print-directory $(BESIDE_EACH_OTHER) style types
 
-style: $(STAMP)
+style: $(STAMP) ## Style alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
-	$(BIN)/mypy
+types: $(TYPES) ## Types alone
 
 $(TYPES): types-of-%: $(STAMP)
 	cd $* && $(abspath $(BIN))/mypy
