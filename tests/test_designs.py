@@ -44,6 +44,7 @@ letter = "A"
 title = "the first"
 about = "About it."
 statements = 3
+has_decisions = true
 
 [[document]]
 letter = "R"
@@ -72,6 +73,7 @@ id = "A3"
 says = "It flies."
 status = "partly"
 how = "Missing: landing."
+where = ["docs/adr/0001-landing.md"]
 tests = ["tests/test_it.py::test_it"]
 gaps = ["landing"]
 
@@ -106,6 +108,7 @@ def checkout(tmp_path: Path) -> Path:
         ("README.md", f"# It\n\n{BEGIN}\n{END}\n\nMore.\n"),
         ("docs/goals.md", f"# Goals\n\n{BEGIN}\nold\n{END}\n"),
         ("docs/api/README.md", "# API\n"),
+        ("docs/adr/0001-landing.md", "# 0001: Landing comes later\n"),
     ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -169,6 +172,12 @@ def test_a_right_table_has_no_fault(checkout: Path):
         pytest.param('where = ["docs/user.md"]\n', "", "A2: it differs, and no page", id="differs without explanation"),
         pytest.param('how = "It hums."\n', "", "A2: it is differs, and does not say", id="differs without words"),
         pytest.param('how = "Missing: landing."\n', "", "A3: it is partly, and does not", id="partly without words"),
+        pytest.param(
+            'where = ["docs/adr/0001-landing.md"]\n',
+            "",
+            "A3: it is partly, and no decision",
+            id="partly without decision",
+        ),
         pytest.param('gaps = ["landing"]\n', "", "A3: it is partly, and belongs to no gap", id="partly without a gap"),
         pytest.param('gaps = ["landing"]', 'gaps = ["sinking"]', "A3: there is no gap sinking", id="no such gap"),
         pytest.param('status = "partly"', 'status = "served"', "A3: it is served, and belongs", id="a served gap"),

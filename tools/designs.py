@@ -28,6 +28,8 @@ ALL_PAGE = Path("docs/designs.md")
 CALLS_PAGE = Path("docs/api/promise.md")
 #: The pages of which a part is written, between two comments.
 README, GOALS = Path("README.md"), Path("docs/goals.md")
+#: The folder of decisions.
+DECISIONS = "docs/adr/"
 BEGIN, END = "<!-- written by make designs -->", "<!-- end of what is written by make designs -->"
 
 #: A call: method and target, and the body, if there is one.
@@ -80,6 +82,8 @@ class Document:
     statements: int
     #: Whether its rows have calls, and are on the page of the calls as well.
     has_calls: bool = False
+    #: Whether a decision says why a statement of it does not hold, or only in part.
+    has_decisions: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,11 @@ class Statement:
     @property
     def letter(self) -> str:
         return self.id[0]
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether something that it says is missing."""
+        return self.status in {Status.PARTLY, Status.NOT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +167,15 @@ def faults(designs: Designs, repository: Path = REPOSITORY) -> list[str]:
     found += [f"gap {gap}: no statement belongs to it" for gap in gaps if gap not in used]
     for statement in designs.statements:
         found += [f"{statement.id}: {fault}" for fault in _faults_of(statement, gaps, repository)]
+    found += _undecided(designs)
     return found
+
+
+def _undecided(designs: Designs) -> Iterator[str]:
+    for document in designs.documents:
+        for statement in designs.of(document) if document.has_decisions else ():
+            if statement.is_lacking and not any(page.startswith(DECISIONS) for page in statement.where):
+                yield f"{statement.id}: it is {statement.status}, and no decision about that is named"
 
 
 def _wrong_numbers(designs: Designs) -> Iterator[str]:
@@ -196,10 +213,9 @@ def _faults_of(statement: Statement, gaps: Sequence[str], repository: Path) -> I
         yield "it differs, and no page that explains it is named"
     if statement.status is not Status.SERVED and not statement.how:
         yield f"it is {statement.status}, and does not say what differs or is missing"
-    is_lacking = statement.status in {Status.PARTLY, Status.NOT}
-    if is_lacking and not statement.gaps:
+    if statement.is_lacking and not statement.gaps:
         yield f"it is {statement.status}, and belongs to no gap"
-    if not is_lacking and statement.gaps:
+    if not statement.is_lacking and statement.gaps:
         yield f"it is {statement.status}, and belongs to a gap"
     for gap in statement.gaps:
         if gap not in gaps:
