@@ -53,6 +53,10 @@ class Cloud:
         self._aggregates[name] = aggregate
         return self.read(name)
 
+    def name_nodes(self, name: str, *nodes: str) -> None:
+        """Have these nodes of Ironic in the aggregate."""
+        self.read(name).update_metadata({f"tenure:node:{node}": "true" for node in nodes})
+
     def reserve(self, name: str, project_id: str, hosts: Sequence[str], **metadata: str) -> None:
         self.make(name, {"availability_zone": f"blazar_{name}", "blazar:owner": project_id, **metadata}, hosts)
         for host in hosts:
@@ -77,12 +81,16 @@ class Scheduler:
         self.manager = host_manager.HostManager()
 
     def hosts_for(self, spec: objects.RequestSpec, hosts: Sequence[str] = Cloud.hosts) -> list[str]:
+        return self.nodes_for(spec, [(host, host) for host in hosts])
+
+    def nodes_for(self, spec: objects.RequestSpec, nodes: Sequence[tuple[str, str]]) -> list[str]:
+        """Which hypervisors are left of these, each with its compute service before it."""
         states = []
-        for host in hosts:
-            state = host_manager.HostState(host, host, uuidutils.generate_uuid())
+        for host, node in nodes:
+            state = host_manager.HostState(host, node, uuidutils.generate_uuid())
             state.aggregates = self.manager._get_aggregates_info(host)
             states.append(state)
-        return [state.host for state in self.manager.get_filtered_hosts(states, spec)]
+        return [state.nodename for state in self.manager.get_filtered_hosts(states, spec)]
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from nova import objects
 from nova.db.api import api
 from oslo_utils import uuidutils
 
+from tenurenova.membership import aggregates_of
+
 BIO, LAB = uuidutils.generate_uuid(dashed=False), uuidutils.generate_uuid(dashed=False)
 MINE, OTHER = uuidutils.generate_uuid(), uuidutils.generate_uuid()
 BOTH = pytest.mark.parametrize("filter_name", ["TenureFilter", "BlazarFilter"])
@@ -157,7 +159,7 @@ def test_it_asks_about_a_host_alone_too(cloud: Cloud):
     cloud.reserve(MINE, BIO, ["compute-2"])
     manager = Scheduler("TenureFilter").manager
     (loaded,) = manager.enabled_filters
-    state = type("HostState", (), {"host": "compute-2", "aggregates": []})()
+    state = type("HostState", (), {"host": "compute-2", "nodename": "compute-2", "aggregates": []})()
     assert loaded.host_passes(state, server(BIO, reservation=[MINE]))
     assert not loaded.host_passes(state, server(LAB, reservation=[MINE]))
 
@@ -203,3 +205,52 @@ def test_a_host_that_is_reserved_for_one_server_is_not_the_projects(cloud: Cloud
     assert scheduler.hosts_for(web) == ["compute-2"]
     assert scheduler.hosts_for(other) == []
     assert scheduler.hosts_for(server(reservation=[MINE])) == []
+
+
+IRON, COPPER, LEAD, TIN = NODES = sorted(uuidutils.generate_uuid() for _ in range(4))
+IRONIC = [("ironic-1", IRON), ("ironic-1", COPPER), ("ironic-1", LEAD), ("ironic-2", TIN)]
+
+
+def test_nodes_of_one_service_are_told_apart(cloud: Cloud):
+    """A node is free, the next one is reserved, the third one was never registered."""
+    cloud.name_nodes("freepool", IRON, TIN)
+    cloud.reserve(MINE, BIO, [])
+    cloud.name_nodes(MINE, COPPER)
+    scheduler = Scheduler("TenureFilter")
+    assert scheduler.nodes_for(server(BIO, reservation=[MINE]), IRONIC) == [COPPER]
+    assert scheduler.nodes_for(server(LAB, reservation=[MINE]), IRONIC) == []
+    assert scheduler.nodes_for(server(BIO), IRONIC) == [LEAD]
+    assert scheduler.hosts_for(server(BIO), ["compute-1"]) == []
+
+
+def test_a_node_is_in_the_aggregates_of_its_service_too(cloud: Cloud):
+    cloud.make(MINE, {"availability_zone": f"blazar_{MINE}", "blazar:owner": BIO}, ["ironic-2"])
+    cloud.name_nodes("freepool", IRON)
+    scheduler = Scheduler("TenureFilter")
+    assert scheduler.nodes_for(server(BIO, reservation=[MINE]), IRONIC) == [TIN]
+    assert scheduler.nodes_for(server(LAB), IRONIC) == [COPPER, LEAD]
+
+
+def test_many_named_nodes_are_not_read_with_each_other(cloud: Cloud):
+    """The metadata of the free pool name each of its nodes."""
+    cloud.name_nodes("freepool", *NODES, *(uuidutils.generate_uuid() for _ in range(500)))
+    rows = aggregates_of([*IRONIC, ("compute-1", "compute-1")])
+    assert {len(found) for found in rows.values()} == {1}
+    assert {known.name: dict(known.metadata) for found in rows.values() for known in found} == {"freepool": {}}
+    scheduler = Scheduler("TenureFilter")
+    cloud.statements.clear()
+    assert scheduler.nodes_for(server(), IRONIC) == []
+    assert len(cloud.statements) == 2
+
+
+def test_nodes_are_kept_for_reservations_where_the_database_is_away(cloud: Cloud):
+    scheduler = Scheduler("TenureFilter")
+    with api.get_engine().begin() as connection:
+        connection.execute(sqlalchemy.text("ALTER TABLE aggregate_hosts RENAME TO absent"))
+    assert scheduler.nodes_for(server(), [*IRONIC, ("compute-9", "compute-9")]) == ["compute-9"]
+
+
+def test_filter_of_blazar_leaves_nodes_open(cloud: Cloud):
+    """It knows the aggregates of services only; the documentation says so."""
+    cloud.name_nodes("freepool", IRON)
+    assert Scheduler("BlazarFilter").nodes_for(server(), IRONIC) == [*(node for _, node in IRONIC)]

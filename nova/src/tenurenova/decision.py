@@ -16,6 +16,9 @@ from enum import Enum
 HINT = "reservation"
 # A prefix that Blazar once used for the zones of reservations, whatever was configured.
 LEGACY_ZONE_PREFIX = "blazar:"
+# The prefix of a metadata key by which an aggregate contains a node of Ironic: its members are compute services, which
+# have many nodes. The name of the node follows, which is a UUID.
+NODE_PREFIX = "tenure:node:"
 # A metadata key of the aggregate of a single server's reservation; its value is the id of the server.
 SERVER_KEY = "tenure:server"
 # A metadata key of the same aggregate while the server is booted, and a hint of that boot, with the same random value.

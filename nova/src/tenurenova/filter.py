@@ -14,8 +14,8 @@ from oslo_db import exception as db_exception
 from oslo_log import log as logging
 
 from tenurenova import options
-from tenurenova.decision import BOOT_KEY, HINT, Aggregate, Request, asks_for_aggregates, decide, live_key
-from tenurenova.membership import aggregates_of
+from tenurenova.decision import BOOT_KEY, HINT, Aggregate, Request, Rules, asks_for_aggregates, decide, live_key
+from tenurenova.membership import aggregates_of, is_node
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ class TenureFilter(filters.BaseHostFilter):
 
     It reads the aggregates of all hosts from Nova's API database, once per request. The scheduler also has them in
     memory, where other filters read them. But the messages that update this memory can be late, out of order, or
-    lost, so it is used only while the database does not answer.
+    lost, so it is used only while the database does not answer. It does not say which nodes of Ironic are in which
+    aggregate: these are kept for reservations then.
     """
 
     # The result is the same for all servers of one request.
@@ -57,12 +58,13 @@ def _admitting_hosts(
 ) -> list[host_manager.HostState]:
     request = _request(spec)
     rules = options.rules(CONF)
-    aggregates = _aggregates(hosts) if asks_for_aggregates(request) else {}
+    aggregates = _aggregates(hosts, rules) if asks_for_aggregates(request) else {}
 
     admitting, refusals = [], Counter[str]()
     for host in hosts:
-        decision = decide(request, aggregates.get(host.host, ()), rules)
-        LOG.debug("%s %s: %s", host.host, "passes" if decision.passes else "does not pass", decision)
+        decision = decide(request, aggregates.get(_key(host), ()), rules)
+        name = host.nodename if is_node(host.nodename) else host.host
+        LOG.debug("%s %s: %s", name, "passes" if decision.passes else "does not pass", decision)
         if decision.passes:
             admitting.append(host)
         else:
@@ -93,12 +95,21 @@ def _request(spec: objects.RequestSpec) -> Request:
     )
 
 
-def _aggregates(hosts: Sequence[host_manager.HostState]) -> Mapping[str, Sequence[Aggregate]]:
+def _aggregates(hosts: Sequence[host_manager.HostState], rules: Rules) -> Mapping[tuple[str, str], Sequence[Aggregate]]:
     try:
-        return aggregates_of(host.host for host in hosts)
+        return aggregates_of(map(_key, hosts))
     except db_exception.DBError as error:
         LOG.warning("Deciding by the aggregates in memory, because Nova's API database does not answer: %r", str(error))
-        return {host.host: [Aggregate(known.name, dict(known.metadata)) for known in host.aggregates] for host in hosts}
+        pool = [Aggregate(rules.free_pool, {})]
+        return {
+            _key(host): [Aggregate(known.name, dict(known.metadata)) for known in host.aggregates]
+            + (pool if is_node(host.nodename) else [])
+            for host in hosts
+        }
+
+
+def _key(host: host_manager.HostState) -> tuple[str, str]:
+    return host.host, host.nodename
 
 
 def _is_yes(text: str) -> bool:
