@@ -40,28 +40,6 @@ def test_a_host_is_registered_changed_and_unregistered(admin: Api) -> None:
     assert admin.get(path).json["error_message"] == f"Object with {{'host_id': '{host['id']}'}} not found"
 
 
-def test_a_second_node_of_a_service_of_ironic_is_refused(admin: Api) -> None:
-    """Hosts are given to reservations by their compute service, so two nodes of one could not be had apart."""
-    cloud, hosts = admin.world.cloud, "/v1/os-hosts"
-    ironic = {"hypervisor_type": "ironic"}
-    cloud.world.add_host("node-1", facts={**ironic, "service_name": "ironic-compute"})
-    cloud.world.add_host("node-2", facts=ironic)
-    cloud.world.add_host("node-3", facts=ironic)
-    with cloud.openstack.objects.change():
-        cloud.openstack.find_host("node-2").service_host = "ironic-compute"
-        cloud.openstack.hosts.save("node-2")
-    first = admin.post(hosts, {"name": "node-1"})
-    assert first.status_code == 201, first.text
-    refused = admin.post(hosts, {"name": "node-2"})
-    assert refused.status_code == 409
-    for word in ("node-1", "node-2", "ironic-compute"):
-        assert word in refused.json["error_message"]
-    assert admin.post(hosts, {"name": "node-3"}).status_code == 201
-    assert "node-2" not in [host["hypervisor_hostname"] for host in admin.get(hosts).json["hosts"]]
-    assert admin.delete(f"{hosts}/{first.json['host']['id']}").status_code == 204
-    assert admin.post(hosts, {"name": "node-2"}).status_code == 201
-
-
 def test_a_host_from_1_1_on(admin: Api) -> None:
     new = admin.using(version="1.1")
     new.world.cloud.world.add_host("extra-1")

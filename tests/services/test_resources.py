@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -246,24 +245,3 @@ class TestRequestedProperties:
         for number in range(2, 12):
             world.book(1, start=number, resource_properties='["==", "$gpu", "a"]')
         assert statements() == 2
-
-
-def test_node_of_a_service_of_ironic_is_refused_by_the_second_look(world: World):
-    """Two that are registered at the same time do not see each other at first; what is refused leaves the pool."""
-    for name in ("node-1", "node-2"):
-        world.cloud.world.add_host(name, facts={"hypervisor_type": "ironic", "service_name": name})
-    other = world.register("node-2")
-    nodes = {found.name: found for found in world.cloud.discover(HOST)}
-    as_one = replace(nodes["node-2"], facts={**nodes["node-2"].facts, "service_name": "node-1"})
-
-    def appear(verb: str, *_: object) -> None:
-        if verb == "ensure_registered":
-            world.db.write(lambda tx: tx.resources.describe(other, as_one, now=world.clock.now()))
-
-    watch(world, appear)
-    with pytest.raises(Conflict, match="node-1 cannot be registered: node-2 is registered"):
-        world.register("node-1")
-    assert "node-1" not in names(world)
-    assert nodes["node-1"].external_id not in world.cloud.world.pool()
-    with pytest.raises(Conflict, match="node-1 cannot be registered"):
-        world.register("node-1")

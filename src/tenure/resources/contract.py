@@ -36,24 +36,6 @@ class FactReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Inseparable:
-    """Resources that the cloud cannot give to different reservations: those with these facts, and the same ``fact``.
-
-    ``reason`` is the text of the refusal of a second one; ``other`` in it is the name of the first.
-    """
-
-    facts: Mapping[str, str]
-    fact: str
-    reason: str
-
-    def shared_by(self, facts: Mapping[str, object]) -> str | None:
-        """Return the value that no other resource may have, or None for a resource that can be given alone."""
-        if any(str(facts.get(name, "")).lower() != value for name, value in self.facts.items()):
-            return None
-        return str(facts.get(self.fact) or "") or None
-
-
-@dataclass(frozen=True, slots=True)
 class Inventory:
     """The texts and policy rules for the resources of a type.
 
@@ -77,8 +59,6 @@ class Inventory:
     missing: str = "{Noun} {id} not found."
     unknown: str = "{error}"
     occupied: str = "{error}"
-    #: The resources of which only one can be registered.
-    inseparable: Inseparable | None = None
 
     @property
     def apart(self) -> frozenset[str]:

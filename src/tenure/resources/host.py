@@ -13,7 +13,7 @@ from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.requirement import parse_expression
 from tenure.resources.additions import ClassAdditions, HostAdditions, expression_of, least_amounts
-from tenure.resources.contract import Inseparable, Inventory
+from tenure.resources.contract import Inventory
 from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import Action, Number, Requirements, acts_as_owner
 from tenure.resources.parameters import Parameters
@@ -71,13 +71,6 @@ class HostType(DeclaredType[_Stored]):
         missing="Object with {{'host_id': '{id}'}} not found",
         unknown="Host '{reference}' not found!",
         occupied="Servers found for host {reference}: {error}",
-        # Nova's aggregates, by which hosts are given to reservations, name compute services.
-        inseparable=Inseparable(
-            {"hypervisor_type": "ironic"},
-            fact="service_name",
-            reason="Host {name} cannot be registered: {other} is registered, which is a node of the same compute"
-            " service, {service}. Nodes of one service of Ironic cannot be reserved apart yet.",
-        ),
     )
     counted = WHOLE
     growing = frozenset({"min", "max"})

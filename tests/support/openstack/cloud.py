@@ -132,10 +132,10 @@ class FakeOpenStack(OpenStack):
     def service_types(self) -> frozenset[str]:
         return super().service_types - self.absent
 
-    def add_host(self, name: str, **more: Any) -> Host:
+    def add_host(self, name: str, service_host: str | None = None, **more: Any) -> Host:
         number = self.next_number("host")
-        host = Host(number, name, f"compute-{number}", **more)
-        self.hosts[host.service_host] = host
+        host = Host(number, name, service_host or f"compute-{number}", **more)
+        self.hosts[host.key] = host
         if name not in {provider.name for provider in self.providers.values()}:
             self.provide(
                 Provider(
@@ -154,8 +154,8 @@ class FakeOpenStack(OpenStack):
         """Remove a host, as by deleting its compute service."""
         with self.objects.lock:
             host = self.host(external_id)
-            del self.hosts[host.service_host]
-            for server in [server for server in self.servers.values() if server.host == host.service_host]:
+            del self.hosts[host.key]
+            for server in [server for server in self.servers.values() if server.host == host.key]:
                 del self.servers[server.id]
             for aggregate in self.aggregates_of(host.service_host):
                 aggregate.hosts.remove(host.service_host)

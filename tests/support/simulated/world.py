@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from tenure.drivers.openstack.compute import is_node, node_key
 from tenure.drivers.simulated import fleet
 from tenure.drivers.simulated.openstack import state as objects
 from tenure.drivers.simulated.openstack.cloud import OpenStack
@@ -168,12 +169,11 @@ class World:
         cloud = self._cloud
         with cloud.objects.change():
             known = cloud.find_host(host)
-            del cloud.hosts[known.service_host]
-            for server in [server for server in cloud.servers.values() if server.host == known.service_host]:
+            for server in [server for server in cloud.servers.values() if server.host == known.key]:
                 del cloud.servers[server.id]
-            for aggregate in cloud.aggregates_of(known.service_host):
-                aggregate.hosts.remove(known.service_host)
-                cloud.aggregates.save(aggregate.number)
+            for aggregate in cloud.aggregates_of(known.key):
+                self._leave(aggregate, known)
+            del cloud.hosts[known.key]
             for provider in cloud.providers_of(known):
                 del cloud.providers[provider.uuid]
 
@@ -182,7 +182,7 @@ class World:
             known = self._cloud.find_host(host)
             known.state = "down" if health is HostHealth.DOWN else "up"
             known.status = "disabled" if health is HostHealth.DISABLED else "enabled"
-            self._cloud.hosts.save(known.service_host)
+            self._cloud.hosts.save(known.key)
 
     def hosts(self) -> list[Host]:
         with self._cloud.objects.look():
@@ -212,7 +212,10 @@ class World:
             known, group = self._cloud.find_host(host), self._cloud.aggregate(reservation_id)
             self._leave_all(known)
             if group is not None:
-                group.hosts.append(known.service_host)
+                if is_node(known.key):
+                    group.metadata[node_key(known.key)] = "true"
+                else:
+                    group.hosts.append(known.key)
                 self._cloud.aggregates.save(group.number)
 
     def change_owner(self, reservation_id: str, project_id: str) -> None:
@@ -235,7 +238,7 @@ class World:
                 aggregate.name: Group(
                     aggregate.name,
                     aggregate.metadata.get(_OWNER, ""),
-                    tuple(sorted((hosts[name].id for name in aggregate.hosts if name in hosts), key=int)),
+                    tuple(sorted((hosts[name].id for name in aggregate.members if name in hosts), key=int)),
                 )
                 for aggregate in self._cloud.aggregates.values()
                 if is_set_aside(aggregate) and aggregate.name != POOL
@@ -250,8 +253,11 @@ class World:
         name: str = "server",
         reservation_id: str | None = None,
         host: str | None = None,
+        flavor_id: str | None = None,
     ) -> str:
         """Boot a server as a user does, with ``reservation_id`` as the scheduler hint. Returns its id.
+
+        Without a flavor it takes next to nothing of a host.
 
         Goes to the first host that is up and that the user may use, or to ``host`` if it is such a one. With the hint
         that is a host of that reservation, for the project that owns it; without, one in general use. Raises
@@ -261,7 +267,8 @@ class World:
         with self._cloud.objects.change():
             only = None if host is None else self._cloud.find_host(host).id
             try:
-                return self._cloud.scheduler.place(objects.Server(name, "", project_id, hints, flavor=_TINY), only).id
+                flavor = _TINY if flavor_id is None else self._cloud.flavors[flavor_id]
+                return self._cloud.scheduler.place(objects.Server(name, "", project_id, hints, flavor=flavor), only).id
             except NoHost:
                 raise NoValidHost(
                     "No valid host was found: none is up, and open to this project and this hint."
@@ -277,7 +284,7 @@ class World:
     def move_server(self, server: str, host: str) -> None:
         """Move the server to that host, whichever project may use it."""
         with self._cloud.objects.change():
-            self._cloud.scheduler.move(self._cloud.servers[server], self._cloud.find_host(host).service_host)
+            self._cloud.scheduler.move(self._cloud.servers[server], self._cloud.find_host(host).key)
             self._cloud.servers.save(server)
 
     def delete_server(self, server_id: str) -> None:
@@ -290,7 +297,7 @@ class World:
         """All servers, or those of one host, oldest first; those that are vanishing are still there."""
         self._cloud.settle()
         with self._cloud.objects.look():
-            on = None if host is None else self._cloud.find_host(host).service_host
+            on = None if host is None else self._cloud.find_host(host).key
             found = [server for server in self._cloud.servers.values() if on in (None, server.host)]
             return [self._server(server) for server in sorted(found, key=lambda server: server.created)]
 
@@ -320,20 +327,26 @@ class World:
         return [effect for effect in self._cloud.journal() if reservation_id in (None, effect.reservation_id)]
 
     def _leave_all(self, host: objects.Host) -> None:
-        for aggregate in self._cloud.aggregates_of(host.service_host):
+        for aggregate in self._cloud.aggregates_of(host.key):
             if is_set_aside(aggregate):
-                aggregate.hosts.remove(host.service_host)
-                self._cloud.aggregates.save(aggregate.number)
+                self._leave(aggregate, host)
 
     def _leave_zone(self, host: objects.Host) -> None:
-        for aggregate in self._cloud.aggregates_of(host.service_host):
+        for aggregate in self._cloud.aggregates_of(host.key):
             if aggregate.zone is not None and aggregate.name != POOL:
-                aggregate.hosts.remove(host.service_host)
-                self._cloud.aggregates.save(aggregate.number)
+                self._leave(aggregate, host)
+
+    def _leave(self, aggregate: objects.Aggregate, host: objects.Host) -> None:
+        """Take the host out of the aggregate; the service of a node of Ironic stays while it has other nodes."""
+        aggregate.metadata.pop(node_key(host.key), None)
+        others = [other for other in self._cloud.hosts.values() if other.service_host == host.service_host]
+        if others == [host] and host.service_host in aggregate.hosts:
+            aggregate.hosts.remove(host.service_host)
+        self._cloud.aggregates.save(aggregate.number)
 
     def _host(self, host: objects.Host) -> Host:
         provider = self._cloud.provider_named(host.name)
-        aggregates = self._cloud.aggregates_of(host.service_host)
+        aggregates = self._cloud.aggregates_of(host.key)
         belongs_to = [aggregate.name for aggregate in aggregates if is_set_aside(aggregate)]
         health = HostHealth.UP if host.status == "enabled" else HostHealth.DISABLED
         facts = {name: getattr(host, name) for name in ("vcpus", "memory_mb", "local_gb", "hypervisor_type")}

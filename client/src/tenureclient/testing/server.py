@@ -178,7 +178,7 @@ class FakeServer:
                 host = cloud.find_host(hypervisor_hostname)
                 host.state = "down" if health == "down" else "up"
                 host.status = "disabled" if health == "disabled" else "enabled"
-                cloud.hosts.save(host.service_host)
+                cloud.hosts.save(host.key)
             self._simulation.service.health_check.run()
             self._simulation.service.engine.settle()
 

@@ -81,7 +81,7 @@ class Boots:
                 server
                 for server in self._compute.servers_in(command.project_id, since=since)
                 if _was_booted_with(_digest(key), server, command, since)
-                and (server.service_host in aggregate.hosts or _excess(command, server.flavor) is None)
+                and (server.member in aggregate.hosts or _excess(command, server.flavor) is None)
             ]
         else:
             found = []

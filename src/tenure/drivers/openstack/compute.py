@@ -40,9 +40,37 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME: Final = re.compile(r"[^\s/\\?#%;]{1,255}")
 
 
+#: The prefix of the metadata key by which an aggregate contains a node of Ironic; the name of the node follows.
+_NODE: Final = "tenure:node:"
+
+
+def is_node(name: str) -> bool:
+    """Whether this is the name of a node of Ironic: Nova names nodes by their UUIDs, and no other hypervisor."""
+    return _UUID.fullmatch(name) is not None
+
+
+def member_name(service_host: str, name: str) -> str:
+    """Return the name of a host as a member of aggregates: of its compute service, or of the node of Ironic.
+
+    The nodes of one service of Ironic are hosts of their own. Nova's aggregates have services only; they contain nodes
+    by their metadata.
+    """
+    return name if is_node(name) else service_host
+
+
+def node_key(name: str) -> str:
+    """Return the metadata key by which an aggregate contains a node of Ironic."""
+    return f"{_NODE}{name}"
+
+
+def nodes_in(metadata: Iterable[str]) -> frozenset[str]:
+    """Return the names of the nodes of Ironic in an aggregate with these metadata."""
+    return frozenset(key.removeprefix(_NODE) for key in metadata if key.startswith(_NODE))
+
+
 @dataclass(frozen=True, slots=True)
 class Hypervisor:
-    """A compute host. Aggregates and servers know it by ``service_host``, Placement by ``name``."""
+    """A compute host. Aggregates and servers know it by ``member``, Placement by ``name``."""
 
     external_id: str
     name: str
@@ -51,6 +79,10 @@ class Hypervisor:
     enabled: bool
     disabled_reason: str | None
     facts: Mapping[str, object]
+
+    @property
+    def member(self) -> str:
+        return member_name(self.service_host, self.name)
 
     @property
     def ref(self) -> ResourceRef:
@@ -62,6 +94,7 @@ class Aggregate:
     id: int
     name: str
     zone: str | None
+    #: The names of its members: of compute services, and of nodes of Ironic.
     hosts: frozenset[str]
     metadata: Mapping[str, str]
 
@@ -71,7 +104,8 @@ class Server:
     id: str
     name: str
     project_id: str
-    service_host: str
+    #: The name, as a member of aggregates, of the host that it is on; empty if it is on none.
+    member: str
     status: str
     task: str | None
     #: The reservations in its scheduler hints; None if this Nova does not show hints.
@@ -229,12 +263,34 @@ class Compute:
 
     def add_hosts(self, aggregate: Aggregate, hosts: Iterable[str]) -> dict[str, CloudError]:
         """Add hosts concurrently; return the errors by host. A host that is already there is a ``Conflict``."""
-        return self._each(aggregate, "add_host", sorted(hosts))
+        nodes, services = _nodes_and_services(hosts)
+        return self._each(aggregate, "add_host", services) | self._mark(aggregate, nodes, "true")
 
     def remove_hosts(self, aggregate: Aggregate, hosts: Iterable[str]) -> dict[str, CloudError]:
         """Remove hosts concurrently; return the errors by host. A host that is not in the aggregate is ignored."""
-        errors = self._each(aggregate, "remove_host", sorted(hosts))
+        nodes, services = _nodes_and_services(hosts)
+        errors = self._each(aggregate, "remove_host", services) | self._mark(aggregate, nodes, None)
         return {host: error for host, error in errors.items() if not isinstance(error, CloudNotFound)}
+
+    def _mark(self, aggregate: Aggregate, nodes: Sequence[str], value: str | None) -> dict[str, CloudError]:
+        """Set the metadata by which the aggregate contains these nodes; return the errors by node.
+
+        As Nova does with services, it lets no node with servers into the zone of a reservation, nor out of it.
+        """
+        if not nodes:
+            return {}
+        servers = self.servers_on(nodes) if aggregate.zone is not None else []
+        errors: dict[str, CloudError] = {
+            server.member: Conflict(f"{server.member} has servers, and cannot change its availability zone.")
+            for server in servers
+        }
+        metadata = {node_key(node): value for node in nodes if node not in errors}
+        if metadata:
+            try:
+                self._post(f"/os-aggregates/{aggregate.id}/action", {"set_metadata": {"metadata": metadata}})
+            except CloudError as error:
+                errors |= {node: error for node in nodes if node not in errors}
+        return errors
 
     def _each(self, aggregate: Aggregate, action: str, hosts: Sequence[str]) -> dict[str, CloudError]:
         answers = self._calls.send_all(
@@ -252,7 +308,11 @@ class Compute:
 
         Includes servers that are being deleted, and soft-deleted servers.
         """
-        return self._servers([{"host": host} for host in sorted(set(hosts))])
+        nodes, services = _nodes_and_services(hosts)
+        found = self._servers([*({"host": host} for host in services), *({"node": node} for node in nodes)])
+        members = {*nodes, *services}
+        # Those on the nodes of a service are not on the service.
+        return [server for server in found if server.member in members]
 
     def servers_of_flavor(self, flavor_id: str) -> list[Server]:
         """Return the servers of all projects with this flavor, also those on no host.
@@ -397,6 +457,12 @@ def numbers_of(microversion: str) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
+def _nodes_and_services(hosts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return which of these members of aggregates are nodes of Ironic, and which are compute services."""
+    names = sorted(set(hosts))
+    return [name for name in names if is_node(name)], [name for name in names if not is_node(name)]
+
+
 def _tag(server_id: str, tag: str) -> str:
     return f"/servers/{server_id}/tags/{quote(tag, safe='')}"
 
@@ -433,12 +499,13 @@ def _hypervisor(found: Mapping[str, Any]) -> Hypervisor:
 
 
 def _aggregate(found: Mapping[str, Any]) -> Aggregate:
+    metadata = dict(found.get("metadata") or {})
     return Aggregate(
         id=found["id"],
         name=found["name"],
         zone=found.get("availability_zone"),
-        hosts=frozenset(found.get("hosts") or ()),
-        metadata=dict(found.get("metadata") or {}),
+        hosts=frozenset(found.get("hosts") or ()) | nodes_in(metadata),
+        metadata=metadata,
     )
 
 
@@ -450,7 +517,9 @@ def _server(found: Mapping[str, Any], shows_hints: bool) -> Server:
         id=found["id"],
         name=found.get("name") or "",
         project_id=found["tenant_id"],
-        service_host=found.get("OS-EXT-SRV-ATTR:host") or "",
+        member=member_name(
+            found.get("OS-EXT-SRV-ATTR:host") or "", found.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or ""
+        ),
         # The reservation middleware may show a shelved server with another status.
         status=_PUT_AWAY.get(found.get("OS-EXT-STS:vm_state") or "") or found.get("status") or "",
         task=found.get("OS-EXT-STS:task_state"),

@@ -44,8 +44,8 @@ def progress_of(servers: Collection[Server], *, now: datetime) -> Progress | Non
 
 def _still_there(compute: Compute, servers: Collection[Server]) -> list[Server]:
     ids = {server.id for server in servers}
-    found = compute.servers_on(server.service_host for server in servers if server.service_host)
-    on_no_host = (compute.server(server.id) for server in servers if not server.service_host)
+    found = compute.servers_on(server.member for server in servers if server.member)
+    on_no_host = (compute.server(server.id) for server in servers if not server.member)
     return [server for server in (*found, *on_no_host) if server is not None and server.id in ids]
 
 

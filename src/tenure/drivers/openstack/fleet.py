@@ -25,7 +25,7 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.drivers.openstack import servers
-from tenure.drivers.openstack.compute import Hypervisor, Server
+from tenure.drivers.openstack.compute import Hypervisor, Server, is_node
 from tenure.drivers.openstack.devices import Devices
 from tenure.drivers.openstack.hosts import HOST, Hosts
 from tenure.drivers.openstack.instance_drift import InstanceDrift
@@ -36,6 +36,8 @@ from tenure.drivers.reserved_servers import SERVER
 
 LOG = logging.getLogger(__name__)
 
+#: The fact that names the class of a node of Ironic in Placement, of which it has one unit and nothing else.
+RESOURCE_CLASS: Final = "resource_class"
 #: Nova's default zone, used if no host is in it that would show its name.
 _DEFAULT_ZONE: Final = "nova"
 
@@ -176,6 +178,8 @@ class Fleet(OpenStackTypeDriver):
         metadata = values_in_aggregates(layout.metadata_of(host.service_host))
         if metadata:
             facts[AGGREGATE_METADATA] = json.dumps(metadata)
+        if is_node(host.name) and len(inventory.amounts) == 1:
+            [facts[RESOURCE_CLASS]] = inventory.amounts
         if foreign := inventory.foreign_traits:
             facts[FOREIGN_TRAITS] = json.dumps({name: dict.fromkeys(traits, 1) for name, traits in foreign.items()})
         return DiscoveredResource(

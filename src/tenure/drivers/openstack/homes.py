@@ -129,7 +129,5 @@ class Homes:
             return unfinished
         if not servers:
             return Progress(False, _SOON, f"Nova does not put {', '.join(sorted(hosts))} back into their zones.")
-        named = ", ".join(
-            f"{server.id} of project {server.project_id} on {server.service_host}" for server in servers[:5]
-        )
+        named = ", ".join(f"{server.id} of project {server.project_id} on {server.member}" for server in servers[:5])
         return Progress(False, _OTHERS, f"Servers keep hosts from their availability zones: {named}.")

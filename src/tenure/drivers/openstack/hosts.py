@@ -1,6 +1,7 @@
 """Moving hosts between general use, the pool and reservations.
 
-Nova's aggregates name a host by its compute service. The scheduler's filter closes every host in the pool or in a
+Nova's aggregates name a host by its compute service; the nodes of Ironic, of which many share a service, are named in
+the metadata. The scheduler's filter closes every host in the pool or in a
 reservation's aggregate to servers of others. So a host is always added to one of them before it is removed from the
 other, and is never open to everybody. In the pool a host is in its own availability zone, in a reservation's aggregate
 in the reservation's zone.
@@ -59,40 +60,40 @@ class Hosts:
         It stays in its availability zone. A pooled host that is not back in its zone yet is returned to it.
         """
         layout = self._aggregates.read_layout()
-        if layout.is_reserved_whole(host.service_host):
+        if layout.is_reserved_whole(host.member):
             return False
-        if host.service_host in layout.pool.hosts:
-            self._bring_home(layout, host.service_host)
+        if host.member in layout.pool.hosts:
+            self._bring_home(layout, host.member)
             return False
         if layout.pool.zone is not None:
             raise CloudRefused(
                 f"The aggregate {layout.pool.name} of the free hosts must not have an availability zone."
             )
-        zone = layout.stranger_zone(host.service_host)
+        zone = layout.stranger_zone(host.member)
         if zone is not None:
             raise CloudRefused(f"{host.name} is in the availability zone {zone} of what looks like a reservation.")
-        sharing = frozenset(layout.sharers(host.service_host))
+        sharing = frozenset(layout.sharers(host.member))
         self._refuse_occupied(host, sharing)
-        self._aggregates.add(layout.pool, [host.service_host])
+        self._aggregates.add(layout.pool, [host.member])
         try:
             # Servers may have been booted until the host was in the pool.
             self._refuse_occupied(host, sharing)
         except ResourceOccupied:
-            self._aggregates.remove(layout.pool, [host.service_host])
+            self._aggregates.remove(layout.pool, [host.member])
             raise
         return True
 
     def unpool(self, host: Hypervisor) -> None:
         """Return the host to general use; raise ``CloudBusy`` while a reservation or a server uses it."""
         layout = self._aggregates.read_layout()
-        if self._bring_home(layout, host.service_host):
+        if self._bring_home(layout, host.member):
             layout = self._aggregates.read_layout()
-        holders = layout.reservations_on(host.service_host, but="")
+        holders = layout.reservations_on(host.member, but="")
         if holders:
             raise CloudBusy(f"{host.name} is still held by reservation {holders[0]}.")
-        if host.service_host in layout.pool.hosts:
-            self._refuse([host], self._compute.servers_on([host.service_host]), frozenset())
-            self._aggregates.remove(layout.pool, [host.service_host])
+        if host.member in layout.pool.hosts:
+            self._refuse([host], self._compute.servers_on([host.member]), frozenset())
+            self._aggregates.remove(layout.pool, [host.member])
 
     def _bring_home(self, layout: Layout, host: str) -> bool:
         """Return a free host to its zone if an interrupted call has not; return whether it had to be."""
@@ -118,12 +119,12 @@ class Hosts:
             if resource.external_id not in known
         }
         returned = [known[resource.external_id] for resource in command.returning if resource.external_id in known]
-        returning = frozenset(hypervisor.service_host for hypervisor in returned)
+        returning = frozenset(hypervisor.member for hypervisor in returned)
         layout = self._aggregates.read_layout()
         pool = layout.pool
         group = layout.group(command.reservation_id)
         had = group.hosts if group is not None else frozenset()
-        hosts = {hypervisor.service_host: hypervisor for hypervisor in requested}
+        hosts = {hypervisor.member: hypervisor for hypervisor in requested}
         fresh = hosts.keys() - had
         free = [hosts[host] for host in sorted(fresh) if not layout.reservations_on(host, but=command.reservation_id)]
         self._clear(free, command.reservation_id)
@@ -166,9 +167,9 @@ class Hosts:
     def _refuse_reserved(self, layout: Layout, command: Command, hosts: Iterable[Hypervisor]) -> None:
         """Refuse hosts of other reservations, to be retried: their end may be in progress."""
         for host in hosts:
-            for holder in layout.reservations_on(host.service_host, but=command.reservation_id):
+            for holder in layout.reservations_on(host.member, but=command.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
-            zone = layout.stranger_zone(host.service_host)
+            zone = layout.stranger_zone(host.member)
             if zone is not None:
                 raise CloudBusy(f"{host.name} is in the availability zone {zone} of the pool, or of a reservation.")
 
@@ -177,31 +178,31 @@ class Hosts:
 
         Raises ``CloudBusy`` while servers are being deleted: Nova moves no host with servers into another zone.
         """
-        servers = self._compute.servers_on(host.service_host for host in hosts)
+        servers = self._compute.servers_on(host.member for host in hosts)
         preemptible = [server for server in servers if server.preemptible]
         self._refuse(hosts, [server for server in servers if not server.preemptible], frozenset([reservation_id]))
         if preemptible:
             self._compute.delete_servers([server for server in preemptible if not server.vanishing])
-            where = ", ".join(sorted({server.service_host for server in preemptible}))
+            where = ", ".join(sorted({server.member for server in preemptible}))
             raise CloudBusy(f"{len(preemptible)} preemptible servers are still being deleted on {where}.")
 
     def _refuse_occupied(self, host: Hypervisor, reservations: frozenset[str]) -> None:
         """Refuse a host with servers that belong to none of these reservations and are not preemptible."""
-        servers = self._compute.servers_on([host.service_host])
+        servers = self._compute.servers_on([host.member])
         self._refuse([host], [server for server in servers if not server.preemptible], reservations)
 
     def _refuse(self, hosts: Sequence[Hypervisor], servers: Iterable[Server], reservations: frozenset[str]) -> None:
         foreign = Counter(
-            server.service_host
+            server.member
             for server in servers
             if server.flavor_of not in reservations and reservations.isdisjoint(server.reservations or ())
         )
         if foreign:
             raise ResourceOccupied(
                 {
-                    host.external_id: f"{foreign[host.service_host]} servers of others run on {host.name}"
+                    host.external_id: f"{foreign[host.member]} servers of others run on {host.name}"
                     for host in hosts
-                    if foreign[host.service_host]
+                    if foreign[host.member]
                 }
             )
 
@@ -259,7 +260,7 @@ class Hosts:
         known = self._compute.hypervisors_known(
             [resource.external_id for resource in (*command.resources, *command.returning)]
         )
-        return frozenset(hypervisor.service_host for hypervisor in known.values())
+        return frozenset(hypervisor.member for hypervisor in known.values())
 
     def _close(self, layout: Layout, group: Aggregate) -> None:
         """Close the aggregate to new servers: servers booted during the end would never be deleted."""
@@ -288,7 +289,7 @@ class Hosts:
         owner = layout.owner_of(group)
         leaving = hosts & group.hosts
         vanishing = self._delete_servers(command, leaving | elsewhere, own & group.hosts, owner)
-        occupied = leaving & {server.service_host for server in vanishing}
+        occupied = leaving & {server.member for server in vanishing}
         hosts -= occupied
         leaving -= occupied
         if not hosts:
@@ -313,9 +314,9 @@ class Hosts:
             return hosts
         providers = self._placement.providers()
         return (hosts & own) | {
-            hypervisor.service_host
+            hypervisor.member
             for hypervisor in self._compute.hypervisors()
-            if hypervisor.service_host in strange and PREFIX + hypervisor.name in providers
+            if hypervisor.member in strange and PREFIX + hypervisor.name in providers
         }
 
     def _obstacle(self, command: Command, hosts: Sequence[str], own: frozenset[str], owner: str) -> Progress:
@@ -323,9 +324,7 @@ class Hosts:
         others = self._compute.servers_on(hosts)
         if any(self._is_of(server, command, own, owner) for server in others) or not others:
             return Progress(False, _SOON, "The reservation got more servers while it was taken back.")
-        named = ", ".join(
-            f"{server.id} of project {server.project_id} on {server.service_host}" for server in others[:5]
-        )
+        named = ", ".join(f"{server.id} of project {server.project_id} on {server.member}" for server in others[:5])
         return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
 
     def _delete_servers(
@@ -345,4 +344,4 @@ class Hosts:
         """
         if server.reservations is not None:
             return command.reservation_id in server.reservations
-        return bool(owner) and server.project_id == owner and server.service_host in own
+        return bool(owner) and server.project_id == owner and server.member in own

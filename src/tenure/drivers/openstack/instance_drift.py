@@ -91,14 +91,14 @@ class InstanceDrift:
         if changes := metadata_changes(command, aggregate, group_id, self._options.owner_key):
             yield _difference(command, None, f"has another {', '.join(sorted(changes))} in its aggregate")
         found = {resource.external_id: hypervisors.get(resource.external_id) for resource in command.resources}
-        expected = {host.service_host for host in found.values() if host is not None}
+        expected = {host.member for host in found.values() if host is not None}
         for resource in command.resources:
             host = found[resource.external_id]
-            if host is not None and host.service_host not in aggregate.hosts:
+            if host is not None and host.member not in aggregate.hosts:
                 yield _difference(command, resource, f"lacks {resource.name} in its aggregate")
         if None in found.values():
             return  # a host with a new id in Nova would look like an unknown one
-        names = {hypervisor.service_host: hypervisor.ref for hypervisor in hypervisors.values()}
+        names = {hypervisor.member: hypervisor.ref for hypervisor in hypervisors.values()}
         for host_name in sorted(aggregate.hosts - expected):
             yield _difference(command, names.get(host_name), f"has {host_name} in its aggregate, which is not its")
 
@@ -149,11 +149,11 @@ class InstanceDrift:
             resource.external_id: (command, host, resource)
             for command in commands
             for resource in command.resources
-            if (host := hypervisors.get(resource.external_id)) is not None and host.service_host in preemptible
+            if (host := hypervisors.get(resource.external_id)) is not None and host.member in preemptible
         }
         for external_id in self._in_turn(sorted(crowded), _CROWDED):
             command, host, resource = crowded[external_id]
-            for server in preemption.taking_room(command, host, resource, preemptible[host.service_host]):
+            for server in preemption.taking_room(command, host, resource, preemptible[host.member]):
                 yield _difference(
                     command, resource, f"has no room for its instances beside preemptible server {server.id}"
                 )

@@ -99,7 +99,7 @@ class Instances(OpenStackTypeDriver):
         """Let the owner boot the booked number of servers on the command's hosts."""
         known = self._known(command)
         units = {
-            known[resource.external_id].service_host: command.units.get(resource.external_id, 0)
+            known[resource.external_id].member: command.units.get(resource.external_id, 0)
             for resource in command.resources
             if resource.external_id in known
         }
@@ -109,11 +109,7 @@ class Instances(OpenStackTypeDriver):
             if resource.external_id not in known
         }
         layout = self._aggregates.read_layout()
-        hosts = {
-            hypervisor.service_host: hypervisor
-            for hypervisor in known.values()
-            if units.get(hypervisor.service_host, 0) > 0
-        }
+        hosts = {hypervisor.member: hypervisor for hypervisor in known.values() if units.get(hypervisor.member, 0) > 0}
         self._refuse_reserved(layout, command, hosts.values())
         flavor_for(command, None)  # raises errors before anything is changed
         aggregate = layout.shared(command.reservation_id)
@@ -135,7 +131,7 @@ class Instances(OpenStackTypeDriver):
     def _refuse_reserved(self, layout: Layout, command: Command, hosts: Iterable[Hypervisor]) -> None:
         """Refuse hosts that other reservations have as a whole, to be retried: their end may be in progress."""
         for host in hosts:
-            for holder in layout.exclusive_reservations(host.service_host, but=command.reservation_id):
+            for holder in layout.exclusive_reservations(host.member, but=command.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
 
     def _surplus(
@@ -148,7 +144,7 @@ class Instances(OpenStackTypeDriver):
     ) -> dict[str, Hypervisor | None]:
         """Return the current and former hosts that the reservation should no longer have."""
         returning = {
-            known[resource.external_id].service_host for resource in command.returning if resource.external_id in known
+            known[resource.external_id].member for resource in command.returning if resource.external_id in known
         }
         if incomplete:  # one of the others may now have another id in Nova
             return self._hypervisors_on(returning - hosts.keys(), known)
@@ -158,7 +154,7 @@ class Instances(OpenStackTypeDriver):
         strange = set(Units(self._calls, command.reservation_id).open_on()) - names
         if strange:
             surplus |= {
-                hypervisor.service_host: hypervisor
+                hypervisor.member: hypervisor
                 for hypervisor in self._compute.hypervisors()
                 if PREFIX + hypervisor.name in strange
             }
@@ -166,9 +162,9 @@ class Instances(OpenStackTypeDriver):
 
     def _hypervisors_on(self, hosts: Collection[str], known: Mapping[str, Hypervisor]) -> dict[str, Hypervisor | None]:
         """Return the hypervisors of these services, None for services without one."""
-        found = {hypervisor.service_host: hypervisor for hypervisor in known.values()}
+        found = {hypervisor.member: hypervisor for hypervisor in known.values()}
         if not set(hosts) <= found.keys():
-            found = {hypervisor.service_host: hypervisor for hypervisor in self._compute.hypervisors()}
+            found = {hypervisor.member: hypervisor for hypervisor in self._compute.hypervisors()}
         return {host: found.get(host) for host in sorted(hosts)}
 
     def _give_up(
@@ -185,7 +181,7 @@ class Instances(OpenStackTypeDriver):
             [hypervisor.name for hypervisor in surplus.values() if hypervisor is not None]
         )
         units.close(providers.values())
-        servers = [server for server in self._servers(command, surplus) if server.service_host in surplus]
+        servers = [server for server in self._servers(command, surplus) if server.member in surplus]
         unfinished = self._delete(servers) or self._in_use(units.drop(providers.values()), providers)
         if unfinished is not None or aggregate is None:
             return unfinished
@@ -243,7 +239,7 @@ class Instances(OpenStackTypeDriver):
         """Delete the newest servers on hosts that have more servers than units."""
         by_host: dict[str, list[Server]] = defaultdict(list)
         for server in self._compute.servers_of_flavor(command.reservation_id):
-            by_host[server.service_host].append(server)
+            by_host[server.member].append(server)
         surplus = [
             server
             for host, count in units.items()
@@ -275,7 +271,7 @@ class Instances(OpenStackTypeDriver):
         aggregate = layout.shared(command.reservation_id)
         known = self._known(command)
         members = aggregate.hosts if aggregate is not None else frozenset()
-        hosts = self._hypervisors_on(members | {hypervisor.service_host for hypervisor in known.values()}, known)
+        hosts = self._hypervisors_on(members | {hypervisor.member for hypervisor in known.values()}, known)
         servers = self._servers(command, hosts)
         if not servers and command.project_id:
             # By the flavor, Nova does not find a server without a host if the flavor was deleted or created again.
@@ -324,7 +320,7 @@ class Instances(OpenStackTypeDriver):
         """Return the reservation's servers, without those that are being deleted."""
         aggregate = Layout(self._compute.aggregates(), self._options).shared(command.reservation_id)
         members = aggregate.hosts if aggregate is not None else frozenset()
-        hosts = members | {hypervisor.service_host for hypervisor in self._known(command).values()}
+        hosts = members | {hypervisor.member for hypervisor in self._known(command).values()}
         return [server for server in self._servers(command, hosts) if not server.vanishing]
 
     def _servers(self, command: Command, hosts: Iterable[str]) -> list[Server]:

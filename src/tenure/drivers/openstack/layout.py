@@ -16,7 +16,7 @@ _RESERVATION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 RESERVATION_KEY: Final = "reservation"
 #: The metadata key for the owner of an aggregate that was closed before its end.
 FORMER_OWNER = "tenure:former_owner"
-#: The prefix of the metadata key for a host's homes in the group of a host reservation; the service host follows.
+#: The prefix of the metadata key for a host's homes in the group of a host reservation; the name of the host follows.
 _HOME: Final = "tenure:home:"
 
 
@@ -44,7 +44,7 @@ class Layout:
 
     A reservation's group is the aggregate with its id as name, which Nova allows only once. The group of a host
     reservation has its own zone. The group of an instance reservation has no zone; its hosts are also in the pool, and
-    may be in other groups of that kind. Hosts are named by their compute services.
+    may be in other groups of that kind. Hosts are named by their compute services, nodes of Ironic by their own names.
     """
 
     def __init__(self, aggregates: Sequence[Aggregate], options: OpenStackOptions) -> None:
@@ -221,7 +221,7 @@ class Layout:
         hypervisors: Mapping[str, Hypervisor],
         without_provider: frozenset[str],
     ) -> Iterator[Drift]:
-        names = {hypervisor.service_host: hypervisor.ref for hypervisor in hypervisors.values()}
+        names = {hypervisor.member: hypervisor.ref for hypervisor in hypervisors.values()}
         for command in commands:
             yield from self._drift_of_group(command)
             yield from self._drift_of_hosts(command, hypervisors, names)
@@ -231,12 +231,12 @@ class Layout:
                 yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
         for resource in pooled:
             found = hypervisors.get(resource.external_id)
-            if found is None or self.is_reserved_whole(found.service_host):
+            if found is None or self.is_reserved_whole(found.member):
                 continue
-            if self._pool is None or found.service_host not in self._pool.hosts:
+            if self._pool is None or found.member not in self._pool.hosts:
                 yield Drift(None, resource, f"{resource.name} is not in the pool")
-            elif self.not_returned_by(found.service_host):
-                zone = self.home_zone(found.service_host)
+            elif self.not_returned_by(found.member):
+                zone = self.home_zone(found.member)
                 yield Drift(None, resource, f"{resource.name} is not in its availability zone {zone}")
 
     def _drift_of_group(self, command: Command) -> Iterator[Drift]:
@@ -263,12 +263,10 @@ class Layout:
             if found is None:
                 complete = False
                 continue
-            expected.add(found.service_host)
-            if found.service_host not in members:
-                yield Drift(
-                    command.reservation_id, resource, f"{resource.name} is {self._location(found.service_host)}"
-                )
-            elif self._pool is not None and found.service_host in self._pool.hosts:
+            expected.add(found.member)
+            if found.member not in members:
+                yield Drift(command.reservation_id, resource, f"{resource.name} is {self._location(found.member)}")
+            elif self._pool is not None and found.member in self._pool.hosts:
                 yield Drift(command.reservation_id, resource, f"{resource.name} is in the pool as well")
         # A host with a new id in Nova would look like an unknown one.
         for host in sorted(members - expected if complete else ()):

@@ -37,11 +37,17 @@ class HostInventory:
     #: The traits that all providers of a class have, by class.
     _common_traits: dict[str, set[str]] = field(default_factory=dict)
 
-    def add(self, inventories: Mapping[str, Mapping[str, Any]], traits: Collection[str]) -> None:
-        """Add one of the host's providers."""
+    def add(
+        self, inventories: Mapping[str, Mapping[str, Any]], traits: Collection[str], *, of_node: bool = False
+    ) -> None:
+        """Add one of the host's providers.
+
+        Of the provider of a node of Ironic, reserved amounts count too: Nova reserves them while the node is in use.
+        """
         self.traits.update(traits)
         for resource_class, inventory in inventories.items():
-            amount = int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
+            reserved = 0 if of_node else inventory["reserved"]
+            amount = int((inventory["total"] - reserved) * inventory["allocation_ratio"])
             if amount > 0 and not resource_class.startswith(OWN_CLASSES):
                 self._count(resource_class, inventory, amount)
                 self._common_traits.setdefault(resource_class, set(traits)).intersection_update(traits)
@@ -212,7 +218,9 @@ class Placement:
         for provider in providers:
             uuid = provider["uuid"]
             if uuid in inventories or uuid in known:
-                found[provider["root_provider_uuid"]].add(inventories.get(uuid, {}), known.get(uuid, ()))
+                host = found[provider["root_provider_uuid"]]
+                # Of hosts, only nodes of Ironic are named by their UUIDs.
+                host.add(inventories.get(uuid, {}), known.get(uuid, ()), of_node=provider["name"] == uuid)
         return dict(found)
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> Any:

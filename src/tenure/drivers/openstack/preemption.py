@@ -73,11 +73,11 @@ class Preemption:
         return len(found)
 
     def preemptible(self) -> dict[str, list[Server]]:
-        """Return the preemptible servers by service host; those of deleted flavors are not found."""
+        """Return the preemptible servers by the members that they are on; those of deleted flavors are not found."""
         found: dict[str, list[Server]] = {}
         for flavor_id in self._flavors.preemptible():
             for server in self._compute.servers_of_flavor(flavor_id):
-                found.setdefault(server.service_host, []).append(server)
+                found.setdefault(server.member, []).append(server)
         return found
 
     def taking_room(
@@ -90,15 +90,15 @@ class Preemption:
         known = self._compute.hypervisors_known([resource.external_id for resource in command.resources])
         layout = Layout(self._compute.aggregates(), self._options)
         hosts = {
-            known[resource.external_id].service_host: (known[resource.external_id], resource)
+            known[resource.external_id].member: (known[resource.external_id], resource)
             for resource in command.resources
             # Preemptible servers cannot be on hosts that are reserved as a whole.
-            if resource.external_id in known and not layout.is_reserved_whole(known[resource.external_id].service_host)
+            if resource.external_id in known and not layout.is_reserved_whole(known[resource.external_id].member)
         }
         by_host: dict[str, list[Server]] = {host: [] for host in hosts}
         for server in self._compute.servers_on(hosts):
-            if server.preemptible and server.service_host in by_host:
-                by_host[server.service_host].append(server)
+            if server.preemptible and server.member in by_host:
+                by_host[server.member].append(server)
         found: list[tuple[Server, ResourceRef]] = []
         for name, servers in by_host.items():
             host, resource = hosts[name]

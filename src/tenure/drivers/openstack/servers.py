@@ -141,10 +141,10 @@ class Servers(OpenStackTypeDriver):
             for resource in command.resources
             if resource.external_id not in known
         }
-        hosts = {hypervisor.service_host: hypervisor for hypervisor in known.values()}
+        hosts = {hypervisor.member: hypervisor for hypervisor in known.values()}
         layout = self._aggregates.read_layout()
         for host in hosts.values():
-            for holder in layout.exclusive_reservations(host.service_host, but=command.reservation_id):
+            for holder in layout.exclusive_reservations(host.member, but=command.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
         self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
         aggregate = self._ensure_aggregate(command, layout.shared(command.reservation_id), hosts)
@@ -234,7 +234,7 @@ class Servers(OpenStackTypeDriver):
         made = {**effects, ADOPTED: server_id, BOOTED: server_id}
         server = self._compute.server(server_id)
         lives = server is not None and server.status not in {"ERROR", *GONE} and not server.vanishing
-        if lives and server is not None and server.service_host != host.service_host:
+        if lives and server is not None and server.member != host.member:
             return Progress(False, _SOON, Reason("The server moves to its host."), made, awaited=True)
         return Progress(True, effects=made)
 
@@ -255,13 +255,13 @@ class Servers(OpenStackTypeDriver):
             return Progress(False, _SOON, Reason("The server is being shelved."))
         if server.status == "SHELVED_OFFLOADED":
             return self._unshelve(command, server, host, aggregate)
-        if server.service_host == host.service_host:
+        if server.member == host.member:
             if not self._set_marks(server, {**marks_of(command), WOKEN: host.name}):
                 return _wait(server)
             if WAKING in aggregate.metadata:  # unshelving it here again would be another attempt
                 self._compute.set_metadata(aggregate, {WAKING: None})
             return None
-        if self._is_down(server.service_host):
+        if self._is_down(server.member):
             self._act(server, {"evacuate": {"host": host.service_host}}, "2.68")
             return Progress(
                 False, _SOON, Reason("The server is being rebuilt.", f"The server is being rebuilt on {host.name}.")
@@ -271,12 +271,12 @@ class Servers(OpenStackTypeDriver):
         return Progress(False, _SOON, Reason("The server is being shelved, to move."))
 
     def _unshelve(self, command: Command, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress:
-        if aggregate.metadata.get(WAKING) == host.service_host:  # and it is still shelved
+        if aggregate.metadata.get(WAKING) == host.member:  # and it is still shelved
             self._compute.set_metadata(aggregate, {WAKING: None})
             raise ResourceOccupied({host.external_id: f"Nova could not unshelve the server on {host.name}."})
         if (freed := self._preempted(command)) is not None:
             return freed
-        self._compute.set_metadata(aggregate, {WAKING: host.service_host})
+        self._compute.set_metadata(aggregate, {WAKING: host.member})
         where = {"host": host.service_host, "availability_zone": None}
         self._act(server, {"unshelve": where}, "2.91")
         return Progress(
@@ -314,15 +314,13 @@ class Servers(OpenStackTypeDriver):
             return Progress(False, _SOON, Reason("The server is being unshelved on any host."))
         if server.status not in _CHANGEABLE:
             return None
-        if server.service_host in pool:
+        if server.member in pool:
             self._shelve(server)
             return Progress(False, _SOON, Reason("The server leaves its reserved host."))
         return None if self._remove_marks(server) else _wait(server)
 
-    def _is_down(self, service_host: str) -> bool:
-        return any(
-            hypervisor.service_host == service_host and not hypervisor.up for hypervisor in self._compute.hypervisors()
-        )
+    def _is_down(self, member: str) -> bool:
+        return any(hypervisor.member == member and not hypervisor.up for hypervisor in self._compute.hypervisors())
 
     # Ending
 
@@ -360,7 +358,7 @@ class Servers(OpenStackTypeDriver):
             if command.is_over and named_server(command) is not None and server.status == "ERROR":
                 return None  # it never ran: it stays so that its owner sees why
             return delete_servers(self._compute, [server], now=self._now)
-        leaves = server.service_host in pool and not is_in_place(command)
+        leaves = server.member in pool and not is_in_place(command)
         if command.spared and not leaves:
             action = ""  # it uses no reserved room
         if action and (unfinished := self._make_changeable(server)) is not None:
@@ -544,10 +542,7 @@ def _flavor_of(server: Server) -> dict[str, Any]:
 def _is_free(server: Server, layout: Layout) -> bool:
     """Whether the server is there to be changed, and belongs to no reservation of hosts or instances."""
     return server.status in _CHANGEABLE and not (
-        server.reservations
-        or server.is_of_instances
-        or server.vanishing
-        or layout.is_reserved_whole(server.service_host)
+        server.reservations or server.is_of_instances or server.vanishing or layout.is_reserved_whole(server.member)
     )
 
 
@@ -573,7 +568,7 @@ def drift(commands: Sequence[Command], layout: Layout, hypervisors: Mapping[str,
         if is_in_place(command):
             continue
         name, aggregate = command.reservation_id, layout.shared(command.reservation_id)
-        hosts = _service_hosts(command, hypervisors)
+        hosts = _members(command, hypervisors)
         if aggregate is None:
             yield Drift(name, None, f"reservation {name} has no aggregate")
         elif any(aggregate.metadata.get(key) != value for key, value in metadata_of(command).items()):
@@ -611,7 +606,7 @@ def oversized(
     found = {server.id: server for server in tagged}
     for command in filter(_is_tagged, commands):
         server = found.get(named_server(command) or "")
-        if server is None or server.service_host not in (_service_hosts(command, hypervisors) or ()):
+        if server is None or server.member not in (_members(command, hypervisors) or ()):
             continue
         try:
             described = devices.described(dict(server.flavor.get("extra_specs") or {}))
@@ -629,10 +624,10 @@ def _is_tagged(command: Command) -> bool:
     return named_server(command) is not None and not is_in_place(command)
 
 
-def _service_hosts(command: Command, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
+def _members(command: Command, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
     """Return the hosts that the aggregate should have, or None if Nova does not know all of them."""
     known: Iterable[Hypervisor | None] = [hypervisors.get(resource.external_id) for resource in command.resources]
-    found = [hypervisor.service_host for hypervisor in known if hypervisor is not None]
+    found = [hypervisor.member for hypervisor in known if hypervisor is not None]
     return set(found) if len(found) == len(command.resources) else None
 
 

@@ -111,13 +111,13 @@ class SimulatedCloud(OpenStackCloud):
         cloud, reservation_id = self._cloud, command.reservation_id
         with cloud.objects.change():
             aggregate = cloud.aggregate(reservation_id)
-            if aggregate is None or not aggregate.hosts:
+            if aggregate is None or not aggregate.members:
                 return
             if any(cloud.reservation_of(server) == reservation_id for server in cloud.servers.values()):
                 return
             if command.resource_type.endswith(":instance") and reservation_id not in cloud.flavors:
                 return  # without their flavor no server of these instances exists
-            lingering = Server("lingering", aggregate.hosts[0], command.project_id, task="deleting")
+            lingering = Server("lingering", aggregate.members[0], command.project_id, task="deleting")
             lingering.hints["reservation"] = reservation_id
             lingering.flavor = cloud.flavors.get(reservation_id)
             lingering.created = lingering.updated = cloud.now()

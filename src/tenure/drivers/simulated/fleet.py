@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from tenure.drivers.openstack.compute import is_node
 from tenure.drivers.simulated.catalogue import GPU_CLASS, GPUS
 from tenure.drivers.simulated.openstack.nova import POOL
 from tenure.drivers.simulated.openstack.state import OWN_PROVIDER, Host, Provider, State, inventory
@@ -77,10 +78,12 @@ def add_host(
     """Add a host with its provider to the aggregate of its zone, which is created if it does not exist."""
     number = state.next_number("host")
     host = Host(number, name, service_host)
-    state.hosts[service_host] = host
+    state.hosts[host.key] = host
     place_in_zone(state, host, facts["availability_zone"])
     known = host_traits(number) if traits is None else sorted(traits)
     provider = Provider(name, traits=list(known))
+    if is_node(name):
+        provider.uuid = name
     # A host with the name of an existing provider reports to that provider.
     if state.provider_named(name) is None:
         state.providers[provider.uuid] = provider
@@ -107,7 +110,7 @@ def add_single_host(
         own = {**host_facts(number), **(facts or {})}
         service_host = str(own.pop("service_name", name))
         own.pop("hypervisor_hostname", None)
-        if service_host in state.hosts:
+        if service_host in state.hosts and not is_node(name):
             service_host = f"{service_host}-{number}"
         return add_host(state, name, service_host, own, traits, inventory).id
 
@@ -116,7 +119,7 @@ def pooled_hosts(state: State) -> frozenset[str]:
     """Return the ids of the hosts that are set aside for reservations, and in none now."""
     with state.objects.look():
         pool = state.aggregate(POOL)
-        names = pool.hosts if pool is not None else ()
+        names = pool.members if pool is not None else ()
         return frozenset(state.hosts[name].id for name in names if name in state.hosts)
 
 
@@ -126,7 +129,7 @@ def describe(
     """Set facts of the host; ``inventories`` extends the inventories of its provider, by resource class."""
     for name, value in facts.items():
         setattr(host, name, value)
-    state.hosts.save(host.service_host)
+    state.hosts.save(host.key)
     provider = state.provider_named(host.name)
     if provider is None:
         return
@@ -148,5 +151,6 @@ def describe(
 def place_in_zone(state: State, host: Host, zone: str) -> None:
     """Add the host to the aggregate of the zone, which is created if it does not exist."""
     home = state.aggregate(zone) or state.add_aggregate(zone, zone)
-    home.hosts.append(host.service_host)
+    if host.service_host not in home.hosts:  # as another node of its service may have been
+        home.hosts.append(host.service_host)
     state.aggregates.save(home.number)

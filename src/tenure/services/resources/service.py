@@ -135,7 +135,6 @@ class ResourceService(ContextualService):
 
         def record(tx: Transaction) -> Resource:
             known = tx.resources.by_external_id(resource_type, found.external_id)
-            _check_separable(tx, inventory, found)
             if known is None:
                 return tx.resources.add(found, own, now=now, registration=Registration.REGISTERING)
             if known.registration is not Registration.REGISTERING:
@@ -158,7 +157,6 @@ class ResourceService(ContextualService):
             registering = self._current_registration(tx, resource)
             if registering is None or registering.version != resource.version:
                 raise taken
-            _check_separable(tx, inventory, found)  # two at the same time did not see each other before
             if registering.properties != own:
                 tx.resources.set_properties(registering, own, now=now)
                 registering = self._existing(tx, resource_type, resource.external_id)
@@ -167,14 +165,7 @@ class ResourceService(ContextualService):
             self._repetition.record_registered(tx, actor, repeatable, offered)
             return offered
 
-        try:
-            return self._db.write(offer)
-        except Conflict as refused:
-            if refused is not taken:  # first in the cloud: if that fails, the same request or a deletion completes it
-                with _domain_errors(inventory, reference):
-                    self._cloud.unregister(resource_type, ref)
-                self._db.write(self._drop, resource)
-            raise
+        return self._db.write(offer)
 
     def update(
         self, actor: Actor, resource_type: str, external_id: str, properties: Mapping[str, str | None]
@@ -503,21 +494,6 @@ class ResourceService(ContextualService):
                 raise InvalidParameter("A property needs a name", field="properties")
             if value is not None and len(value) > MAX_PROPERTY_VALUE:
                 raise InvalidParameter(f"The value of {name} is too long", field=f"properties.{name}")
-
-
-def _check_separable(tx: Transaction, inventory: Inventory, found: DiscoveredResource) -> None:
-    """Raise ``Conflict`` if another registered resource can only be given together with this one."""
-    rule = inventory.inseparable
-    shared = None if rule is None else rule.shared_by(found.facts)
-    if rule is None or shared is None:
-        return
-    for external_id in tx.resources.with_fact(found.resource_type, rule.fact, shared):
-        other = tx.resources.by_external_id(found.resource_type, external_id)
-        if other is None or external_id == found.external_id or other.region != found.region:
-            continue
-        if rule.shared_by(other.facts) == shared:
-            text = inventory.say(rule.reason, name=found.name, service=shared, other=other.name)
-            raise Conflict(text, field=inventory.reference)
 
 
 def _check_lent(inventory: Inventory, found: DiscoveredResource, capacity: Capacity) -> None:

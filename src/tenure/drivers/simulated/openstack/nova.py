@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tenure.drivers.contract import CloudNotFound
+from tenure.drivers.openstack.compute import nodes_in
 from tenure.drivers.simulated.openstack.effects import EffectKind
 from tenure.drivers.simulated.openstack.service import (
     Answer,
@@ -69,7 +70,7 @@ class Nova:
             for service_host in aggregate.hosts if aggregate.zone else ():
                 zone_of.setdefault(service_host, aggregate.zone or _DEFAULT_ZONE)
         zones: dict[str, dict[str, Any]] = {}
-        for service_host in self._state.hosts:
+        for service_host in {host.service_host: None for host in self._state.hosts.values()}:
             zone = zone_of.get(service_host, _DEFAULT_ZONE)
             zones.setdefault(zone, {})[service_host] = {"nova-compute": {"active": True}}
         zones["internal"] = {"controller": {"nova-conductor": {"active": True}}}
@@ -113,7 +114,7 @@ class Nova:
         return 200, {"aggregate": _shown(aggregate)}
 
     def _add_host(self, aggregate: Aggregate, host: str) -> None:
-        if host not in self._state.hosts:
+        if not self._is_service(host):
             raise Refused(404, f"Compute host {host} could not be found.")
         others = [other for other in self._state.aggregates_of(host) if other is not aggregate]
         zones = {other.zone for other in others if other.zone is not None}
@@ -124,23 +125,17 @@ class Nova:
         if host in aggregate.hosts:
             raise Refused(409, f"Aggregate {aggregate.number} already has host {host}.")
         aggregate.hosts.append(host)
-        if aggregate.name != POOL:
-            self._record(aggregate, EffectKind.HOST_TAKEN, EffectKind.HOST_ADDED, host)
-        elif not any(map(is_set_aside, others)):
-            self._state.record(EffectKind.HOST_POOLED, host=host)
+        self._record_joined(aggregate, host)
 
     def _remove_host(self, aggregate: Aggregate, host: str) -> None:
-        if host not in self._state.hosts or host not in aggregate.hosts:
+        if not self._is_service(host) or host not in aggregate.hosts:
             raise Refused(404, f"Cannot remove host {host} in aggregate {aggregate.number}")
         others = [other for other in self._state.aggregates_of(host) if other is not aggregate]
         stays = any(other.zone == aggregate.zone for other in others)
         if self._keeps_zones and aggregate.zone is not None and not stays and self._has_servers(host):
             raise Refused(409, "Cannot remove host from aggregate. Reason: the availability zone would change.")
         aggregate.hosts.remove(host)
-        if aggregate.name != POOL:
-            self._record(aggregate, EffectKind.HOST_RETURNED, EffectKind.HOST_DROPPED, host)
-        elif not any(map(is_set_aside, others)):
-            self._state.record(EffectKind.HOST_UNPOOLED, host=host)
+        self._record_left(aggregate, host)
 
     def _set_metadata(self, aggregate: Aggregate, metadata: dict[str, str | None]) -> None:
         zone = metadata.get("availability_zone", aggregate.zone)
@@ -148,13 +143,35 @@ class Nova:
             raise Refused(400, "Aggregate does not support empty named availability zone")
         if self._keeps_zones and zone != aggregate.zone and any(map(self._has_servers, aggregate.hosts)):
             raise Refused(400, "One or more hosts contain instances in this zone")
+        before = nodes_in(aggregate.metadata)
         for key, value in metadata.items():
             if value is None:
                 aggregate.metadata.pop(key, None)
             else:
                 aggregate.metadata[key] = value
-        if metadata and aggregate.name != POOL:
+        after = nodes_in(aggregate.metadata)
+        for node in sorted(after - before):
+            self._record_joined(aggregate, node)
+        for node in sorted(before - after):
+            self._record_left(aggregate, node)
+        if metadata and not nodes_in(metadata) and aggregate.name != POOL:
             self._record(aggregate, EffectKind.GROUP_CHANGED, EffectKind.AGGREGATE_CHANGED)
+
+    def _record_joined(self, aggregate: Aggregate, host: str) -> None:
+        if aggregate.name != POOL:
+            self._record(aggregate, EffectKind.HOST_TAKEN, EffectKind.HOST_ADDED, host)
+        elif not self._is_set_aside(host, aggregate):
+            self._state.record(EffectKind.HOST_POOLED, host=host)
+
+    def _record_left(self, aggregate: Aggregate, host: str) -> None:
+        if aggregate.name != POOL:
+            self._record(aggregate, EffectKind.HOST_RETURNED, EffectKind.HOST_DROPPED, host)
+        elif not self._is_set_aside(host, aggregate):
+            self._state.record(EffectKind.HOST_UNPOOLED, host=host)
+
+    def _is_set_aside(self, host: str, but: Aggregate) -> bool:
+        """Whether another aggregate closes the host to servers that do not name it."""
+        return any(is_set_aside(other) for other in self._state.aggregates_of(host) if other is not but)
 
     def _record(
         self, aggregate: Aggregate, of_hosts: EffectKind, of_parts: EffectKind, host: str | None = None
@@ -170,8 +187,16 @@ class Nova:
         """Whether hosts with servers must keep their zone, as in the Nova versions that show hints."""
         return self._state.tells_hints
 
+    def _is_service(self, service_host: str) -> bool:
+        """Whether it is a compute service, of a hypervisor or of nodes of Ironic."""
+        known = self._state.hosts.get(service_host)
+        if known is not None:
+            return known.service_host == service_host
+        return any(host.service_host == service_host for host in self._state.hosts.values())
+
     def _has_servers(self, service_host: str) -> bool:
-        return any(server.host == service_host for server in self._state.servers.values())
+        keys = {host.key for host in self._state.hosts.values() if host.service_host == service_host}
+        return any(server.host in keys for server in self._state.servers.values())
 
     def _aggregate(self, aggregate_id: str) -> Aggregate:
         if int(aggregate_id) not in self._state.aggregates:

@@ -175,9 +175,9 @@ class Placement:
         provider.generation += 1
         self._state.providers.save(provider.uuid)
         host = self._state.host_of(provider)
-        service_host = host.service_host if host is not None else None
+        key = host.key if host is not None else None
         for resource_class in resource_classes:
-            self._state.record(kind, reservation_of(resource_class), host=service_host, subject=resource_class)
+            self._state.record(kind, reservation_of(resource_class), host=key, subject=resource_class)
 
     @property
     def routes(self) -> Sequence[Route]:

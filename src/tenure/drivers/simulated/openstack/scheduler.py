@@ -74,26 +74,26 @@ class Scheduler:
 
     def put(self, server: Server, host: Host) -> Server:
         """Run the server on the host, whether or not the filter admits it."""
-        self.move(server, host.service_host)
+        self.move(server, host.key)
         self._state.servers[server.id] = server
         reservation = (server.flavor or SMALL).extra_specs.get(SCOPED_KEY) or server.hints.get("reservation")
         self._state.verb = "boot"
         self._state.record(EffectKind.SERVER_BOOTED, reservation, host=server.host, subject=server.id)
         return server
 
-    def move(self, server: Server, service_host: str) -> None:
+    def move(self, server: Server, key: str) -> None:
         """Let a server be on this host, and take of the providers below it what Placement allocates."""
         server.host, server.nested = "", {}  # it makes way for itself
-        host = self._state.hosts.get(service_host)
+        host = self._state.hosts.get(key)
         if host is not None and (below := self._state.providers_below(host)):
             footprint = self._state.footprint(server)
             found = allotted(footprint, self._state.providers_of(host), self._state.left) or {}
             server.nested = {provider.uuid: found[provider.uuid] for provider in below if provider.uuid in found}
-        server.host = service_host
+        server.host = key
 
-    def admits(self, server: Server, service_host: str) -> bool:
+    def admits(self, server: Server, key: str) -> bool:
         """Whether an existing server may move to a host."""
-        host = self._state.hosts.get(service_host)
+        host = self._state.hosts.get(key)
         return host is not None and host.takes_servers and self.filter_for(server, None)(host)
 
     def filter_for(
@@ -114,8 +114,7 @@ class Scheduler:
         def may_have_it(host: Host) -> bool:
             if group is not None and members and not _lies_well(group, members, host):
                 return False
-            service_host = host.service_host
-            of_host = aggregates.get(service_host, ()) if aggregates else self._state.aggregates_of(service_host)
+            of_host = aggregates.get(host.key, ()) if aggregates else self._state.aggregates_of(host.key)
             if not self._is_open(of_host, server, flavor):
                 return False
             if allotted(footprint, self._state.providers_of(host), self._state.left) is None:
@@ -126,9 +125,13 @@ class Scheduler:
 
     def _aggregates_by_host(self) -> Mapping[str, Sequence[Aggregate]]:
         found: dict[str, list[Aggregate]] = defaultdict(list)
+        nodes = defaultdict(list)
+        for host in self._state.hosts.values():
+            nodes[host.service_host].append(host.key)
         for aggregate in self._state.aggregates.values():
-            for service_host in aggregate.hosts:
-                found[service_host].append(aggregate)
+            members = set(aggregate.members)
+            for key in members.union(*(nodes[member] for member in members)):
+                found[key].append(aggregate)
         return found
 
     def _is_open(self, aggregates: Sequence[Aggregate], server: Server, flavor: Flavor) -> bool:
@@ -182,5 +185,5 @@ def _number(host: Host) -> int:
 def _lies_well(group: ServerGroup, members: set[str], host: Host) -> bool:
     """Whether the policy of the group permits a further server on the host."""
     if group.policy == "affinity":
-        return members == {host.service_host}
-    return group.policy != "anti-affinity" or host.service_host not in members
+        return members == {host.key}
+    return group.policy != "anti-affinity" or host.key not in members

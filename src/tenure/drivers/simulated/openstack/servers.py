@@ -20,7 +20,7 @@ from tenure.drivers.simulated.openstack.service import (
     text,
     version_is,
 )
-from tenure.drivers.simulated.openstack.state import IMAGE_OF, SMALL, Flavor, Server, State, new_id
+from tenure.drivers.simulated.openstack.state import IMAGE_OF, SMALL, Flavor, Host, Server, State, new_id
 
 #: The microversions of lists of servers, with scheduler hints and without.
 _HINTS, _FLAVORS = "2.100", "2.47"
@@ -75,7 +75,7 @@ class Servers:
         ]
         page, has_more = page_of(found, request, lambda server: server.id, self._state.page)
         return 200, {
-            "servers": [shown_server(server, with_hints=with_hints) for server in page],
+            "servers": [shown_server(server, self._host(server), with_hints=with_hints) for server in page],
             **next_link("servers", has_more),
         }
 
@@ -85,7 +85,8 @@ class Servers:
         return sorted((*self._state.servers.values(), *gone), key=lambda server: server.created)
 
     def show_server(self, request: ApiRequest, caller: Caller, server_id: str) -> Answer:
-        shown = shown_server(self._server(server_id), with_hints=self._with_hints(request))
+        server = self._server(server_id)
+        shown = shown_server(server, self._host(server), with_hints=self._with_hints(request))
         reserved = self._state.shows_reserved and shown["status"].startswith("SHELVED")
         return 200, {"server": {**shown, **({"status": "RESERVED"} if reserved else {})}}
 
@@ -320,7 +321,11 @@ class Servers:
         """Whether the server passes a filter of a list."""
         match name:
             case "host":
-                return server.host == value
+                host = self._host(server)
+                return value == (host.service_host if host is not None else server.host)
+            case "node":
+                host = self._host(server)
+                return host is not None and host.name == value
             case "project_id":
                 return server.project_id == value
             case "tags":
@@ -334,6 +339,9 @@ class Servers:
                 return flavor is not None and server.flavor is not None and server.flavor.key == flavor.key
             case _:
                 raise Refused(400, f"Additional properties are not allowed ('{name}' was unexpected)")
+
+    def _host(self, server: Server) -> Host | None:
+        return self._state.hosts.get(server.host)
 
     def _server(self, server_id: str) -> Server:
         server = self._state.servers.get(server_id)
@@ -370,7 +378,8 @@ def _refuse_unless(server: Server, statuses: set[str], action: str) -> None:
         raise Refused(409, f"Cannot '{action}' instance {server.id} while it is in vm_state {server.status}")
 
 
-def shown_server(server: Server, *, with_hints: bool = False) -> dict[str, Any]:
+def shown_server(server: Server, host: Host | None, *, with_hints: bool = False) -> dict[str, Any]:
+    """Return the server as Nova shows it; ``host`` is its host, if that is there."""
     return {
         "id": server.id,
         "name": server.name,
@@ -379,7 +388,8 @@ def shown_server(server: Server, *, with_hints: bool = False) -> dict[str, Any]:
         "status": server.status,
         "OS-EXT-STS:task_state": server.task,
         "OS-EXT-STS:vm_state": "stopped" if server.status == "SHUTOFF" else server.status.lower(),
-        "OS-EXT-SRV-ATTR:host": server.host,
+        "OS-EXT-SRV-ATTR:host": host.service_host if host is not None else server.host,
+        "OS-EXT-SRV-ATTR:hypervisor_hostname": host.name if host is not None else None,
         "updated": server.updated.strftime(_INSTANT),
         "created": server.created.strftime(_INSTANT),
         "flavor": _shown_flavor(server.flavor or SMALL),

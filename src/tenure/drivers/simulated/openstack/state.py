@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from tenure.domain.extra_specs import PCI_ALIAS
 from tenure.domain.footprint import DEVICE_GROUPS, Footprint, footprint_of
 from tenure.drivers.contract import CloudAmbiguous, CloudNotFound
+from tenure.drivers.openstack.compute import member_name, node_key, nodes_in
 from tenure.drivers.openstack.devices import groups_of_aliases, numbered
 from tenure.drivers.openstack.pci_aliases import PciAlias
 from tenure.drivers.simulated.openstack.effects import Effect
@@ -32,7 +33,10 @@ def new_id() -> str:
 
 @dataclass
 class Host:
-    """A compute host: ``name`` is the hypervisor's, ``service_host`` that of its compute service."""
+    """A compute host: ``name`` is the hypervisor's, ``service_host`` that of its compute service.
+
+    A node of Ironic is named by its UUID, and shares its compute service with other nodes.
+    """
 
     number: int
     name: str
@@ -52,6 +56,11 @@ class Host:
         return str(self.number)
 
     @property
+    def key(self) -> str:
+        """Its key among the hosts, which servers have as ``host``: the compute service, or the node of Ironic."""
+        return member_name(self.service_host, self.name)
+
+    @property
     def takes_servers(self) -> bool:
         return (self.state, self.status) == ("up", "enabled")
 
@@ -67,6 +76,11 @@ class Aggregate:
     @property
     def zone(self) -> str | None:
         return self.metadata.get("availability_zone")
+
+    @property
+    def members(self) -> Sequence[str]:
+        """The keys of its hosts: of compute services, and of nodes of Ironic that its metadata name."""
+        return (*self.hosts, *sorted(nodes_in(self.metadata)))
 
 
 @dataclass
@@ -97,7 +111,7 @@ class ServerGroup:
 
 @dataclass
 class Server:
-    """``host`` is the compute service's host, empty for a server that is on no host."""
+    """``host`` is the key of its host, empty for a server that is on no host."""
 
     name: str
     host: str
@@ -365,8 +379,15 @@ class State:
     def aggregate(self, name: str) -> Aggregate | None:
         return next(iter(self._aggregates_by_name(name)), None)
 
-    def aggregates_of(self, service_host: str) -> list[Aggregate]:
-        return [aggregate for aggregate in self.aggregates.values() if service_host in aggregate.hosts]
+    def aggregates_of(self, key: str) -> list[Aggregate]:
+        """Return the aggregates of a host; a node of Ironic is in those of its service as well."""
+        host = self.hosts.get(key)
+        service_host, node = host.service_host if host is not None else key, node_key(key)
+        return [
+            aggregate
+            for aggregate in self.aggregates.values()
+            if service_host in aggregate.hosts or node in aggregate.metadata
+        ]
 
     def provider(self, name: str) -> Provider:
         return self._providers_by_name(name)[0]
@@ -434,7 +455,7 @@ class State:
         host: str | None = None,
         subject: str | None = None,
     ) -> None:
-        """Record an effect of the current change; ``host`` is that of a compute service."""
+        """Record an effect of the current change; ``host`` is the key of a host."""
         known = self.hosts.get(host or "")
         external_id = known.id if known is not None else None
         effect = Effect(0, self.now(), self.verb, kind, reservation_id, external_id, subject)
@@ -577,8 +598,8 @@ class State:
         if host is None or resource_class not in provider.inventories:
             return 0
         if not _is_below(provider):
-            return self._taken_of_hosts.sum(host.service_host, resource_class)
-        servers = self._servers_by_host(host.service_host)
+            return self._taken_of_hosts.sum(host.key, resource_class)
+        servers = self._servers_by_host(host.key)
         return sum(server.nested.get(provider.uuid, {}).get(resource_class, 0) for server in servers)
 
     def left(self, provider: Provider, resource_class: str) -> int:

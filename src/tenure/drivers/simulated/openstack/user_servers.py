@@ -251,7 +251,8 @@ class UserServers:
 
     def _shown(self, server: Server, request: ApiRequest, caller: Caller) -> dict[str, Any]:
         """Return a server as Nova shows it: administrators see its host."""
-        shown = shown_server(server)
+        host = self._state.hosts.get(server.host)
+        shown = shown_server(server, host)
         shown |= {
             "links": [],
             "image": {"id": server.image_id, "links": []} if server.image_id else "",
@@ -269,12 +270,11 @@ class UserServers:
         }
         if _version(request) < _EMBEDDED:
             shown["flavor"] = {"id": server.flavor.id if server.flavor else "1", "links": []}
-        host = shown.pop("OS-EXT-SRV-ATTR:host")
+        service_host, name = shown.pop("OS-EXT-SRV-ATTR:host"), shown.pop("OS-EXT-SRV-ATTR:hypervisor_hostname")
         if caller.is_admin:
-            known = self._state.hosts.get(host)
             shown |= {
-                "OS-EXT-SRV-ATTR:host": host or None,
-                "OS-EXT-SRV-ATTR:hypervisor_hostname": known.name if known else None,
+                "OS-EXT-SRV-ATTR:host": service_host or None,
+                "OS-EXT-SRV-ATTR:hypervisor_hostname": name,
                 "OS-EXT-SRV-ATTR:instance_name": f"instance-{server.id[:8]}",
             }
         if server.fault:
