@@ -549,6 +549,14 @@ def test_a_list_goes_on_after_a_server_that_was_made_since(tenure: Tenure) -> No
     assert queries == [query, "limit=4"]
 
 
+@pytest.mark.parametrize("query", ["", "limit=5"])
+def test_a_list_has_the_planned_servers_before_those_of_nova(nova: Nova, tenure: Tenure, query: str) -> None:
+    nova.status, nova.document = "200 OK", {"servers": [{"id": "S"}]}
+    tenure.answers["planned"] = [(200, {"planned_servers": [planned(RESERVED_ID)]})]
+    status, answer = ask(nova, {"endpoint": tenure.url}, path="/servers", method="GET", QUERY_STRING=query)
+    assert (status, [server["id"] for server in answer["servers"]]) == (200, [RESERVED_ID, "S"])
+
+
 def test_a_list_after_what_neither_knows_is_refused_by_nova(nova: Nova, tenure: Tenure) -> None:
     nova.status, nova.document = "400 Bad Request", {"badRequest": {"code": 400, "message": "no such marker"}}
     tenure.answers["planned"] = [(200, {"planned_servers": []}), (404, {"error_message": "none"})]

@@ -367,7 +367,7 @@ class Middleware:
         if answer.code != HTTPStatus.OK:
             return answer
         answer = _with_content(answer, show_reservations(answer.body))
-        if unchanged:
+        if unchanged and not shown:
             return answer
         document = json.loads(answer.body)
         servers = document.get("servers", [])
