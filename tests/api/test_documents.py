@@ -82,6 +82,7 @@ OTHER_NAMES = {
     *("true", "True", "yes", "false", "False", "no"),
     "minutes_before_end_lease",
     *CLASSES,
+    *("PCPU", "SRIOV_NET_VF"),
 }
 
 

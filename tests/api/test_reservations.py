@@ -62,6 +62,8 @@ NEW = {
     "virtual:instance": {"availability_zone", "extra_specs"},
     "flavor:instance": {"availability_zone"},
 }
+#: What they have from 1.4 on.
+NEWER = {"physical:host": {"resources"}, "virtual:instance": {"resources"}}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -73,6 +75,7 @@ def test_the_fields_of_each_type(api: Api, version: str) -> None:
         resource_type = str(asked["resource_type"])
         more = {"resource_id"} if version == "1.0" else {"before_end"}
         more |= {"region"} | NEW.get(resource_type, set()) if version >= "1.2" else set()
+        more |= NEWER.get(resource_type, set()) if version >= "1.4" else set()
         assert (shown["resource_type"], shown.keys()) == (resource_type, COMMON | OWN[resource_type] | more)
         given = {name: value for name, value in asked.items() if name != "flavor_id"}
         assert {name: shown[name] for name in given} == given

@@ -46,6 +46,8 @@ NOT_TYPED = {
     "docs/contributor/testbed.md": "needs a real cloud",
     "docs/contributor/testing.md": "starts the tests themselves",
     "docs/contributor/types-by-others.md": "an outline of what the reader writes",
+    "docs/operations/bare-metal.md": "needs Nova with nodes of Ironic",
+    "docs/operations/default-leases.md": "needs Nova, and a deployed manager",
     "docs/operations/enforcement.md": "needs Keystone, and a filter that the reader writes",
     "docs/operations/performance.md": "the bench, whose short forms are run by tests/test_bench.py and others",
     "docs/operations/reserved-servers.md": "needs nova-api",
