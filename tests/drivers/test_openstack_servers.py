@@ -106,6 +106,18 @@ def test_no_server_of_another_reservation_or_from_before_the_start_is_taken_for_
     rig.close()
 
 
+def test_a_made_server_is_found_though_the_clocks_differ(cloud: FakeOpenStack):
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    assert not rig.driver.ensure_started(waiting).done
+    [first] = cloud.servers.values()
+    first.created -= timedelta(minutes=2)
+    assert until_done(rig.driver.ensure_started, waiting).effects["server_id"] == first.id
+    assert list(cloud.servers) == [first.id]
+    rig.close()
+
+
 @pytest.mark.parametrize(
     "specs",
     [
@@ -181,6 +193,36 @@ def test_a_server_of_a_late_boot_is_deleted_at_the_end(cloud: FakeOpenStack):
     until_done(rig.driver.ensure_ended, command)
     assert list(cloud.servers) == [server.id]
     rig.close()
+
+
+def test_a_server_of_a_late_boot_is_deleted_with_a_start_that_failed(cloud: FakeOpenStack):
+    """The ledger does not know yet which server was made, since another one of the lease was not."""
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    command, _, _ = made_twice(cloud, rig)
+    until_done(rig.driver.ensure_ended, replace(command, effects={}, parameters={}, is_over=True))
+    assert not cloud.servers
+    rig.close()
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_copy_on_another_host_stays_where_nova_shows_no_hints(adopted: bool):
+    """Its owner has copied the marks of a server; no host but the reserved one is open to a boot with the key."""
+    with FakeOpenStack(nova="2.96") as cloud:
+        rig = FakeServerRig(cloud, IN_PROCESS)
+        [host] = reserved(rig)
+        waiting = to_be_made(rig, host)
+        progress = until_done(rig.driver.ensure_started, waiting) if adopted else rig.driver.ensure_started(waiting)
+        [server] = cloud.servers.values()
+        copied = replace(server, id=str(uuid.uuid4()), metadata=dict(server.metadata), host="elsewhere")
+        cloud.servers[copied.id] = copied
+        if not adopted:
+            progress = until_done(rig.driver.ensure_started, waiting)
+        assert progress.effects["server_id"] == server.id
+        command = replace(waiting, effects=progress.effects, boot=None)
+        assert not rig.driver.drift(HOST, [command], [])
+        until_done(rig.driver.ensure_ended, command)
+        assert copied.id in cloud.servers
+        rig.close()
 
 
 @pytest.mark.parametrize(
