@@ -37,7 +37,6 @@ from tenure.drivers.openstack.requests import Calls, Forbidden, NotAcceptable, R
 from tenure.drivers.reserved_servers import (
     BOOT_KEY,
     BOOTED_WITH,
-    CLOCKS_DIFFER,
     OPEN_TO,
     RESERVATION,
     WOKEN,
@@ -54,6 +53,8 @@ _HINTS: Final = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
 _TAGS: Final = (2, 52)
 #: The statuses of servers that are no more.
 GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
+#: By how much Nova's clock may be behind ours. That is much, since there is no key from before the start.
+_CLOCKS_DIFFER: Final = SLOWEST_BOOT
 
 
 class Boots:
@@ -76,11 +77,11 @@ class Boots:
             server = self._compute.server(made)
             found = [] if server is None else [server]
         elif key and command.starts_at is not None:
-            since = command.starts_at - CLOCKS_DIFFER
+            since = command.starts_at - _CLOCKS_DIFFER
             found = [
                 server
                 for server in self._compute.servers_in(command.project_id, since=since)
-                if _was_booted_with(_digest(key), server, command, since)
+                if _was_booted_with(_digest(key), server, command, aggregate)
                 and (server.member in aggregate.hosts or _excess(command, server.flavor) is None)
             ]
         else:
@@ -144,31 +145,40 @@ def late_servers(command: Command, aggregate: Aggregate | None, servers: Iterabl
 
     Nova may handle a boot that it has not answered when a second one has made the server already.
     """
-    known = "" if aggregate is None else aggregate.metadata.get(BOOTED_WITH, "")
-    digest, _, until = known.rpartition("@")
-    if not digest or not until.isdigit() or command.starts_at is None or named_server(command) is None:
+    if aggregate is None:
         return []
-    since, latest = command.starts_at - CLOCKS_DIFFER, datetime.fromtimestamp(int(until), UTC)
+    digest, _, until = aggregate.metadata.get(BOOTED_WITH, "").rpartition("@")
+    # The ledger does not know the server before all servers of the lease are made.
+    own = named_server(command) or aggregate.metadata.get(OPEN_TO)
+    if not digest or not until.isdigit() or not own:
+        return []
+    latest = datetime.fromtimestamp(int(until), UTC)
     return [
         server
         for server in servers
         if server.project_id == command.project_id
-        and server.id != named_server(command)
+        and server.id != own
         and server.status not in GONE
-        and _was_booted_with(digest, server, command, since)
+        and _was_booted_with(digest, server, command, aggregate)
         and (server.created_at or latest) < latest
     ]
 
 
-def _was_booted_with(digest: str, server: Server, command: Command, since: datetime) -> bool:
+def _was_booted_with(digest: str, server: Server, command: Command, aggregate: Aggregate) -> bool:
     """Whether a server of the command's project has the marks of a boot for the reservation, and its age.
 
-    If Nova shows the hints of servers, it must also have the key itself in them, since owners can write metadata.
+    Since owners can write metadata, there must be more: the key itself in the hints of the server, or if Nova does not
+    show them, the host of the reservation, unless the server is on none.
     """
     is_marked = server.metadata.get(BOOT_KEY) == digest and server.metadata.get(RESERVATION) == command.reservation_id
-    if server.boot_key is not None and _digest(server.boot_key) != digest:
+    if not is_marked or server.created_at is None or command.starts_at is None:
         return False
-    return is_marked and server.created_at is not None and server.created_at >= since
+    is_proven = (
+        not server.member or server.member in aggregate.hosts
+        if server.boot_key is None
+        else _digest(server.boot_key) == digest
+    )
+    return is_proven and server.created_at >= command.starts_at - _CLOCKS_DIFFER
 
 
 def _excess(command: Command, flavor: Mapping[str, Any]) -> str | None:
