@@ -248,6 +248,11 @@ def test_nodes_are_kept_for_reservations_where_the_database_is_away(cloud: Cloud
     with api.get_engine().begin() as connection:
         connection.execute(sqlalchemy.text("ALTER TABLE aggregate_hosts RENAME TO absent"))
     assert scheduler.nodes_for(server(), [*IRONIC, ("compute-9", "compute-9")]) == ["compute-9"]
+    CONF.set_override("allow_preemptibles", True, group="blazar:physical:host")
+    try:
+        assert scheduler.nodes_for(server(extra_specs={"blazar:preemptible": "True"}), IRONIC) == []
+    finally:
+        CONF.clear_override("allow_preemptibles", group="blazar:physical:host")
 
 
 def test_filter_of_blazar_leaves_nodes_open(cloud: Cloud):

@@ -155,6 +155,9 @@ def test_instances_of_a_size_take_further_classes_and_start_where_these_are(api:
     made = api.world.cloud.world.instances.flavors()[shown["id"]]
     assert made.extra_specs["resources:CUSTOM_GPU"] == "1"
     assert made.extra_specs["trait:CUSTOM_FAST"] == "required"
+    for name in ("resources", "extra_specs"):
+        dropped = api.put(f"/v1/leases/{lease['id']}", {"reservations": [{"id": shown["id"], name: {}}]})
+        assert (dropped.status_code, dropped.json["field"]) == (409, f"reservations[0].{name}")
     gpus = api.world.cloud.world.host("2")
     for _ in range(2):
         assert host_of(api, api.world.cloud.world.instances.boot(PROJECT, shown["id"])) == gpus.id

@@ -9,7 +9,7 @@ import pytest
 from tenure.drivers.contract import ResourceOccupied, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tests.drivers.rigs import HOST, command_for, ended
-from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Provider, inventory
+from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Provider, Seen, inventory
 
 SERVICE = "ironic-1"
 IRON, COPPER, LEAD = (f"{digit * 8}-0000-4000-8000-{digit * 12}" for digit in "abc")
@@ -108,6 +108,27 @@ def test_a_node_with_a_server_of_others_does_not_leave_the_reservation(
     del cloud.servers[foreign]
     assert ended(driver, command).done
     assert members(cloud, POOL) == {IRON, COPPER}
+
+
+def test_a_node_that_a_late_start_has_added_keeps_the_aggregate(
+    cloud: FakeOpenStack, driver: OpenStackCloud, nodes: dict[str, ResourceRef]
+):
+    """Nova deletes an aggregate without services, and the node would be in none."""
+    command = command_for(nodes[IRON])
+    assert driver.ensure_started(command).done
+    group = cloud.aggregate(command.reservation_id)
+    assert group is not None
+
+    def add_late(seen: Seen) -> None:
+        if (seen.method, seen.path) == ("GET", "/v2.1/os-aggregates") and not group.members:
+            group.metadata[f"tenure:node:{IRON}"] = "true"
+            cloud.instead = lambda _seen: None
+
+    cloud.instead = add_late
+    assert not driver.ensure_ended(command).done
+    assert members(cloud, command.reservation_id) == {IRON}
+    assert ended(driver, command).done
+    assert (members(cloud, POOL), cloud.aggregate(command.reservation_id)) == ({IRON, COPPER}, None)
 
 
 def test_drift_is_told_by_node(cloud: FakeOpenStack, driver: OpenStackCloud, nodes: dict[str, ResourceRef]):

@@ -14,7 +14,17 @@ from oslo_db import exception as db_exception
 from oslo_log import log as logging
 
 from tenurenova import options
-from tenurenova.decision import BOOT_KEY, HINT, Aggregate, Request, Rules, asks_for_aggregates, decide, live_key
+from tenurenova.decision import (
+    BOOT_KEY,
+    HINT,
+    LEGACY_ZONE_PREFIX,
+    Aggregate,
+    Request,
+    Rules,
+    asks_for_aggregates,
+    decide,
+    live_key,
+)
 from tenurenova.membership import aggregates_of, is_node
 
 CONF = nova.conf.CONF
@@ -100,10 +110,11 @@ def _aggregates(hosts: Sequence[host_manager.HostState], rules: Rules) -> Mappin
         return aggregates_of(map(_key, hosts))
     except db_exception.DBError as error:
         LOG.warning("Deciding by the aggregates in memory, because Nova's API database does not answer: %r", str(error))
-        pool = [Aggregate(rules.free_pool, {})]
+        # In the zone of a reservation, so that it is closed to preemptible servers, too.
+        kept = [Aggregate(rules.free_pool, {"availability_zone": LEGACY_ZONE_PREFIX})]
         return {
             _key(host): [Aggregate(known.name, dict(known.metadata)) for known in host.aggregates]
-            + (pool if is_node(host.nodename) else [])
+            + (kept if is_node(host.nodename) else [])
             for host in hosts
         }
 

@@ -100,9 +100,15 @@ class DeclaredType(Generic[Stored]):
         return action_of(parameters, self._default_before_end)
 
 
-def refuse_changes(current: Mapping[str, object], after: Mapping[str, object], *, but: Collection[str]) -> None:
-    """Raise ``InvalidState`` where a running reservation would become another, or smaller."""
-    for name, value in after.items():
+def refuse_changes(
+    current: Mapping[str, object], after: Mapping[str, object], *, declared: Collection[str], but: Collection[str]
+) -> None:
+    """Raise ``InvalidState`` where a running reservation would become another, or smaller.
+
+    Of the ``declared`` parameters, those that would be empty are left out of ``after``.
+    """
+    emptied = {name: None for name, value in current.items() if value and name in declared and name not in after}
+    for name, value in {**after, **emptied}.items():
         if name not in but and value != current.get(name):
             raise InvalidState(
                 f"{name} cannot be changed: an active reservation doesn't allow to reduce/replace what it has.",

@@ -56,7 +56,7 @@ class InstancesType(DeclaredType[Stored]):
 
     def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
         if running:
-            refuse_changes(current, after, but={"amount", "before_end"})
+            refuse_changes(current, after, declared=self.stored.model_fields, but={"amount", "before_end"})
 
     def effects(self, reservation_id: str) -> Mapping[str, object]:
         """Return what is known from the beginning: the reservation's flavor has its id."""

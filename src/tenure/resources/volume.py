@@ -96,7 +96,7 @@ class VolumeType(DeclaredType[VolumeReservation]):
 
     def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
         if running:
-            refuse_changes(current, after, but={"amount", "at_end", "before_end"})
+            refuse_changes(current, after, declared=self.stored.model_fields, but={"amount", "at_end", "before_end"})
             _refuse_other_end(current, after)
 
     def still_known(self, current: Mapping[str, object], after: Mapping[str, object]) -> Mapping[str, object]:

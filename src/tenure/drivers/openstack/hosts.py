@@ -1,10 +1,9 @@
 """Moving hosts between general use, the pool and reservations.
 
 Nova's aggregates name a host by its compute service; the nodes of Ironic, of which many share a service, are named in
-the metadata. The scheduler's filter closes every host in the pool or in a
-reservation's aggregate to servers of others. So a host is always added to one of them before it is removed from the
-other, and is never open to everybody. In the pool a host is in its own availability zone, in a reservation's aggregate
-in the reservation's zone.
+the metadata. The scheduler's filter closes every host in the pool or in a reservation's aggregate to servers of others.
+So a host is always added to one of them before it is removed from the other, and is never open to everybody. In the
+pool a host is in its own availability zone, in a reservation's aggregate in the reservation's zone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
 )
 from tenure.drivers.openstack.aggregates import Aggregates
-from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server, is_node
 from tenure.drivers.openstack.deletions import progress_of, request_deletion
 from tenure.drivers.openstack.homes import Homes
 from tenure.drivers.openstack.layout import FORMER_OWNER, Layout, recorded_homes
@@ -224,15 +223,19 @@ class Hosts:
         unfinished = self._return(layout, command, group, group.hosts | recorded_homes(group).keys(), own, elsewhere)
         if unfinished is not None:
             return unfinished
+        if any(map(is_node, own)):  # Nova deletes an aggregate that contains nodes only
+            left = self._aggregates.read_layout().group(command.reservation_id)
+            if left is not None and left.hosts:
+                return self._why_not_empty(command, group, "it has nodes")
         try:
             self._compute.delete_aggregate(group)
         except CloudNotFound:
             pass
         except BadRequest as error:  # it is not empty
-            return self._why_not_empty(command, group, error)
+            return self._why_not_empty(command, group, str(error))
         return DONE
 
-    def _why_not_empty(self, command: Command, group: Aggregate, error: BadRequest) -> Progress:
+    def _why_not_empty(self, command: Command, group: Aggregate, error: str) -> Progress:
         """Return why the aggregate cannot be deleted: Nova has refused to remove hosts, or hosts were added."""
         left = self._aggregates.read_layout().group(command.reservation_id)
         stuck = sorted(group.hosts & left.hosts) if left is not None else []
