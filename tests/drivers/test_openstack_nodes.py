@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from tenure.drivers.contract import ResourceOccupied, ResourceRef
+from tenure.domain.actor import Actor
+from tenure.drivers.contract import CloudRefused, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.testing.rig import command_of
 from tests.drivers.rigs import HOST, command_for, ended
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Provider, Seen, inventory
 
@@ -129,6 +132,21 @@ def test_a_node_that_a_late_start_has_added_keeps_the_aggregate(
     assert members(cloud, command.reservation_id) == {IRON}
     assert ended(driver, command).done
     assert (members(cloud, POOL), cloud.aggregate(command.reservation_id)) == ({IRON, COPPER}, None)
+
+
+def test_a_server_on_a_node_is_reserved_in_its_place_only(
+    cloud: FakeOpenStack, driver: OpenStackCloud, nodes: dict[str, ResourceRef]
+):
+    """Ironic can neither shelve a server nor move it: it is stopped instead, and no lease may need more."""
+    server = cloud.servers[str(cloud.boot(LEAD, OWNER))]
+    with pytest.raises(CloudRefused, match="Ironic"):
+        driver.fetch("server", server.id, Actor("u", OWNER))
+    parameters = {"server_id": server.id, "in_place": True, "at_end": "shelve"}
+    command = replace(command_of(resource_type="virtual:server"), parameters=parameters)
+    assert driver.ensure_started(command).done
+    for _ in range(3):
+        progress = driver.ensure_ended(replace(command, effects={"adopted_server_id": server.id}))
+    assert (progress.done, server.status) == (True, "SHUTOFF")
 
 
 def test_drift_is_told_by_node(cloud: FakeOpenStack, driver: OpenStackCloud, nodes: dict[str, ResourceRef]):

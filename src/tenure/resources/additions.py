@@ -1,4 +1,4 @@
-"""The parameters of hosts, and of parts of them, that requests can have from API 1.2 on beside those of their types."""
+"""The parameters of hosts, and of parts of them, that newer requests can have beside those of their types."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class FlavorReservation(Parameters):
 
 
 class _Stored(ZoneAdditions, FlavorReservation):
-    """A reservation of instances of a flavor, with what requests can name from 1.2 on."""
+    """A reservation of instances of a flavor, with what newer requests can name."""
 
 
 #: Blazar's name of a flavor's ephemeral disk.

@@ -53,7 +53,7 @@ class HostReservation(_Ranged, Parameters):
 
 
 class _Stored(ClassAdditions, HostAdditions, HostReservation):
-    """A reservation of hosts, with what requests can name from 1.2 on."""
+    """A reservation of hosts, with what newer requests can name."""
 
 
 class HostType(DeclaredType[_Stored]):

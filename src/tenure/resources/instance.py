@@ -39,7 +39,7 @@ class InstanceReservation(Parameters):
 
 
 class _Stored(ClassAdditions, PlaceAdditions, InstanceReservation):
-    """A reservation of instances, with what requests can name from 1.2 on."""
+    """A reservation of instances, with what newer requests can name."""
 
 
 class InstanceType(InstancesType[_Stored]):

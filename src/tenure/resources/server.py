@@ -104,7 +104,7 @@ class SizedAdditions(ClassAdditions, SpecAdditions, BootAdditions):
 
 
 class _Stored(SizedAdditions, ZoneAdditions, ServerReservation):
-    """A reservation of a server, with what requests can name from 1.2 on."""
+    """A reservation of a server, with what newer requests can name."""
 
 
 class ServerType(DeclaredType[_Stored]):

@@ -131,7 +131,7 @@ class Boots:
 def check_made(command: Command, server: Server) -> None:
     """Raise ``CloudRefused`` if a server that ``Boots.find`` has found takes more than was booked."""
     if (excess := _excess(command, server.flavor)) is not None:
-        raise CloudRefused(Reason(f"The server {server.id} was changed before its lease has started: {excess}"))
+        raise CloudRefused(Reason(f"The server {server.id} was changed before its lease started: {excess}"))
 
 
 def booted_with(aggregate: Aggregate) -> str | None:

@@ -33,7 +33,7 @@ from tenure.drivers.contract import (
     ServerPage,
 )
 from tenure.drivers.openstack.boots import GONE, Boots, booted_with, check_made, late_servers
-from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server, is_node
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.devices import Devices
 from tenure.drivers.openstack.layout import Layout
@@ -98,6 +98,10 @@ class Servers(OpenStackTypeDriver):
         server = self._compute.server(reference)
         if server is None or server.project_id != actor.project_id:
             raise CloudNotFound(Reason(f"Server {reference[:64]} could not be found."))
+        if is_node(server.member):
+            raise CloudRefused(
+                Reason(f"Server {server.id} is on a node of Ironic, which can neither shelve nor move it.")
+            )
         flavor = _flavor_of(server)
         return {**_fact_of(server), "flavor": {**flavor, **self._devices.described(flavor["extra_specs"])}}
 
@@ -359,6 +363,8 @@ class Servers(OpenStackTypeDriver):
                 return None  # it never ran: it stays so that its owner sees why
             return delete_servers(self._compute, [server], now=self._now)
         leaves = server.member in pool and not is_in_place(command)
+        if action == "shelve" and is_node(server.member):
+            action = "stop"  # Nova would stop it again and again, since Ironic makes no snapshot
         if command.spared and not leaves:
             action = ""  # it uses no reserved room
         if action and (unfinished := self._make_changeable(server)) is not None:
