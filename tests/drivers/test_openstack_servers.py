@@ -118,6 +118,19 @@ def test_a_made_server_is_found_though_the_clocks_differ(cloud: FakeOpenStack):
     rig.close()
 
 
+def test_a_server_that_nova_has_just_created_is_found(cloud: FakeOpenStack):
+    """As long as nothing of it was changed, Nova does not list it among what was changed since some time."""
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    assert not rig.driver.ensure_started(waiting).done
+    [first] = cloud.servers.values()
+    first.status, first.updated = "BUILD", datetime(1970, 1, 1, tzinfo=UTC)  # Nova's database has NULL
+    assert not rig.driver.ensure_started(waiting).done
+    assert list(cloud.servers) == [first.id]
+    rig.close()
+
+
 @pytest.mark.parametrize(
     "specs",
     [

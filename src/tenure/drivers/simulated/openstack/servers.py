@@ -332,6 +332,8 @@ class Servers:
                 return set(value.split(",")) <= set(server.tags)
             case "changes-since":
                 return server.updated >= datetime.fromisoformat(value)
+            case "status":
+                return server.status == value
             case "metadata":
                 raise Refused(400, "Invalid filter field: metadata.")
             case "flavor":  # of a flavor that was created again, only servers since then
