@@ -322,9 +322,18 @@ class Compute:
         return self._servers([{"flavor": flavor_id}])
 
     def servers_in(self, project_id: str, *, since: datetime | None = None) -> list[Server]:
-        """Return all servers of a project, or those that were created, changed or deleted since then."""
-        changed = {} if since is None else {"changes-since": since.isoformat()}
-        return self._servers([{"project_id": project_id, **changed}])
+        """Return all servers of a project, or those that were created, changed or deleted since then.
+
+        Nova lists a server among changes only once something of it was changed. One that its conductor has just created
+        is in the status BUILD; those are listed before the changes, so that none is missed.
+        """
+        project = {"project_id": project_id}
+        if since is None:
+            return self._servers([project])
+        building = self._servers([{**project, "status": "BUILD"}])
+        changed = self._servers([{**project, "changes-since": since.isoformat()}])
+        known = {server.id for server in changed}
+        return [*changed, *(server for server in building if server.id not in known)]
 
     def servers_tagged(self, tag: str) -> list[Server]:
         """Return the servers of all projects with this tag; Nova sends no others."""
