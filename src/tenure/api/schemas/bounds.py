@@ -48,7 +48,8 @@ def bounded(schema: Any) -> Any:
 def _bound_names(found: Document) -> None:
     patterns = found.pop("patternProperties", {})
     if patterns:
-        [(_, found["additionalProperties"])] = patterns.items()  # pydantic makes a single pattern, ours
+        [(pattern, found["additionalProperties"])] = patterns.items()  # pydantic makes a single pattern
+        found["propertyNames"] = {"pattern": pattern}
     if found.get("additionalProperties", True) is True:
         found["additionalProperties"] = dict(ANYTHING)
     if found["additionalProperties"] is not False:
