@@ -293,7 +293,7 @@ def _is_count(value: object) -> bool:
 
 
 def _whole(body: dict[str, Any]) -> dict[str, Any]:
-    """The body with ``2`` for ``2.0``, also in its reservations and choices.
+    """The body with ``2`` for ``2.0``, also in its reservations, choices and resource classes.
 
     JSON Schema takes ``2.0`` for an integer and cannot be told otherwise; the API, as Blazar, does not.
     """
@@ -303,8 +303,9 @@ def _whole(body: dict[str, Any]) -> dict[str, Any]:
     for name in ("reservations", "any_of"):
         if isinstance(body.get(name), list):
             body[name] = [_whole(found) if isinstance(found, dict) else found for found in body[name]]
-    if isinstance(body.get("reservation"), dict):
-        body["reservation"] = _whole(body["reservation"])
+    for name in ("reservation", "resources"):
+        if isinstance(body.get(name), dict):
+            body[name] = _whole(body[name])
     return body
 
 

@@ -49,7 +49,7 @@ def _bound_names(found: Document) -> None:
     patterns = found.pop("patternProperties", {})
     if patterns:
         [(pattern, found["additionalProperties"])] = patterns.items()  # pydantic makes a single pattern
-        found["propertyNames"] = {"pattern": pattern}
+        found["propertyNames"] = {"pattern": pattern, **found.get("propertyNames", {})}
     if found.get("additionalProperties", True) is True:
         found["additionalProperties"] = dict(ANYTHING)
     if found["additionalProperties"] is not False:
