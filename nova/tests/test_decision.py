@@ -207,5 +207,8 @@ def test_a_server_that_is_booted_for_a_reservation_shows_its_key() -> None:
     assert decide(Request(BIO, boot_key="k1"), place, Rules()).why is Why.RESERVED_FOR_SERVER
     for elsewhere in ([FREE_POOL, Aggregate(MINE, {"tenure:boot": "k2"})], [FREE_POOL], []):
         assert decide(Request(BIO, boot_key="k1"), elsewhere, Rules()).why is Why.NOT_IN_RESERVATION
+    made = [FREE_POOL, Aggregate(MINE, {"tenure:boot": "k1", "tenure:server": "web"})]
+    assert decide(Request(BIO, server_id="web", boot_key="k1"), made, Rules()).why is Why.RESERVED_FOR_SERVER
+    assert decide(Request(BIO, server_id="other", boot_key="k1"), made, Rules()).why is Why.NOT_IN_RESERVATION
     for empty in ({}, {"tenure:boot": ""}):
         assert decide(Request(BIO), [FREE_POOL, Aggregate(MINE, empty)], Rules()).why is Why.KEPT_FOR_RESERVATIONS

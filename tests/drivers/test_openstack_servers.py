@@ -26,7 +26,7 @@ from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import command_of
-from tests.drivers.contracts.servers import Found, ServerContract, ServerRig, reserved, to_be_made
+from tests.drivers.contracts.servers import Found, ServerContract, ServerRig, broken_off, reserved, to_be_made
 from tests.drivers.rigs import HOST, IN_PROCESS, FakeRig, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Server
 
@@ -68,6 +68,10 @@ class FakeServerRig(FakeRig):
     def enlarge(self, server: str) -> None:
         self.cloud.servers[server].flavor = Flavor("3", "m1.medium", vcpus=2, ram=512, disk=1)
 
+    def shelve(self, server: str) -> None:
+        found = self.cloud.servers[server]
+        found.status, found.host = "SHELVED_OFFLOADED", ""
+
     def delete(self, server: str) -> None:
         """It is listed for a while among what changed."""
         found = self.cloud.servers[server]
@@ -96,8 +100,7 @@ def test_no_server_of_another_reservation_or_from_before_the_start_is_taken_for_
     rig = FakeServerRig(cloud, IN_PROCESS)
     [host] = reserved(rig)
     waiting = to_be_made(rig, host)
-    assert not rig.driver.ensure_started(waiting).done
-    [first] = cloud.servers.values()
+    first = cloud.servers[broken_off(rig, waiting)]
     rig.delete(first.id)
     liar = rig.boot_small(rig.owner, {**first.metadata, **false})
     cloud.servers[liar].created -= timedelta(0) if false else timedelta(hours=1)
@@ -110,8 +113,7 @@ def test_a_made_server_is_found_though_the_clocks_differ(cloud: FakeOpenStack):
     rig = FakeServerRig(cloud, IN_PROCESS)
     [host] = reserved(rig)
     waiting = to_be_made(rig, host)
-    assert not rig.driver.ensure_started(waiting).done
-    [first] = cloud.servers.values()
+    first = cloud.servers[broken_off(rig, waiting)]
     first.created -= timedelta(minutes=2)
     assert until_done(rig.driver.ensure_started, waiting).effects["server_id"] == first.id
     assert list(cloud.servers) == [first.id]
@@ -123,11 +125,39 @@ def test_a_server_that_nova_has_just_created_is_found(cloud: FakeOpenStack):
     rig = FakeServerRig(cloud, IN_PROCESS)
     [host] = reserved(rig)
     waiting = to_be_made(rig, host)
-    assert not rig.driver.ensure_started(waiting).done
-    [first] = cloud.servers.values()
+    first = cloud.servers[broken_off(rig, waiting)]
     first.status, first.updated = "BUILD", datetime(1970, 1, 1, tzinfo=UTC)  # Nova's database has NULL
     assert not rig.driver.ensure_started(waiting).done
     assert list(cloud.servers) == [first.id]
+    rig.close()
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_the_key_of_a_boot_opens_nothing_once_the_server_is_known(cloud: FakeOpenStack, is_answered: bool):
+    """Its owner reads the key in the hints of the server while that is being made."""
+    rig = FakeServerRig(cloud, IN_PROCESS)
+    [host] = reserved(rig)
+    waiting = to_be_made(rig, host)
+    if is_answered:
+        assert not rig.driver.ensure_started(waiting).done
+    else:
+        broken_off(rig, waiting)
+    [server] = cloud.servers.values()
+    another = replace(server, id=str(uuid.uuid4()), host="", hints=dict(server.hints))
+    assert cloud.admits(another, rig.service(host)) is not is_answered
+    server.status = "BUILD"
+    rig.driver.ensure_started(waiting)
+    assert not cloud.admits(another, rig.service(host))
+    assert cloud.admits(server, rig.service(host))
+    server.status = "ERROR"
+    with pytest.raises(ResourceOccupied):
+        rig.driver.ensure_started(waiting)
+    assert not cloud.admits(another, rig.service(host))
+    assert not rig.driver.ensure_started(waiting).done
+    [second] = cloud.servers.values()
+    assert second.hints["tenure:boot"] != server.hints["tenure:boot"]
+    assert not cloud.admits(another, rig.service(host))
+    assert until_done(rig.driver.ensure_started, waiting).effects["server_id"] == second.id
     rig.close()
 
 
@@ -224,12 +254,13 @@ def test_a_copy_on_another_host_stays_where_nova_shows_no_hints(adopted: bool):
         rig = FakeServerRig(cloud, IN_PROCESS)
         [host] = reserved(rig)
         waiting = to_be_made(rig, host)
-        progress = until_done(rig.driver.ensure_started, waiting) if adopted else rig.driver.ensure_started(waiting)
+        if not adopted:
+            broken_off(rig, waiting)
+        progress = until_done(rig.driver.ensure_started, waiting) if adopted else None
         [server] = cloud.servers.values()
         copied = replace(server, id=str(uuid.uuid4()), metadata=dict(server.metadata), host="elsewhere")
         cloud.servers[copied.id] = copied
-        if not adopted:
-            progress = until_done(rig.driver.ensure_started, waiting)
+        progress = progress or until_done(rig.driver.ensure_started, waiting)
         assert progress.effects["server_id"] == server.id
         command = replace(waiting, effects=progress.effects, boot=None)
         assert not rig.driver.drift(HOST, [command], [])

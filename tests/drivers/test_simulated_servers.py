@@ -34,6 +34,9 @@ class SimulatedServerRig(SimulatedRig):
     def enlarge(self, server: str) -> None:
         self.cloud.world.instances.resize(server, "3")
 
+    def shelve(self, server: str) -> None:
+        self.cloud.world.instances.shelve(server)
+
     def close_to(self, resource: ResourceRef) -> None:
         self.cloud.world.change_host(resource.external_id, facts={"memory_mb": 1})
 

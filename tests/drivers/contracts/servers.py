@@ -38,7 +38,9 @@ HOUR = timedelta(hours=1)
 #: How many things a start, and an end, of these tests changes at most: it is broken off after each.
 LONGEST_START = 6
 LONGEST_END = 7
-LONGEST_BOOT = 7
+LONGEST_BOOT = 8
+#: How many changes the first call for a server on one host makes until Nova has accepted the boot.
+UNTIL_BOOTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,9 @@ class ServerRig(BareRig, Protocol):
     def enlarge(self, server: str) -> None:
         """Resize a server to more processors, where it is."""
 
+    def shelve(self, server: str) -> None:
+        """Shelve a server; it is on no host then."""
+
     def delete(self, server: str) -> None:
         """Delete a server."""
 
@@ -123,6 +128,16 @@ def to_be_made(rig: ServerRig, *hosts: ResourceRef) -> Command:
     boot = Boot({"server": server, "os:scheduler_hints": {"colour": "red"}}, "2.60")
     command = command_for(rig, *hosts, flavor_id=rig.small())
     return replace(command, starts_at=rig.now(), trust_id=trust_id, boot=boot)
+
+
+def broken_off(rig: ServerRig, waiting: Command) -> str:
+    """Break the start off when Nova has accepted the boot, as if its answer was lost; return the server."""
+    rig.fail("ensure_started", after_effects=UNTIL_BOOTED)
+    with pytest.raises(CloudBusy):
+        rig.driver.ensure_started(waiting)
+    rig.reopen()
+    [server] = rig.servers()
+    return server
 
 
 def prepared(rig: ServerRig, command: Command) -> Command:
@@ -345,6 +360,20 @@ class ServerContract:
         assert started(rig, waiting).effects["server_id"] == command.effects["server_id"]
         assert all(rig.found(server) is None for server in rig.servers())
 
+    @pytest.mark.parametrize("is_moved", [False, True])
+    def test_a_server_that_the_ledger_does_not_know_yet_may_be_changed(self, rig: ServerRig, is_moved: bool):
+        """Other servers of its lease are being made. Its owner shelves it, or it gets another host."""
+        first, second = reserved(rig, 2)
+        waiting = to_be_made(rig, first)
+        server = str(started(rig, waiting).effects["server_id"])
+        if is_moved:
+            waiting = replace(waiting, resources=(second,), units={second.external_id: 1})
+        else:
+            rig.shelve(server)
+        assert started(rig, waiting).effects["server_id"] == server
+        assert as_it_is(rig, server).host == (second.external_id if is_moved else None)
+        assert rig.servers() == {server}
+
     def test_what_opens_the_host_to_a_boot_cannot_be_read_by_the_owner(self, rig: ServerRig):
         [host] = reserved(rig)
         waiting = to_be_made(rig, host)
@@ -357,8 +386,7 @@ class ServerContract:
         """Its owner has written on it what shows that a server was booted with the key."""
         [host] = reserved(rig)
         waiting = to_be_made(rig, host)
-        assert not rig.driver.ensure_started(waiting).done
-        [first] = rig.servers()
+        first = broken_off(rig, waiting)
         said = marks(as_it_is(rig, first))
         rig.delete(first)
         larger = rig.boot_small(rig.owner, said)
