@@ -22,7 +22,8 @@ NODE_PREFIX = "tenure:node:"
 # A metadata key of the aggregate of a single server's reservation; its value is the id of the server.
 SERVER_KEY = "tenure:server"
 # A metadata key of the same aggregate while the server is booted, and a hint of that boot, with the same random value.
-# Behind an @ it says until when it counts, in seconds since 1970: Nova keeps the hints of a server as long as it lives.
+# It counts only until the aggregate has the id of the server, since the owner can read it in the hints. Behind an @ it
+# says until when it counts at most, in seconds since 1970: Nova keeps the hints of a server as long as it lives.
 BOOT_KEY = "tenure:boot"
 
 
@@ -136,8 +137,9 @@ def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> D
 
 def _is_its_own(request: Request, aggregate: Aggregate) -> bool:
     """Whether the aggregate is that of the reservation of this server, which exists or is being booted."""
-    named = ((SERVER_KEY, request.server_id), (BOOT_KEY, request.boot_key))
-    return any(value != "" and aggregate.metadata.get(key) == value for key, value in named)
+    if server_id := aggregate.metadata.get(SERVER_KEY):
+        return server_id == request.server_id
+    return request.boot_key != "" and aggregate.metadata.get(BOOT_KEY) == request.boot_key
 
 
 def _decide_hinted(request: Request, pools: list[Aggregate], rules: Rules) -> Decision:

@@ -1,10 +1,12 @@
 """Booting a reservation's server at its start, as its owner.
 
 Nova gives a server its id when it accepts the boot. Until then a random key stands for it. The key is in the metadata
-of the reservation's aggregate and in the hints of the boot, by which the scheduler's filter opens the host. Its digest
-is in the metadata of the server, by which a repeated call finds it; the owner can read that, and could boot other
-servers with the key itself. The filter heeds the key for a quarter of an hour: Nova keeps the hints of a server, also
-when it has left its reservation.
+of the reservation's aggregate and in the hints of the boot, by which the scheduler's filter opens the host. As soon as
+the id is known, it is in the metadata, too, and the filter heeds the key no more: the owner can read it in the hints of
+the server, and could boot other servers with it. If Nova's answer is lost, the server is found by the digest of the
+key, which is in its metadata. The filter heeds no key for longer than a quarter of an hour.
+
+The aggregate has both the id and the key while the server is being made. Once it is made, the key is deleted.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class Boots:
                 server
                 for server in self._compute.servers_in(command.project_id, since=since)
                 if _was_booted_with(_digest(key), server, command, aggregate)
-                and (server.member in aggregate.hosts or _excess(command, server.flavor) is None)
+                and (server.member in aggregate.hosts or _describe_excess(command, server.flavor) is None)
             ]
         else:
             found = []
@@ -97,10 +99,7 @@ class Boots:
         """
         owner = owner_of(self._calls, command, purpose="The server")
         self._check_flavor(command, boot)
-        key = aggregate.metadata.get(BOOT_KEY, "")
-        if not is_live(key, self._now):
-            key = f"{uuid.uuid4().hex}@{int((self._now + SLOWEST_BOOT).timestamp())}"
-            self._compute.set_metadata(aggregate, {BOOT_KEY: key})
+        key = self._key(aggregate)
         marks = {**marks_of(command), WOKEN: host.name, BOOT_KEY: _digest(key)}
         tags = tags_of(command) if _takes_tags(boot.microversion) else ()
         body = _marked(boot.body, key, marks, tags)
@@ -108,13 +107,25 @@ class Boots:
             "compute", "POST", "/servers", body, microversion=boot.microversion, owner=owner, is_secret=True
         )
         try:
-            self._calls.send(request)
+            answer = self._calls.send(request)
         except Forbidden as error:
             raise CloudBusy(error.reason) from None
         except NotAcceptable as error:
             if boot.microversion is not None and numbers_of(boot.microversion) > newest_version(self._calls):
                 raise CloudRefused(error.reason) from None
             raise
+        self._compute.set_metadata(aggregate, {OPEN_TO: str(answer["server"]["id"])})
+
+    def _key(self, aggregate: Aggregate) -> str:
+        """Return the key for a boot, after opening the host to it. A key that the owner may know is not used again."""
+        failed, key = aggregate.metadata.get(OPEN_TO), aggregate.metadata.get(BOOT_KEY, "")
+        if failed is None and is_live(key, self._now):
+            return key
+        key = f"{uuid.uuid4().hex}@{int((self._now + SLOWEST_BOOT).timestamp())}"
+        self._compute.set_metadata(aggregate, {BOOT_KEY: key})
+        if failed is not None:  # only now, since Nova would delete it before it changes the key
+            self._compute.set_metadata(aggregate, {OPEN_TO: None})
+        return key
 
     def _check_flavor(self, command: Command, boot: Boot) -> None:
         """Raise ``CloudRefused`` if the flavor takes more than was booked: the room beside it is promised to others."""
@@ -124,14 +135,19 @@ class Boots:
         flavor = Flavors(self._calls).get(flavor_id)
         if flavor is None:
             raise CloudRefused(Reason(f"There is no flavor {flavor_id} any more."))
-        if (excess := _excess(command, asdict(flavor))) is not None:
-            raise CloudRefused(Reason(f"The server cannot be made: {excess}"))
+        if (excess := _describe_excess(command, asdict(flavor))) is not None:
+            raise CloudRefused(Reason(f"The server cannot be made. {excess}"))
 
 
 def check_made(command: Command, server: Server) -> None:
     """Raise ``CloudRefused`` if a server that ``Boots.find`` has found takes more than was booked."""
-    if (excess := _excess(command, server.flavor)) is not None:
-        raise CloudRefused(Reason(f"The server {server.id} was changed before its lease started: {excess}"))
+    if (excess := _describe_excess(command, server.flavor)) is not None:
+        raise CloudRefused(Reason(f"The server {server.id} was changed before its lease started. {excess}"))
+
+
+def made_server(aggregate: Aggregate) -> str | None:
+    """Return the id of the server that was made for the aggregate's reservation, or None as long as it is not made."""
+    return None if BOOT_KEY in aggregate.metadata else aggregate.metadata.get(OPEN_TO)
 
 
 def booted_with(aggregate: Aggregate) -> str | None:
@@ -181,17 +197,17 @@ def _was_booted_with(digest: str, server: Server, command: Command, aggregate: A
     return is_proven and server.created_at >= command.starts_at - _CLOCKS_DIFFER
 
 
-def _excess(command: Command, flavor: Mapping[str, Any]) -> str | None:
+def _describe_excess(command: Command, flavor: Mapping[str, Any]) -> str | None:
     """Describe what a server of the flavor takes or demands that was not booked; None if there is nothing."""
     if uncounted := set(uncounted_specs(flavor)) - set(DEVICE_SPECS):
-        return f"what its flavor asks for is not counted: {', '.join(sorted(uncounted))}."
+        return f"What its flavor asks for is not counted: {', '.join(sorted(uncounted))}."
     if is_preemptible(flavor.get("extra_specs") or {}):
-        return f"servers of its flavor give way to reservations ({PREEMPTIBLE})."
+        return f"Servers of its flavor give way to reservations ({PREEMPTIBLE})."
     try:
         return (
-            _other_devices(command, flavor)
+            _describe_other_devices(command, flavor)
             or excess_of(command, footprint_of(flavor).amounts)
-            or _other_hosts(command, flavor)
+            or _describe_other_hosts(command, flavor)
         )
     except ValueError as error:
         return str(error)
@@ -213,7 +229,7 @@ def _marked(body: Mapping[str, Any], key: str, marks: Mapping[str, str], tags: t
     return {**others, "server": server, _HINTS[0]: {**hints, BOOT_KEY: key}}
 
 
-def _other_hosts(command: Command, flavor: Mapping[str, Any]) -> str | None:
+def _describe_other_hosts(command: Command, flavor: Mapping[str, Any]) -> str | None:
     """Describe what the flavor demands of hosts that was not booked; None if there is nothing."""
     booked = _booked_specs(command)
     others = [
@@ -230,7 +246,7 @@ def _chooses_hosts(flavor: Mapping[str, Any], name: str, value: str) -> bool:
     return bool(alone.required or alone.forbidden or conditions_of_flavor({name: value}).terms)
 
 
-def _other_devices(command: Command, flavor: Mapping[str, Any]) -> str | None:
+def _describe_other_devices(command: Command, flavor: Mapping[str, Any]) -> str | None:
     """Describe which devices the flavor names that were not booked; None if there are none."""
     specs, booked = flavor.get("extra_specs") or {}, _booked_specs(command)
     others = [name for name in DEVICE_SPECS if specs.get(name) not in (None, booked.get(name))]

@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ServerPage,
 )
-from tenure.drivers.openstack.boots import GONE, Boots, booted_with, check_made, late_servers
+from tenure.drivers.openstack.boots import GONE, Boots, booted_with, check_made, late_servers, made_server
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server, is_node
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.devices import Devices
@@ -159,7 +160,12 @@ class Servers(OpenStackTypeDriver):
         freed = self._withdraw(command, layout.pooled, aggregate)
         if freed is not None:
             return Progress(False, freed.look_again_after, freed.reason, effects)
-        if command.boot is not None and server is None and ADOPTED not in command.effects and hosts:
+        if command.boot is not None and ADOPTED not in command.effects and (made := made_server(aggregate)) is not None:
+            # The ledger does not know it yet, as long as other servers of the lease are being made.
+            effects |= {ADOPTED: made, BOOTED: made}
+            command = replace(command, effects={**command.effects, **effects})
+            server = self._named(command)
+        if command.boot is not None and ADOPTED not in command.effects and hosts:
             return self._boot_on(command, command.boot, next(iter(hosts.values())), aggregate, effects)
         if server is None or not hosts:
             return Progress(True, effects=effects)
@@ -206,41 +212,34 @@ class Servers(OpenStackTypeDriver):
         Raises ``ResourceOccupied`` if it could not be made there, after deleting what is left of it, and
         ``CloudRefused`` if it is larger than was booked.
         """
-        if (known := aggregate.metadata.get(OPEN_TO)) is not None:
-            return self._made_on(known, host, effects)
+        known = aggregate.metadata.get(OPEN_TO)
         boots = Boots(self._calls, self._compute, self._now)
         servers = boots.find(command, aggregate)
         self._compute.delete_servers(servers[1:])
-        server = servers[0] if servers else None
-        if server is None:
+        if not servers:
             if (freed := self._preempted(command)) is not None:
                 return Progress(False, freed.look_again_after, freed.reason, effects)
             boots.make(command, boot, host, aggregate)
-        elif server.status == "ERROR":
+            return _being_made(host, effects)
+        server = servers[0]
+        if server.status == "ERROR":
             self._compute.delete_servers([server])
             raise ResourceOccupied({host.external_id: f"Nova could not make the server on {host.name}."})
-        elif server.status != "BUILD" and server.task is None:
-            check_made(command, server)
-            # Nova takes no tags at an old microversion.
-            if server.status in _CHANGEABLE and not self._set_marks(server, {**marks_of(command), WOKEN: host.name}):
-                return _wait(server)
-            made = {OPEN_TO: server.id, BOOT_KEY: None, BOOTED_WITH: booted_with(aggregate)}
-            self._compute.set_metadata(aggregate, made)
-            return self._made_on(server.id, host, effects)
-        reason = Reason("The server is being made.", f"The server is being made on {host.name}.")
-        return Progress(False, _SOON, reason, effects, awaited=True)
-
-    def _made_on(self, server_id: str, host: Hypervisor, effects: Mapping[str, object]) -> Progress:
-        """Return the progress for a server that was made, whatever has become of it since: it is made once only.
-
-        The ledger may not know it yet, as long as other servers of its lease are being made.
-        """
-        made = {**effects, ADOPTED: server_id, BOOTED: server_id}
-        server = self._compute.server(server_id)
-        lives = server is not None and server.status not in {"ERROR", *GONE} and not server.vanishing
-        if lives and server is not None and server.member != host.member:
-            return Progress(False, _SOON, Reason("The server moves to its host."), made, awaited=True)
-        return Progress(True, effects=made)
+        if known is None:  # its answer was lost
+            self._compute.set_metadata(aggregate, {OPEN_TO: server.id})
+        if server.status == "BUILD" or server.task is not None:
+            return _being_made(host, effects)
+        check_made(command, server)
+        # Nova takes no tags at an old microversion.
+        is_there = server.member == host.member
+        marks = {**marks_of(command), WOKEN: host.name} if is_there else marks_of(command)
+        if server.status in _CHANGEABLE and not self._set_marks(server, marks):
+            return _wait(server)
+        self._compute.set_metadata(aggregate, {BOOT_KEY: None, BOOTED_WITH: booted_with(aggregate)})
+        made = {**effects, ADOPTED: server.id, BOOTED: server.id}
+        if is_there:
+            return Progress(True, effects=made)
+        return Progress(False, _SOON, Reason("The server moves to its host."), made, awaited=True)
 
     def _unshelve_on(self, command: Command, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
         """Get the server running on the host; return None when it is.
@@ -642,6 +641,11 @@ def _tags_by(metadata: Mapping[str, str]) -> set[str]:
     lease_id = metadata.get(LEASE)
     common = set() if metadata.get(WOKEN) == IN_PLACE else {TAG}
     return common | (set() if lease_id is None else {f"{LEASE}={lease_id}"})
+
+
+def _being_made(host: Hypervisor, effects: Mapping[str, object]) -> Progress:
+    reason = Reason("The server is being made.", f"The server is being made on {host.name}.")
+    return Progress(False, _SOON, reason, effects, awaited=True)
 
 
 def _wait(server: Server) -> Progress:

@@ -140,10 +140,12 @@ class Scheduler:
         A host that is set aside is only for servers of its reservation.
         """
         key = str(server.hints.get(BOOT_KEY, ""))
+        is_booted = is_live(key, self._state.now())
         for aggregate in aggregates:
-            if aggregate.metadata.get(OPEN_TO) == server.id or (key and aggregate.metadata.get(BOOT_KEY) == key):
+            open_to = aggregate.metadata.get(OPEN_TO)
+            if open_to == server.id or (not open_to and is_booted and aggregate.metadata.get(BOOT_KEY) == key):
                 return True
-        if is_live(key, self._state.now()):
+        if is_booted:
             return False
         reserved = flavor.extra_specs.get(SCOPED_KEY)
         if reserved is not None:
