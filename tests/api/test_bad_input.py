@@ -900,6 +900,8 @@ _BOOTED = {
     },
 }
 _NO_OBJECTS: tuple[object, ...] = (None, True, 5, "x", [], HUGE)
+#: What asks Nova for several servers at once.
+_OF_SEVERAL: tuple[dict[str, object], ...] = ({"min_count": 2}, {"max_count": "2"}, {"return_reservation_id": True})
 _NO_SIZES: tuple[object, ...] = (None, True, -1, 1.5, "1", 2**31, HUGE, *LISTS)
 
 
@@ -916,7 +918,13 @@ _SINCE_1_4 = (
         good=_BOOTED,
         fields={
             ("boot",): (*_NO_OBJECTS, {}),
-            ("boot", "request"): (*_NO_OBJECTS, {}, {"server": []}, {"server": {"name": "x" * 300_000}}),
+            ("boot", "request"): (
+                *_NO_OBJECTS,
+                {},
+                {"server": []},
+                {"server": {"name": "x" * 300_000}},
+                *({"server": {"flavorRef": "1", **more}} for more in _OF_SEVERAL),
+            ),
             ("boot", "microversion"): (None, True, 5, 2.1, "", "latest", "2", "2.1.1", "02.1", "2.x", "x" * 99, *LISTS),
             ("boot", "flavor"): _NO_OBJECTS,
             ("boot", "flavor", "id"): "reference",
