@@ -190,6 +190,8 @@ _FORMS = (
     ("os:scheduler_hints", dict, "object"),
     ("OS-SCH-HNT:scheduler_hints", dict, "object"),
 )
+#: What asks Nova for several servers by one request, or for an answer without the id of the server.
+_OF_SEVERAL = ("min_count", "max_count", "return_reservation_id")
 
 
 class BootRequest(Strict):
@@ -223,6 +225,10 @@ class BootRequest(Strict):
             for name, form, words in _FORMS:
                 if not isinstance(place.get(name), form | None):
                     raise PydanticCustomError("boot_request", f"{name} in it is no {words}.")
+        for name in _OF_SEVERAL:
+            if request["server"].get(name) is not None:
+                text = f"{name} in it: the request is for one server, and repeated for each reservation."
+                raise PydanticCustomError("boot_request", text)
         if len(json.dumps(request)) > MAX_BOOT:
             raise PydanticCustomError("boot_request", f"It has more than {MAX_BOOT} characters.")
         return request
