@@ -113,8 +113,11 @@ def test_a_server_that_has_a_lease_gets_no_other(world: World):
     now = world.clock.now()
     size: dict[str, object] = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
     asked = LeaseRequest("mine", now + DAY, now + 2 * DAY, reservations=(request(size),))
-    booked = world.leases.create(OWNER, asked)
-    boot(world, lease=booked.id, reservation=booked.reservations[0].id)
+    server_id = boot(world)
+    named = replace(asked, reservations=(request({"server_id": server_id, "at_end": "shelve"}),))
+    booked = world.leases.create(OWNER, named)
+    marks = {"tenure:lease": booked.id, "tenure:reservation": booked.reservations[0].id}
+    world.cloud.world.instances.write(server_id, marks)
     held = world.leases.create(OWNER, replace(asked, hold_for=timedelta(minutes=1)))
     boot(world, lease=held.id, reservation=held.reservations[0].id)
     world.clock.advance(timedelta(minutes=2))
@@ -122,14 +125,18 @@ def test_a_server_that_has_a_lease_gets_no_other(world: World):
 
 
 def test_owners_mark_on_a_server_does_not_prevent_its_lease(world: World):
-    """Neither the mark of an unknown reservation, nor that of another project's."""
+    """Neither the mark of an unknown reservation, nor of another project's, nor of one that has no such server."""
     now = world.clock.now()
     size: dict[str, object] = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
     asked = LeaseRequest("theirs", now + DAY, now + 2 * DAY, reservations=(request(size),))
     foreign = world.leases.create(STRANGER, asked)
     boot(world, reservation="x")
     boot(world, reservation=foreign.reservations[0].id)
-    assert sweep(world).run() == 2
+    another: dict[str, object] = {"server_id": boot(world), "at_end": "shelve"}
+    for parameters in (size, another):
+        own = world.leases.create(OWNER, replace(asked, name="mine", reservations=(request(parameters),)))
+        boot(world, reservation=own.reservations[0].id)
+    assert sweep(world).run() == 4
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -235,17 +242,21 @@ def test_existing_servers_get_leases_in_batches_within_a_bound_of_calls(world: W
 
 
 @pytest.mark.slow
-def test_servers_that_got_leases_together_are_shelved_in_turn(world: World):
+@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.long)])
+def test_servers_that_got_leases_together_are_shelved_in_turn(world: World, count: int):
     """Those that are not prolonged; the offset of a server is its own, and only ever added."""
-    world.cloud.world.add_host("another")
-    booted = {boot(world) for _ in range(40)}
-    terms = replace(TERMS, spread=timedelta(hours=24))
-    assert sweep_with(world, terms).run() == 40
-    given = leases(world, limit=100)
+    for number in range(count // 40):
+        world.cloud.world.add_host(f"general-{number}")
+    booted = {boot(world) for _ in range(count)}
+    manager = sweep_with(world, replace(TERMS, spread=timedelta(hours=24), per_pass=count))
+    assert manager.run() == count
+    world.engine.settle()
+    given = leases(world, limit=1000)
+    assert len(given) == count
     lengths = [lease.ends_at - lease.starts_at for lease in given]
     assert min(lengths) >= 30 * DAY
     assert max(lengths) < 31 * DAY
-    assert max(Counter(length // timedelta(hours=1) for length in lengths).values()) <= 8
+    assert max(Counter(length // timedelta(hours=1) for length in lengths).values()) <= count // 10 + 4
     kept = given[0]
     world.leases.update(OWNER, kept.id, LeaseChange(ends_at=kept.ends_at + 30 * DAY))
     world.pass_time(30 * DAY)
