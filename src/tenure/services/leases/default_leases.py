@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.reason import Reason
+from tenure.services.boots import is_to_be_made
 from tenure.services.context import ENDED
 from tenure.services.leases.undoing import unmake
 from tenure.services.notifications.records import notify
@@ -78,18 +80,40 @@ class DefaultLeaseBook:
         """Return the servers whose mark is true.
 
         ``marks`` maps a server's id to its project and the reservation that it names. The mark is true if the
-        reservation is of that project and has not ended, or if it was provisional and its remains are still searched
-        for.
+        reservation is of that project and has this server, or one that is not known yet.
         """
-        true_marks: set[tuple[str, str]] = set()
+        owners: dict[str, tuple[str, str | None]] = {}
         for batch in _batches(sorted({reservation_id for _, reservation_id in marks.values()})):
             with self._db.read() as tx:
                 named = tx.leases.reservations_by_ids(batch).values()
                 found = tx.leases.by_ids({reservation.lease_id for reservation in named}, deleted=True)
+                now = tx.now()
             for lease in found:
-                if lease.status not in ENDED or lease.event(EventType.HOLD) is not None:
-                    true_marks.update((lease.project_id, reservation.id) for reservation in lease.reservations)
-        return {server_id for server_id, mark in marks.items() if mark in true_marks}
+                servers = _servers_of(lease, now)
+                owners.update((name, (lease.project_id, server_id)) for name, server_id in servers.items())
+        return {
+            server_id
+            for server_id, (project_id, reservation_id) in marks.items()
+            if owners.get(reservation_id) in {(project_id, server_id), (project_id, None)}
+        }
+
+
+def _servers_of(lease: Lease, now: datetime) -> Mapping[str, str | None]:
+    """Return the servers of the lease's reservations; None for a server that is being booted and not known yet.
+
+    A provisional reservation may have such a server as long as its remains are searched for, even if it has ended.
+    """
+    is_held = lease.event(EventType.HOLD) is not None
+    if lease.status in ENDED and not is_held:
+        return {}
+    servers: dict[str, str | None] = {}
+    for reservation in lease.reservations:
+        named = reservation.parameters.get("server_id") or reservation.effects.get("server_id")
+        if named is not None:
+            servers[reservation.id] = str(named)
+        elif is_held or (is_to_be_made(reservation) and lease.starts_at <= now):
+            servers[reservation.id] = None
+    return servers
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
