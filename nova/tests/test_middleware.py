@@ -94,6 +94,7 @@ class Nova:
         self.methods: list[str] = []
         self.status = "202 Accepted"
         self.shown: Any = {"server": {"id": "S", "status": "ACTIVE"}}
+        self.flavor: dict[str, Any] = dict(FLAVOR)
         self.status_of_deletion = "204 No Content"
         self.document: Any = {"server": {"id": "S", "adminPass": "secret"}}
         self.before: Callable[[], None] = lambda: None
@@ -107,7 +108,7 @@ class Nova:
             return []
         if environ["PATH_INFO"].endswith("/flavors/3"):
             start_response("200 OK", [])
-            return [json.dumps({"flavor": FLAVOR}).encode()]
+            return [json.dumps({"flavor": self.flavor}).encode()]
         if environ["REQUEST_METHOD"] == "GET" and "POST" in self.methods:
             start_response("200 OK", [])
             return [json.dumps(self.shown).encode()]
@@ -571,6 +572,16 @@ def test_a_flavor_whose_name_is_a_path_of_nova_is_not_there(nova: Nova, tenure: 
     status, answer = ask(nova, {"endpoint": tenure.url}, body)
     assert (status, "detail" in answer["badRequest"]["message"]) == (400, True)
     assert tenure.calls == []
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_the_service_reads_a_flavor_whose_extra_specs_are_hidden(nova: Nova, tenure: Tenure, is_hidden: bool) -> None:
+    """By the policy `os_compute_api:os-flavor-extra-specs:index`; without them, other hosts would be booked."""
+    if is_hidden:
+        del nova.flavor["extra_specs"]
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    status, _ = ask(nova, {"endpoint": tenure.url}, body)
+    assert (status, "flavor" in tenure.asked[0][2]["boot"]) == (202, not is_hidden)
 
 
 def test_a_server_that_nova_refuses_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:
