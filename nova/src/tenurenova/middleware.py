@@ -235,15 +235,10 @@ class Middleware:
         shown = json.loads(flavor.body).get("flavor")
         if not isinstance(shown, dict):  # the id names something else below the flavors
             return _refusal(400, f"Flavor {str(wanted.reservation['flavor_id'])[:80]} could not be found.")
-        boot = {
-            "request": kept_request(document),
-            "microversion": microversion,
-            "flavor": {
-                **shown,
-                "id": wanted.reservation["flavor_id"],
-            },
-        }
-        booking = wanted.to_booking(_with_known_sizes(boot), self._settings.lease_region)
+        boot = {"request": kept_request(document), "microversion": microversion}
+        if "extra_specs" in shown:  # a policy of Nova may hide them: then the service reads the flavor itself
+            boot["flavor"] = _described(shown, wanted.reservation["flavor_id"])
+        booking = wanted.to_booking(boot, self._settings.lease_region)
         key = environ.get("HTTP_IDEMPOTENCY_KEY", "")
         try:
             first, *_ = self._guarded(environ, lambda ledger: ledger.book(booking, key), self._settings.timeout)
@@ -534,13 +529,11 @@ def _servers_url(environ: Environ) -> str:
     return f"{environ.get('wsgi.url_scheme', 'http')}://{host}{environ.get('SCRIPT_NAME', '')}{root}/servers"
 
 
-def _with_known_sizes(boot: dict[str, Any]) -> dict[str, Any]:
-    """Return the boot with the sizes of its flavor as numbers: Nova writes no swap as an empty text."""
-    flavor = boot["flavor"]
+def _described(flavor: Mapping[str, Any], flavor_id: str) -> dict[str, Any]:
+    """Return the description of a flavor with its sizes as numbers: Nova writes no swap as an empty text."""
     sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap")}
     sizes["ephemeral"] = int(flavor.get("OS-FLV-EXT-DATA:ephemeral") or 0)
-    named = {"id": flavor["id"], "name": str(flavor.get("name") or ""), "extra_specs": flavor.get("extra_specs") or {}}
-    return {**boot, "flavor": {**named, **sizes}}
+    return {"id": flavor_id, "name": str(flavor.get("name") or ""), "extra_specs": flavor["extra_specs"] or {}, **sizes}
 
 
 def _read(environ: Environ) -> bytes:
