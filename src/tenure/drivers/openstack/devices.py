@@ -52,8 +52,8 @@ class Devices:
         if name not in self._profiles:
             if not self._calls.has(_ACCELERATOR):
                 raise ValueError("the cloud has no Cyborg that would show the device profile")
-            asked = Request(_ACCELERATOR, "GET", "/device_profiles", params={"name": name})
-            listed = [profile for profile in self._calls.send(asked)["device_profiles"] if profile["name"] == name]
+            request = Request(_ACCELERATOR, "GET", "/device_profiles", params={"name": name})
+            listed = [profile for profile in self._calls.send(request)["device_profiles"] if profile["name"] == name]
             if not listed:
                 raise ValueError(f"Cyborg has no device profile {name}")
             self._profiles[name] = [_requested(group) for group in listed[0]["groups"]]
@@ -69,15 +69,15 @@ def groups_of_aliases(value: str, aliases: Mapping[str, PciAlias]) -> Sequence[M
     Raises ``ValueError`` if they cannot be counted.
     """
     found: list[Mapping[str, str]] = []
-    for wanted in value.split(","):
-        name, _, count = (word.strip() for word in wanted.partition(":"))
+    for pair in value.split(","):
+        name, _, count = (word.strip() for word in pair.partition(":"))
         alias = aliases.get(name)
         if alias is None:
             raise ValueError(f"[nova] pci_aliases of Tenure has no alias {name}")
         if alias.uncounted:
             raise ValueError(f"the alias {name} is not counted, as {alias.uncounted}")
         if not _COUNT.fullmatch(count):
-            raise ValueError(f"{wanted} is no alias with a number of devices")
+            raise ValueError(f"{pair} is no alias with a number of devices")
         traits = {f"trait:{trait}": "required" for trait in sorted(alias.traits)}
         found += [{f"resources:{alias.resource_class}": "1", **traits}] * int(count)
     return found
