@@ -201,7 +201,12 @@ class BootRequest(Strict):
         dict[StrictStr, Any],
         Field(
             description="The body of a request to boot a server, as Nova takes it at the microversion.",
-            json_schema_extra={"required": ["server"], "properties": {"server": {"type": "object"}}},
+            json_schema_extra={
+                "required": ["server"],
+                "properties": {
+                    "server": {"type": "object", "properties": {name: {"type": "null"} for name in _OF_SEVERAL}}
+                },
+            },
         ),
     ]
     microversion: Annotated[
